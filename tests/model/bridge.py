@@ -8,7 +8,8 @@ from dataclasses import replace
 from frostline_contract.plan import SURVIVORS, Plan, SeenVote, StateTag
 from frostline_controller.recovery.answer import answer
 from frostline_controller.recovery.facts import Answer, Failure, HeldPiece, SurvivorReport
-from frostline_trainer.generations.plan_table import PlanState, PlanTable, Row
+from frostline_trainer.generations.plan_states import PlanState
+from frostline_trainer.generations.plan_table import PlanTable, Row
 from tests.model.building import answering_plan, first_plan, switch
 from tests.model.configurations import Configuration
 from tests.model.world import (

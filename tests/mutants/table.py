@@ -1,6 +1,6 @@
 """The bugs, as data: which text of which file becomes which, and the fast tests that must notice."""
 
-from tests.mutants import cells, devices, groups, schedules, shares, tiles
+from tests.mutants import cells, devices, groups, plans, schedules, shares, tiles
 from tests.mutants.plant import Edit, Mutant
 
 TRAINER = "trainer/frostline_trainer/"
@@ -8,7 +8,7 @@ EXACT = ("tests/integration/test_exactness.py", "-m", "not wide")
 RESHAPE = ("tests/integration/test_reshape_moves.py", "-k", "journey or moments")
 
 MUTANTS: tuple[Mutant, ...] = (
-    *groups.GROUP_MUTANTS,
+    *(groups.GROUP_MUTANTS + plans.PLAN_MUTANTS),
     *(cells.CELL_MUTANTS + devices.DEVICE_MUTANTS + schedules.SCHEDULE_MUTANTS + shares.SHARE_MUTANTS + tiles.TILE_MUTANTS),
     Mutant(
         "lost-micro-batch",
@@ -33,18 +33,6 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
         EXACT,
-    ),
-    Mutant(
-        "stale-plan",
-        "a plan of an older generation is accepted",
-        (Edit(TRAINER + "generations/plan_table.py", "if plan.generation < self.newest:\n                return False", "pass"),),
-        ("tests/unit/trainer/test_plan_table.py",),
-    ),
-    Mutant(
-        "promise-of-the-answer",
-        "a report promises away the plan that came while it was being made",
-        (Edit(TRAINER + "generations/plan_table.py", "until or self.newest", "self.newest"),),
-        ("tests/unit/trainer/test_plan_table.py",),
     ),
     Mutant(
         "deaf-worker",

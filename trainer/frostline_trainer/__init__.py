@@ -2,5 +2,5 @@
 
 from frostline_trainer.process.kernels import settle_kernels
 
-# Here, so that every process that computes with this package has it before torch's libraries compute anything.
+# Set on import of the package, so that it is in force before torch's libraries compute anything in any process.
 settle_kernels()

@@ -1,4 +1,4 @@
-"""How many bytes tensors take: counted by the device's allocator on a GPU, storage by storage elsewhere."""
+"""Measures the bytes that tensors take: by the device's allocator on a GPU, storage by storage elsewhere."""
 
 import os
 import resource
@@ -12,16 +12,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
-"""torch's variable for its allocator of GPU memory."""
+"""The environment variable that configures torch's allocator of GPU memory."""
 
 
 def settle_allocator(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Let segments of GPU memory grow where the user has said nothing: a reshape asks for other sizes than the plan before it."""
+    """Use growing segments of GPU memory unless the user has set otherwise, since a reshape changes the sizes of tensors."""
     environment.setdefault(ALLOCATOR, "expandable_segments:True")
 
 
 def forget_peak(device: torch.device) -> None:
-    """The peak counts anew from here, and what the allocator holds without need goes back to the device."""
+    """Reset the peak, and return the allocator's unused memory to the device."""
     if on_gpu(device):
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
@@ -35,7 +35,7 @@ def peak_of(device: torch.device) -> tuple[int, int]:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Of the device, whoever uses the rest; 0 for a CPU."""
+    """Free bytes of the device, beside all processes that use it; 0 for a CPU."""
     return torch.cuda.mem_get_info(device)[0] if on_gpu(device) else 0
 
 
@@ -45,16 +45,16 @@ def on_gpu(device: torch.device) -> bool:
 
 
 class Meter:
-    """Bytes on a device beyond those that were there when counting began. now, peak: so many are alive, and were at most."""
+    """Counts bytes on a device beyond those at the beginning. now: bytes alive now. peak: the most at any time."""
 
     now: int
     peak: int
 
 
 class LiveBytes(TorchDispatchMode, Meter):
-    """Counts the storages that operations make on a device inside, until each is freed; it costs a call for each operation.
+    """A context that counts the storages that operations create on a device; it costs a call for each operation.
 
-    What a kernel takes for itself while it runs is not seen.
+    A kernel's own workspace is not counted.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -65,7 +65,7 @@ class LiveBytes(TorchDispatchMode, Meter):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for tensor in _tensors((args, kwargs)):
-            self._know(tensor, 0)  # it was there before
+            self._know(tensor, 0)  # created before the context
         result = func(*args, **(kwargs or {}))
         for tensor in _tensors(result):
             self._know(tensor, tensor.untyped_storage().nbytes())
@@ -86,7 +86,7 @@ class LiveBytes(TorchDispatchMode, Meter):
 
 
 class AllocatorBytes(Meter):
-    """The same by CUDA's caching allocator, which sees everything and costs nothing."""
+    """Counts by CUDA's caching allocator, which includes workspaces and costs nothing."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -106,7 +106,7 @@ class AllocatorBytes(Meter):
 
 @contextmanager
 def metered(device: torch.device) -> Iterator[Meter]:
-    """Count the bytes that tensors take on a device inside."""
+    """A context that counts the bytes that tensors take on a device."""
     if on_gpu(device):
         yield AllocatorBytes(device)
         return

@@ -1,4 +1,4 @@
-"""The model of a job, cut into units: built alike by every worker, its state by name, frozen and saved."""
+"""Builds a job's model, cut into units, with the same bits in every worker; freezes units, and saves the model."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,18 +21,18 @@ from frostline_trainer.step.alignment import align_weights
 from frostline_trainer.step.precision import precision_of
 
 HOST = torch.device("cpu")
-"""Where models are built; auto's weights have one type on any device."""
+"""The device on which models are built; with precision auto, weights have the same type on any device."""
 
 
 def build_cut_model(job: Job, sizes: DataSizes, *, pretrained: bool = True) -> CutModel:
     """The job's model on the CPU, in train mode, cut into units: the same bits in every worker.
 
-    Fresh weights are drawn in float32 from the seed ("model", job.seed), then cast, so that precisions start from the
-    same model; the process's own random state is left as it was. `pretrained=False` builds the structure with fresh
-    weights and reads no checkpoint: for a worker that gets the state from a peer. With model.untie_on_freeze a tied
-    head becomes an untied one that starts as the embedding's copy. With model.adapters these are put in, drawn from ("adapters",
-    job.seed): the model below them is the same with and without.
-    Raises ValueError where model, task, data and checkpoint do not fit.
+    New weights are drawn in float32 from the seed ("model", job.seed), then cast, so that all precisions start from the
+    same model; the process's own random state does not change. `pretrained=False` builds the structure with new
+    weights and reads no checkpoint, for a worker that gets its state from a peer. With model.untie_on_freeze a tied
+    head becomes an untied one that starts as the embedding's copy. With model.adapters the adapters are added, drawn from
+    ("adapters", job.seed); the model below them is the same as without them.
+    Raises ValueError if model, task, data and checkpoint do not fit.
     """
     family = family_named(job.model.family)
     config = family.config(job.model, job.task, sizes)
@@ -54,9 +54,9 @@ def build_cut_model(job: Job, sizes: DataSizes, *, pretrained: bool = True) -> C
 
 @contextmanager
 def seeded_cpu(seed: int) -> Iterator[None]:
-    """Torch's default CPU generator starts at `seed` inside, and afterwards goes on where it was. No device is touched.
+    """A context in which torch's default CPU generator starts at `seed`; its state is restored afterwards. No device is used.
 
-    The generator is the process's: nothing else may draw from it meanwhile, so build no model beside a training step.
+    The generator is the process's. No other thread may draw from it meanwhile, so models are never built during a training step.
     """
     before = torch.get_rng_state()
     torch.default_generator.manual_seed(seed)
@@ -69,8 +69,8 @@ def seeded_cpu(seed: int) -> Iterator[None]:
 def cast_weights(model: nn.Module, dtype: torch.dtype) -> None:
     """Cast parameters and persistent buffers in place; ties stay.
 
-    Tables that a model computes from its config (rotary frequencies: buffers that are no state) keep their type, as
-    they do when transformers loads a checkpoint in that type.
+    Non-persistent buffers, which a model computes from its config (rotary frequencies), keep their type, as they do when
+    transformers loads a checkpoint in that type.
     """
     for parameter in model.parameters():
         if parameter.is_floating_point():
@@ -82,12 +82,11 @@ def cast_weights(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 def save_model(cut: CutModel, directory: str | Path, processor: Any = None, dtype: torch.dtype | None = None) -> None:
-    """Write what plain transformers loads: config, safetensors weights, and tokenizer or image processor where given. Of a model
-    with adapters what plain peft loads.
+    """Save the model for plain transformers: config, safetensors weights, and tokenizer or image processor if given. A model with
+    adapters is saved for plain peft.
 
     A tied head is written as tied, from unit 0; an untied one as its own matrix with tie_word_embeddings false. The
-    model is left as it was. dtype: of the written weights; None: of the model's. Raises OSError where the directory cannot be
-    written.
+    model does not change. dtype: of the written weights; None: the model's. Raises OSError if the directory cannot be written.
     """
     Path(directory).mkdir(parents=True, exist_ok=True)
     with retied(cut), cast_meanwhile(cut.model, dtype), quiet():
@@ -100,7 +99,7 @@ def save_model(cut: CutModel, directory: str | Path, processor: Any = None, dtyp
 
 
 def numbers_saved(cut: CutModel) -> int:
-    """How many numbers `save_model` writes: all weights, or what learns where the model below adapters lies elsewhere."""
+    """The number of elements that `save_model` writes: all weights, or only those that learn if a checkpoint has the rest."""
     if cut.adapted is not None and (cut.adapted.path or cut.adapted.hub):
         return sum(parameter.numel() for unit in cut.units for parameter in learnable(unit).values())
     return sum(parameter.numel() for parameter in cut.model.parameters())
@@ -108,7 +107,7 @@ def numbers_saved(cut: CutModel) -> int:
 
 @contextmanager
 def cast_meanwhile(model: PreTrainedModel, dtype: torch.dtype | None) -> Iterator[None]:
-    """Weights and persistent buffers are of another type inside, and the very ones that they were afterwards."""
+    """A context in which weights and persistent buffers have another type; afterwards the original tensors are back."""
     weights = {parameter: parameter.data for parameter in model.parameters()}
     buffers = [(module, dict(module._buffers)) for module in model.modules()]
     if dtype is not None:
@@ -124,7 +123,7 @@ def cast_meanwhile(model: PreTrainedModel, dtype: torch.dtype | None) -> Iterato
 
 @contextmanager
 def retied(cut: CutModel) -> Iterator[PreTrainedModel]:
-    """The unsplit model with its tie in place: inside, the head uses the embedding's own parameter."""
+    """A context with the unsplit model, in which a tied head uses the embedding's own parameter."""
     pair = cut.tied_parameters()
     if pair is None or cut.tied is None:
         yield cut.model
@@ -141,15 +140,15 @@ def retied(cut: CutModel) -> Iterator[PreTrainedModel]:
 
 
 def no_decay(unit: nn.Module, name: str, parameter: Tensor) -> bool:
-    """Whether a parameter is free of weight decay: biases and normalisation weights, all that has one dimension or none."""
+    """Whether a parameter has no weight decay: biases and normalisation weights, that is, tensors of at most one dimension."""
     return parameter.ndim <= 1
 
 
 def set_frozen(unit: nn.Module, frozen: bool) -> None:
-    """Freeze or unfreeze one unit: no gradients and eval mode, or both back. What never learns takes no gradient in either.
+    """Freeze or unfreeze one unit: a frozen one has no gradients and is in eval mode. Weights that never learn get no gradient.
 
-    `train()` on a unit or a container of units leaves a frozen Unit in eval mode; `train()` on the Hugging Face model
-    goes past the units and undoes it: do not call that.
+    `train()` on a unit or a container of units leaves a frozen Unit in eval mode. `train()` on the Hugging Face model bypasses
+    the units and would undo it; do not call it.
     """
     if isinstance(unit, Unit):
         unit.frozen = frozen

@@ -1,11 +1,11 @@
-"""Measured cost of each unit at the job's micro-batch size, for the planner (docs/design.md 7).
+"""Measures the cost of each unit at the job's micro-batch size, for the planner (docs/design.md 7).
 
-One unit at a time is on the device: a model that needs a pipeline would not fit there as a whole.
+One unit at a time is on the device, since a model that needs a pipeline would not fit there as a whole.
 
-A worker with a share of a processor (placement.worker_cpus) is not slower, it stands still in the rest of each of the quota's
-periods: what is shorter than a period's share passes at the processor's full speed where it is done once, and not in a step that
-computes all the time. So such a worker's seconds are the processor's, divided by its share. What else the machine does while it
-measures is not in them.
+A worker with a CPU quota (placement.worker_cpus) computes at full speed until it has used its share of the quota's period, and is
+stopped for the rest of the period. So a single short computation would be measured at full speed, while a step, which computes
+all the time, gets only the share. Therefore the seconds of such a worker are CPU seconds divided by its share; other load on the
+machine does not change them.
 """
 
 import time
@@ -33,14 +33,16 @@ from frostline_trainer.step.unit_state import lent_to
 from frostline_trainer.update_cost import Update
 
 REPETITIONS_MIN, REPETITIONS_MAX, SECONDS_ENOUGH = 3, 30, 0.1
-"""A unit is timed until either limit is reached: small ones take many turns, of which the fastest counts."""
+"""Limits of timing a unit, in repetitions and seconds, whichever is reached first. The fastest repetition counts."""
 
 
 def worker_profile(context: RunContext, known: Sequence[WorkerProfile]) -> WorkerProfile:
-    """The run's profile of this kind of device, with this worker's memory; measured where the run has none.
+    """The run's profile of this kind of device, with this worker's memory; measured now if the run has none.
 
-    known: the run's, one a kind of device. The planner takes workers of one kind for equally fast, whatever each of them measured
-    while it shared its machine with others: a joiner's own measurement would only keep it from joining.
+    The planner treats workers with the same kind of device as equally fast, since their own measurements depend on other load of
+    their machines. So a joiner does not measure again, which would only delay it.
+
+    known: the run's profiles, one for each kind of device.
     """
     device, size = _device_name(context), context.micro_batch_size
     for one in known:
@@ -50,7 +52,7 @@ def worker_profile(context: RunContext, known: Sequence[WorkerProfile]) -> Worke
 
 
 def profile_units(context: RunContext, clock: Callable[[], float] = time.perf_counter) -> WorkerProfile:
-    """Time and weigh each distinct unit (blocks of one shape are measured once) on the first samples. clock: in seconds."""
+    """Measure time and memory of each distinct unit (blocks of one shape once) on the first samples. clock: in seconds."""
     measuring = _Measuring(context, clock)
     measured: dict[int, UnitProfile] = {}
     updates: dict[int, float] = {}
@@ -73,7 +75,7 @@ def profile_units(context: RunContext, clock: Callable[[], float] = time.perf_co
 
 @dataclass
 class _Turn:
-    """One forward and backward. Seconds, and bytes: kept between the two; the most beyond that at any time."""
+    """One forward and backward: seconds of each, bytes kept between them, and the peak of bytes beyond these."""
 
     forward: float
     backward: float
@@ -84,7 +86,7 @@ class _Turn:
 
 @dataclass
 class _Parts:
-    """A backward in two parts: seconds of each, and bytes kept between them beyond what the forward keeps."""
+    """A split backward: seconds of its two parts, and bytes kept between them in addition to those of the forward."""
 
     input_seconds: float
     weight_seconds: float
@@ -103,7 +105,7 @@ class _Measuring:
         self._hidden: torch.Tensor | None = None
 
     def measure(self, index: int) -> UnitProfile:
-        """Measure the unit, which is on the device, and keep its output for the next one."""
+        """Measure the unit, which must be on the device, and keep its output for the next one."""
         context, unit = self._context, self._context.cut.units[index]
         stage = Stage([unit], index, 0, stage_settings(context))
         learning = list(learnable(unit).values())
@@ -139,7 +141,7 @@ class _Measuring:
         )
 
     def _in_parts(self, stage: Stage, is_head: bool, learning: Sequence[nn.Parameter]) -> _Parts:
-        """A backward in two parts, each the least of some turns; nothing for the first unit, which has no entry to split at."""
+        """Measure a split backward, each part the fastest of several turns; zeros for the first unit, which has no entry."""
         if self._entry() is None or not learning:
             return _Parts(0.0, 0.0, 0)
         turns = [self._turn_in_parts(stage, is_head, learning) for _ in range(REPETITIONS_MIN)]
@@ -162,7 +164,7 @@ class _Measuring:
         return _Parts(middle, self._since(between), 0)
 
     def _cell_seconds(self, stage: Stage, is_head: bool) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """(forward, backward) of each cell of the grid at its place, each the least of some turns; empty for whole sequences."""
+        """Seconds of (forward, backward) of each cell of the grid, the fastest of several repetitions; empty without cells."""
         if not self._run(stage, self._entry(), is_head).has_cells:
             return (), ()
         turns = [self._cell_turn(stage, is_head) for _ in range(REPETITIONS_MIN)]
@@ -178,13 +180,13 @@ class _Measuring:
         return forward, backward[::-1]
 
     def update(self, index: int) -> float:
-        """Seconds of an update of the unit's weights, which stay as they are."""
+        """Seconds of an update of the unit's weights, measured on copies."""
         context = self._context
         learning = list(learnable(context.cut.units[index]).values())
         if not learning:
             return 0.0
         update, turns = Update(context.job.training.optimizer, learning), list[float]()
-        while len(turns) <= REPETITIONS_MIN:  # the first one makes moments
+        while len(turns) <= REPETITIONS_MIN:  # the first one creates the moments
             started = self._now()
             update()
             turns.append(self._since(started))
@@ -205,7 +207,7 @@ class _Measuring:
             return _Turn(0.0, 0.0, kept, meter.peak - kept, output)
 
     def _forward(self, stage: Stage, entry: torch.Tensor | None, is_head: bool) -> tuple[OneUnit, torch.Tensor]:
-        """What goes backward next, and its output, or the loss."""
+        """Run a forward. Returns the unit's computation, ready for the backward, and its output or loss."""
         run = self._run(stage, entry, is_head)
         return run, run.forward()
 
@@ -213,20 +215,20 @@ class _Measuring:
         return OneUnit(stage, self._inputs, entry, self._loss if is_head else None, self._context.grid)
 
     def _entry(self) -> torch.Tensor | None:
-        """What the unit before has given; None for the first one."""
+        """The output of the previous unit; None for the first one."""
         return self._hidden.detach().requires_grad_() if self._hidden is not None else None
 
     def _loss(self, logits: torch.Tensor, inputs: Inputs) -> torch.Tensor:
         return self._context.task.loss(logits, inputs, self._counts)
 
     def _now(self) -> tuple[float, float]:
-        """The clock's seconds, and the processor's."""
+        """Seconds by the clock, and CPU seconds."""
         if self._context.device.type == "cuda" and torch.cuda.is_available():
             torch.cuda.synchronize(self._context.device)
         return self._clock(), time.process_time()
 
     def _since(self, started: tuple[float, float]) -> float:
-        """Seconds in which this worker does again and again what it has done since then."""
+        """Seconds that this worker would take in steady state for the work done since then."""
         return self._between(started, self._now())
 
     def _between(self, started: tuple[float, float], ended: tuple[float, float]) -> float:
@@ -235,7 +237,7 @@ class _Measuring:
 
 
 def processors_of(job: Job) -> float | None:
-    """Processors that compute for a worker at any time, on average; None where it has no share of its own."""
+    """Average number of processors available to a worker; None without a CPU quota."""
     share = job.placement.worker_cpus
     return min(share, float(job.training.threads)) if share is not None else None
 
@@ -249,7 +251,7 @@ def _device_name(context: RunContext) -> str:
 
 
 def _memory(context: RunContext) -> int:
-    """Bytes that this worker may use: as the job says, or what the device has for it, without the context and other processes."""
+    """Bytes that this worker may use: the job's limit, else the device's memory without the context and other processes."""
     if context.job.placement.worker_memory_bytes:
         return context.job.placement.worker_memory_bytes
     if context.device.type == "cuda":

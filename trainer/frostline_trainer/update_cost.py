@@ -1,4 +1,4 @@
-"""What an update costs for a byte of weights: their gradient's norm, clipping and the optimizer, on copies of the weights."""
+"""Measures the cost of an update: the gradient's norm, clipping and the optimizer, on copies of the weights."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,14 +10,16 @@ from frostline_trainer.step.norms import gradient_norms, tell
 from frostline_trainer.step.optimizer import UnitOptimizer
 
 COPIED_BYTES_MAX = 64 << 20
-"""Of weights: a copy, its gradient and moments are four times that; far beyond a processor's caches each byte costs the same."""
+"""Limit of weights that are copied: copy, gradient and moments take four times that, far more than a processor's caches, so that
+the cost for each byte no longer depends on the size."""
 
 
 class Update:
-    """An update of copies, as a step's commit does it; the weights themselves stay as they are.
+    """An update like that of a step's commit, on copies; the weights themselves do not change.
 
     learning: weights of one unit that learn, at least one.
-    weight_bytes: of the copies: the first COPIED_BYTES_MAX of the weights, so that a large unit is measured where it alone fits.
+    weight_bytes: size of the copies: at most COPIED_BYTES_MAX of the weights, so that a large unit can be measured on a device on
+    which only the unit itself fits.
     """
 
     def __init__(self, section: OptimizerSection, learning: Sequence[nn.Parameter]) -> None:

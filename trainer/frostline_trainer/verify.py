@@ -1,7 +1,7 @@
-"""`frostline verify RUN_DIR`: compute chosen steps of a run again in this one process and compare bits (docs/protocols.md 1.13).
+"""`frostline verify RUN_DIR`: recomputes chosen steps of a run in one process and compares bits (docs/protocols.md 1.13).
 
-Any step can be checked, whatever placement computed it: the run's own checkpoints give the state to start from, its recorded
-decisions the freeze points, and the job file everything else. No controller, no cache, no network.
+Any step can be checked, whatever its placement was. The state to start from comes from the run's checkpoints, freeze points from
+its recorded decisions, and everything else from the job file. No controller, cache or network is needed.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from frostline_trainer.step.vote import Ballot, hold_vote
 
 EXIT_EQUAL, EXIT_DIFFERENT, EXIT_USER = 0, 1, 2
 VERIFYING = GenerationId(incarnation=0, counter=1)
-"""The generation of the one process that computes again: below any that a controller has made."""
+"""The generation of the verifying process, lower than any that a controller makes."""
 COMPARED = ("loss", "gradient_norm", "learning_rate", "unit_gradient_norms", "freeze_point", "refused", "numerics_hash")
 
 
@@ -42,7 +42,7 @@ def surviving_records(run_dir: Path) -> dict[int, StepRecord]:
 
 
 class Replayer:
-    """One worker that redoes a run's steps."""
+    """One worker that recomputes a run's steps."""
 
     def __init__(self, run_dir: Path, job: Job) -> None:
         if job.training.batch == "per_replica":
@@ -74,7 +74,7 @@ class Replayer:
             yield step, _differences(self.records[step], found)
 
     def _start_before(self, step: int) -> Generation:
-        """The newest state below `step`: the present one, a checkpoint's, or the seed's."""
+        """Load the newest state before `step`: the current one, a checkpoint's, or the initial one."""
         usable = [
             (folder, manifest)
             for folder, manifest in self.checkpoints
@@ -88,7 +88,7 @@ class Replayer:
         return self._generation(self.state.freeze_point)
 
     def _is_of_this_history(self, manifest: dict) -> bool:
-        """Not of steps that a rollback took back: its lineage lies between those of the step before it and the step after it."""
+        """Whether a checkpoint is of steps that no rollback took back: its lineage lies between those of the steps around it."""
         at, after = self.records.get(manifest["step"]), self.records.get(manifest["step"] + 1)
         return (at is None or at.lineage <= manifest["lineage"]) and (after is None or manifest["lineage"] <= after.lineage)
 
@@ -110,7 +110,7 @@ class Replayer:
         )
 
     def _redo(self, generation: Generation, step: int) -> StepRecord:
-        """Compute one step, under the freeze point that was recorded for it."""
+        """Recompute one step, at its recorded freeze point."""
         state, recorded = self.state, self.records[step]
         if recorded.freeze_point != generation.freeze_point:
             state.codec_chain = [point for point in state.codec_chain if point < recorded.freeze_point]
@@ -126,7 +126,7 @@ class Replayer:
         return state.unconfirmed
 
     def final_digest(self) -> str:
-        """The digest of the present state; the run's own where its last step was redone."""
+        """The digest of the current state; comparable with the run's if its last step was recomputed."""
         return world_digest(self._generation(self.state.freeze_point))
 
 
@@ -170,7 +170,7 @@ def _verify(run_dir: Path, wanted: str) -> int:
 
 
 def _default_steps(replayer: Replayer, last: int) -> list[int]:
-    """The step after each checkpoint and the last one, ten at most: every part of the run is looked at, cheaply."""
+    """The step after each checkpoint and the last one, ten at most: a cheap sample from all parts of the run."""
     after = {manifest["step"] + 1 for _, manifest in replayer.checkpoints if manifest["step"] < last}
     return sorted({1, *sorted(after)[:8], last})
 

@@ -1,4 +1,4 @@
-"""A data set made on the spot: grey images of stripes that run across, down or aslant. The task is to say which."""
+"""A generated data set: grey images of horizontal, vertical or diagonal stripes, which are the classes."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ NAMES = ("across", "down", "aslant")
 
 
 def read_stripes(job: Job, path: str | None, part: Part) -> Images:
-    """600 noisy images of 8 x 8 pixels in three classes. Raises ValueError where a path is given."""
+    """600 noisy images of 8 x 8 pixels in three classes. Raises ValueError if a path is given."""
     if path is not None:
         raise ValueError(f"data.path or data.test_path is {path!r}; data.source stripes is made on the spot and takes neither")
     random = np.random.default_rng(20210)

@@ -1,4 +1,4 @@
-"""How the mixer is cut into units: what Frostline needs to know of a model, and all of it."""
+"""The mixer as a model family: how it is cut into units, and all else that Frostline needs to know of a model."""
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -22,7 +22,7 @@ class Embedding(Unit):
 
 
 class Block(Unit):
-    """One mixer layer; it needs nothing of the inputs beside the hidden tensor."""
+    """One mixer layer; it needs only the hidden tensor."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Head(Unit):
 
 
 class Mixer(HuggingFaceFamily):
-    """The family `mixer`; a checkpoint without a classifier gets one from the seed."""
+    """The family `mixer`; the classifier is initialised if a checkpoint lacks it."""
 
     name = "mixer"
     config_class = MixerConfig
@@ -69,7 +69,7 @@ class Mixer(HuggingFaceFamily):
         return config.tokens, config.hidden_size
 
     def forward_flops(self, config: MixerConfig, sizes: DataSizes, task_kind: str) -> tuple[int, ...]:
-        """Of one sample through each unit, two FLOPs a multiplication: the planner's guess before anything was measured."""
+        """FLOPs of one sample in each unit, two a multiply-add: the planner's estimate before units are measured."""
         tokens, width = config.tokens, config.hidden_size
         embedding = 2 * tokens * width * config.num_channels * config.patch_size**2
         block = 4 * tokens * width * (config.token_size + config.intermediate_size)

@@ -1,4 +1,4 @@
-"""A small MLP-Mixer (Tolstikhin et al. 2021) as an ordinary transformers model: nothing in it knows of Frostline."""
+"""A small MLP-Mixer (Tolstikhin et al. 2021) as an ordinary transformers model, without any reference to Frostline."""
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ class MixerConfig(PretrainedConfig):
 
     @property
     def tokens(self) -> int:
-        """Patches of an image."""
+        """Number of patches of an image."""
         return (self.image_size // self.patch_size) ** 2
 
 

@@ -1,17 +1,17 @@
 """A freeze policy: one more block whenever the training loss has stopped falling fast.
 
-A policy is a pure function: it reads statistics and returns a wish with its reason. It sees no clock and no placement, so the
-same run freezes the same way everywhere; rails, guard, numbering and durability are not its business.
+A policy is a pure function: it reads statistics and returns a proposal with its reason. It sees no clock and no placement, so the
+same run freezes the same way everywhere. The controller adds rails, guard, numbering and durability.
 """
 
 from frostline_controller.decisions.inputs import FreezeInputs, Proposal, blocks_frozen, freeze_point_of
 
 SLOW = 0.1
-"""A loss that falls by less than this share from one interval to the next has slowed down."""
+"""A loss that falls by less than this share from one interval to the next counts as slow."""
 
 
 def propose(inputs: FreezeInputs) -> Proposal:
-    """One block more than is frozen where the loss of the newest interval is close to that of the one before."""
+    """Propose one more frozen block if the loss of the newest interval is close to that of the previous one."""
     if len(inputs.statistics) < 2:
         return Proposal(inputs.current, "loss_plateau: one interval is no trend")
     before, now = (entry.loss_mean for entry in inputs.statistics[-2:])

@@ -1,9 +1,9 @@
 """A pipeline schedule: 1F1B with twice the warm-up (eager 1F1B, Zhuang et al. 2023), which hides slow links behind computing.
 
-A schedule is data: the order of computations on one pipeline rank. It moves no tensor and changes no bit, since gradients are
-summed in the tree's order whatever the order of computation. One rule comes with that: on each stage the backwards of a leaf's
-micro-batches follow each other in ascending order. `check_schedule` runs a schedule on paper and says where it breaks that rule
-or would wait for ever. The schedule also tells the planner what it costs.
+A schedule is data: the order of computations on one pipeline rank. It sends no tensor and changes no bit, since gradients are
+summed in the tree's order whatever the order of computation. This requires one rule: on each stage the backwards of a leaf's
+micro-batches follow each other in ascending order. `check_schedule` simulates a schedule and raises an error if it breaks this
+rule or deadlocks. The schedule also gives the planner its bubble and memory figures.
 """
 
 from collections.abc import Sequence

@@ -8,7 +8,7 @@ from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import plan_pb2
 from frostline_rpc.convert import to_message
 from frostline_trainer.control.mailbox import Fenced, Mailbox
-from frostline_trainer.generations.plan_table import PlanState
+from frostline_trainer.generations.plan_states import PlanState
 from frostline_trainer.step.run_state import RunState
 from tests.hand_made_plans import Layout
 

@@ -3,7 +3,8 @@
 import pytest
 
 from frostline_contract.plan import GenerationId, Plan
-from frostline_trainer.generations.plan_table import FORMED, REFUSED, PlanState, PlanTable
+from frostline_trainer.generations.plan_states import FORMED, REFUSED, PlanState
+from frostline_trainer.generations.plan_table import PlanTable
 from tests.unit.trainer.test_plan_transitions import FIRST, OURS, continuing, entering, form, formed, gave_away, in_state, plan
 
 # ---- announcements

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frostline_contract.plan import GenerationId, Placement, Plan
-from frostline_trainer.generations.plan_table import TRANSITIONS, PlanState, PlanTable
+from frostline_trainer.generations.plan_states import TRANSITIONS, PlanState
+from frostline_trainer.generations.plan_table import PlanTable
 
 FIRST = GenerationId(incarnation=1, counter=1)
 OURS = [state for state in PlanState if state is not PlanState.OTHERS]

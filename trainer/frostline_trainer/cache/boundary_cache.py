@@ -1,4 +1,4 @@
-"""What the trainer calls: boundary activations by sample, read where they are there, filled where they are not."""
+"""The interface of the activation cache for the trainer: reads boundary activations by sample, and stores those that missed."""
 
 import logging
 import threading
@@ -27,11 +27,11 @@ from frostline_trainer.step.transfer import gather, to_host
 log = logging.getLogger(__name__)
 
 SCATTER = 0x9E3779B97F4A7C15
-"""An odd number near 2**64 over the golden ratio: multiples of it, modulo 2**64, lie evenly."""
+"""An odd number near 2**64 over the golden ratio, whose multiples are spread evenly modulo 2**64."""
 
 
 class BoundaryCache:
-    """The activation cache of one worker. Nothing here raises because of Redis or the cache server.
+    """The activation cache of one worker. No method raises an error of Redis or of the cache server.
 
     Threads: every method may be called from any thread. `read` and `read_previous` are serialised by a lock and block at most
     READ_SECONDS_MAX + one shard's silence (2 s; a dead shard costs one silence of 0.5 s, then its keys miss at once), plus at
@@ -41,19 +41,21 @@ class BoundaryCache:
     `samples` and `variants` are equally long; variant 0 is the sample without augmentation.
 
     Args:
-        cache_address: host:port of the cache server. `<run_dir>/cache.address` is preferred where it exists, because a restarted
-            cache server writes it. What cannot be reached misses until it can.
+        cache_address: host:port of the cache server. `<run_dir>/cache.address` is preferred if it exists, because a restarted
+            cache server writes it. While the server cannot be reached, reads miss.
         token: Of this worker's role, or the path of a file that holds it.
-        worker_id, section: Whose use the cache server counts; the job's `cache`.
+        worker_id: The worker for which the cache server counts the use.
+        section: The job's `cache`.
         value_shape, dtype: (tokens, width) of one sample's boundary activation, and the compute type.
-        run_dir: Values are signed with the secret of the environment or of this directory, where there is one.
-        pin_memory, device_clock: For rows that go to a GPU; of the device that rows to be stored lie on.
-        keep_previous: Other runs may begin at the boundary before: its values stay where they are.
-        names: Of the samples, by their place in the split, in all keys; None: the place itself.
-        own_tokens: How many each sample has, by its place in the split; what is read has zeros behind them. None: all.
+        run_dir: Values are signed with the secret of the environment or of this directory, if there is one.
+        pin_memory: Receive into page-locked memory, for rows that are copied to a GPU.
+        device_clock: Clock of the device on which rows to be stored are.
+        keep_previous: Keep the values of the previous boundary, since other runs may begin there.
+        names: The samples' names in all keys, by their place in the split; None: the place itself.
+        own_tokens: Number of each sample's own tokens, by its place in the split; rows have zeros behind them. None: all tokens.
 
     Raises:
-        ValueError: A codec, shape, dtype or secret that cannot be.
+        ValueError: An invalid codec, shape, dtype or secret.
     """
 
     def __init__(
@@ -92,29 +94,29 @@ class BoundaryCache:
         """Use the cache for `identity` from now on; `previous` stays readable by `read_previous`.
 
         num_values: samples x variants that the identity can have; admission follows from it. Returns at once: reads may hit
-        from now on (another worker or run may have filled), fills start when the cache server has said what fits.
+        from now on (values of other workers or runs), and fills start after the cache server's admission.
         """
         self._control.set_boundary(identity, previous, num_values)
         self._prefetcher.forget_all()
         self._suspended = False
 
     def suspend(self) -> None:
-        """Until the next `set_boundary` reads miss and fills go nowhere; what is leased stays leased."""
+        """Let reads miss and drop fills until the next `set_boundary`; leases are kept."""
         self._suspended = True
         self._prefetcher.forget_all()
 
     def clear_boundary(self) -> None:
-        """Nothing is frozen, or the use decision went against the cache: reads miss, fills go nowhere."""
+        """Stop using the cache, since nothing is frozen or the planner decided so: reads miss, fills are dropped."""
         self._control.clear_boundary()
         self._prefetcher.forget_all()
 
     # Reading ----------------------------------------------------------------------------------------------------------
 
     def read(self, samples: Sequence[int], variants: Sequence[int], out: Tensor) -> list[bool]:
-        """Fill out[i] with sample i's boundary activation; False: it is not there, and out[i] holds undefined values.
+        """Fill out[i] with sample i's boundary activation; False: a miss, and out[i] is undefined.
 
-        out: (n, tokens, width) of the compute type, on any device; received into directly where it is a contiguous host
-        tensor and the codec is `none`.
+        out: (n, tokens, width) of the compute type, on any device. Values are received into it directly if it is a contiguous
+        host tensor and the codec is `none`.
         """
         boundary = self._boundary
         if boundary is None or boundary.identity in self._distrusted:
@@ -127,10 +129,10 @@ class BoundaryCache:
         return hits
 
     def take(self, samples: Sequence[int], variants: Sequence[int], device: torch.device) -> Tensor | None:
-        """All samples' boundary activations, (n, tokens, width) on `device`, where every one was prefetched in this order.
+        """All samples' boundary activations, (n, tokens, width) on `device`, if all were prefetched in this order.
 
-        They lie where they were received (page-locked for a device), so that a step's rows cost no copy in the host. None where
-        one is missing, or was asked for in another order: then `read` has what there is.
+        They are used in their receive buffer (page-locked for a GPU), without a copy in the host. None if one missed or was
+        prefetched in another order: then `read` returns those that there are.
         """
         boundary = self._control.boundary
         if boundary is None or boundary.identity in self._distrusted:
@@ -145,7 +147,7 @@ class BoundaryCache:
         return rows
 
     def read_previous(self, samples: Sequence[int], variants: Sequence[int], out: Tensor) -> list[bool]:
-        """As `read`, at the boundary before: what is found is advanced by the caller through the newly frozen units."""
+        """As `read`, at the previous boundary; the caller advances the hits through the newly frozen units."""
         boundary = self._boundary
         if boundary is None or boundary.previous is None or boundary.previous in self._distrusted:
             return [False] * len(samples)
@@ -157,7 +159,7 @@ class BoundaryCache:
         return hits
 
     def prefetch(self, samples: Sequence[int], variants: Sequence[int]) -> None:
-        """Read these in the background for a later `read`. What is missing then is missing for that read too."""
+        """Read these samples in the background for a later `read`. A miss now is a miss of that read too."""
         boundary = self._boundary
         if boundary is not None and boundary.identity not in self._distrusted:
             self._prefetcher.ask(boundary.identity, samples, variants)
@@ -165,9 +167,9 @@ class BoundaryCache:
     # Writing ----------------------------------------------------------------------------------------------------------
 
     def fill(self, samples: Sequence[int], variants: Sequence[int], rows: Tensor) -> None:
-        """Store computed activations in the background; only the admitted share, only while the queue has room.
+        """Store computed activations in the background; only admitted ones, and only while the queue has room.
 
-        rows: (n, tokens, width), the prefix's own output, NOT its round trip: encoding twice may change bits. Copied.
+        rows: (n, tokens, width), the prefix's own output, NOT its round trip: encoding twice may change bits. They are copied.
         """
         boundary = self._boundary
         if boundary is None or boundary.fraction <= 0.0 or boundary.identity in self._distrusted:
@@ -187,12 +189,12 @@ class BoundaryCache:
         if rows.device.type == "cpu":
             self._writer.fill(*names, rows.detach()[torch.tensor(chosen)], encoded=False)
             return
-        # Rows on a GPU are encoded there, where the round trip was made, so that both have the same bits.
+        # Rows on a GPU are encoded there, like the round trip, so that both have the same bits.
         payloads = to_host(self.codec.encode(gather(rows.detach(), chosen)))
         self._writer.fill(*names, payloads, encoded=True, copied=self._device_clock().mark())
 
     def drop_previous(self, samples: Sequence[int], variants: Sequence[int]) -> None:
-        """Remove samples from the boundary before, in the background, behind the fills queued so far, unless they are kept."""
+        """Remove samples from the previous boundary, in the background, after the fills queued so far, unless they are kept."""
         boundary = self._boundary
         if not self._keep_previous and boundary is not None and boundary.previous is not None:
             self._writer.drop(boundary.previous, samples, variants)
@@ -204,12 +206,12 @@ class BoundaryCache:
     # Audit and accounts -----------------------------------------------------------------------------------------------
 
     def audit_due(self, samples: Sequence[int], step: int) -> list[bool]:
-        """Which of a step's hits are to be computed again: a fixed share by hash, the same whoever asks."""
+        """Which of a step's hits are to be recomputed: a fixed share by hash, the same for every worker."""
         seed, limit = seed_of("audit", step), self._audit_fraction * 2**64
         return [((seed + sample) * SCATTER) % 2**64 < limit for sample in samples]
 
     def report_audit(self, ok: bool, sample: int = -1) -> None:
-        """A hit was computed again. Where it differs this boundary's values are not used any more by this worker."""
+        """Count a recomputed hit. If it differs, this worker no longer uses values of this boundary."""
         self._meter.add(audited=1, audit_failures=int(not ok))
         boundary = self._control.boundary
         if not ok and boundary is not None:
@@ -225,16 +227,16 @@ class BoundaryCache:
         return boundary.fraction if boundary is not None else 0.0
 
     def await_shards(self, seconds: float) -> None:
-        """Wait, at most so long, until the cache server has been asked once where the shards are."""
+        """Wait, at most so long, until the cache server has been asked once for its shard map."""
         self._control.asked.wait(seconds)
 
     @property
     def usable(self) -> bool:
-        """Whether any shard is there now."""
+        """Whether any shard is known and up now."""
         return any(shard.up for shard in self._shards())
 
     def take_counts(self) -> CacheCounts:
-        """What happened since the last call."""
+        """The counts since the last call."""
         return self._meter.since_last("take")
 
     def bytes_moved(self) -> tuple[int, int]:
@@ -273,7 +275,7 @@ class BoundaryCache:
     def _read_identity(
         self, identity: CacheIdentity, samples: Sequence[int], variants: Sequence[int], out: Tensor, take_prefetched: bool
     ) -> list[bool]:
-        """Payloads of prefetched and of fetched samples into one place, decoded into `out`."""
+        """Collect the payloads of prefetched and of newly fetched samples, and decode them into `out`."""
         assert tuple(out.shape) == (len(samples), *self.codec.value_shape), f"out {tuple(out.shape)} for {len(samples)} samples"
         if not samples:
             return []
@@ -304,7 +306,7 @@ class BoundaryCache:
         return list(zip(wanted, result.hits, strict=True))
 
     def _decode(self, payloads: Tensor, hits: list[bool], out: Tensor) -> None:
-        """Only what was hit: bytes of a torn value are not numbers."""
+        """Decode hits only: the bytes of a torn value are not numbers."""
         rows = [index for index, hit in enumerate(hits) if hit]
         if len(rows) == len(hits):
             self.codec.decode_into(payloads.to(out.device), out)

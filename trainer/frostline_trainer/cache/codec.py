@@ -1,9 +1,9 @@
-"""How a boundary activation is stored: its own bytes, or fewer by a stated bound.
+"""Codecs: a boundary activation is stored as its own bytes, or in fewer bytes with a stated error bound.
 
 A lossy codec is part of the function that the run computes (docs/protocols.md 1.6): a fresh activation goes through `round_trip`,
-whose bits equal those of encode followed by decode. Every codec works on each token alone, elementwise in IEEE arithmetic, so
-that a value has the same bits in every tile; and stores one token behind the other, so that a sample's first tokens are its
-payload's first bytes. A token whose bytes are all 0 decodes to zeros. All methods run on the device of their input.
+whose bits equal those of encode followed by decode. Every codec works on each token separately, elementwise in IEEE arithmetic,
+so that a value has the same bits in every tile. It stores tokens in order, so that a sample's first tokens are its payload's
+first bytes. A token whose bytes are all 0 decodes to zeros. All methods run on the device of their input.
 """
 
 from abc import ABC, abstractmethod
@@ -64,7 +64,7 @@ class Codec(ABC):
         out.copy_(self.decode(payloads))
 
     def round_trip(self, rows: Tensor) -> Tensor:
-        """What the run goes on with: the bits that decode(encode(rows)) has."""
+        """decode(encode(rows)), to the bit: the activations with which the run goes on."""
         return self.decode(self.encode(rows)).view(rows.shape)
 
     def _checked(self, rows: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ class Codec(ABC):
 
 
 class RawBytes(Codec):
-    """The compute type's own bytes: nothing is lost."""
+    """The compute type's own bytes, without loss."""
 
     name = "none"
 
@@ -109,7 +109,7 @@ class Bfloat16(Codec):
         self.payload_bytes = value_shape[0] * value_shape[1] * 2
 
     def encode(self, rows: Tensor) -> Tensor:
-        # float64 rounds to float32 first: on every device, so that the two roundings are always the same two.
+        # float64 is rounded to float32 first, explicitly, so that all devices make the same two roundings.
         return as_bytes(self._checked(rows).to(torch.float32).to(torch.bfloat16))
 
     def decode(self, payloads: Tensor) -> Tensor:

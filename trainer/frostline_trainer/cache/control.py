@@ -1,6 +1,6 @@
-"""The worker's talk with the cache server, in one background thread: shard map, admission, leases, use.
+"""A worker's client of the cache server, in one background thread: shard map, admission, leases, use counts.
 
-Nothing here is awaited by a step. Without a cache server the shards that are known go on being used, and nothing new is admitted.
+No step waits for it. Without a cache server the known shards are still used, and no new boundary is admitted.
 """
 
 import logging
@@ -28,7 +28,7 @@ REPORT_SECONDS = 3.0
 REFRESH_SECONDS = 5.0
 RETRY_SECONDS = 1.0
 PREVIOUS_IDLE_SECONDS = 600.0
-"""The old boundary's lease is renewed only while something is still read there."""
+"""Seconds without a read at the previous boundary after which its lease is no longer renewed."""
 
 PASSWORD_VARIABLE = "FROSTLINE_REDIS_PASSWORD"
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Boundary:
-    """What the cache is used for now. fraction: admitted share of (sample, variant) pairs; 0 until the cache server answered."""
+    """The boundary for which the cache is used. fraction: admitted share of (sample, variant) pairs; 0 before the admission."""
 
     identity: CacheIdentity
     previous: CacheIdentity | None
@@ -45,9 +45,9 @@ class Boundary:
 
 
 class Control:
-    """Owns the shard list and the current boundary's admission; other threads only read them.
+    """The client: it owns the shard list and the current boundary's admission; other threads only read them.
 
-    asked: the cache server has been asked for its shards, whether it has answered or not.
+    asked: set when the cache server has been asked for its shards once, with or without an answer.
     """
 
     def __init__(self, address: str, token: str, worker_id: str, run_dir: Path, value_bytes: int, meter: Meter) -> None:
@@ -71,7 +71,7 @@ class Control:
     def set_boundary(self, identity: CacheIdentity, previous: CacheIdentity | None, num_values: int) -> None:
         """Ask the cache server for admission of another boundary, at once and in the background.
 
-        previous: the boundary before, whose values are advanced; None: there is none. num_values: pairs of sample and variant.
+        previous: the previous boundary, whose values are advanced; None: there is none. num_values: pairs of sample and variant.
         """
         with self._lock:
             self._replace(Boundary(identity, previous, num_values))
@@ -80,26 +80,26 @@ class Control:
         self._wake.set()
 
     def clear_boundary(self) -> None:
-        """Nothing is cached any more: leases are given back."""
+        """Stop caching, and release the leases."""
         with self._lock:
             self._replace(None)
         self._wake.set()
 
     def _replace(self, boundary: Boundary | None) -> None:
-        """Identities that are used no more are to be given back; the lock is held."""
+        """Replace the boundary, and note the leases of unused identities for release. The caller holds the lock."""
         kept = {boundary.identity, boundary.previous} if boundary else set()
         before = {self.boundary.identity, self.boundary.previous} if self.boundary else set()
         self._unused = [identity for identity in {*self._unused, *before} if identity is not None and identity not in kept]
         self.boundary = boundary
 
     def wake(self) -> None:
-        """Let the background thread look now at what is due, which it does by itself at intervals."""
+        """Let the background thread check now for due tasks, which it does periodically anyway."""
         self._wake.set()
 
     def close(self) -> None:
-        """Stop, with a last report where the cache server answers within CALL_SECONDS.
+        """Stop, after a last report of use if the cache server answers within CALL_SECONDS.
 
-        The leases run out by themselves: a worker that closes for a reshape comes back for the same values.
+        Leases are left to expire: a worker that closes for a reshape comes back for the same values.
         """
         self._closed = True
         self._wake.set()
@@ -135,7 +135,7 @@ class Control:
         return min(REFRESH_SECONDS, max(0.02, min(moments) - time.monotonic()))
 
     def _attempt(self, task: Callable[[cache_pb2_grpc.CacheControlStub], None]) -> bool:
-        """Run one task; a cache server that does not answer is noted once and asked again later."""
+        """Run one task; a cache server that does not answer is logged once and asked again later."""
         address = self._current_address()
         if not address:
             return False
@@ -156,7 +156,7 @@ class Control:
         return True
 
     def _current_address(self) -> str:
-        """The file that the cache server writes when it starts is newer than any address we were told."""
+        """The cache server's address: from the file that it writes at its start, else the one given."""
         file = RunDirectory(self._run_dir).cache_address
         try:
             return file.read_text().strip() or self._address
@@ -187,7 +187,7 @@ class Control:
         return file.read_text().strip() if file.exists() else None
 
     def _renew(self, stub: cache_pb2_grpc.CacheControlStub) -> None:
-        """Announce the move, admit, lease. Repeated as a whole: a restarted cache server knows all of it again."""
+        """Announce the boundary's move, ask for admission, lease. All is repeated, so that a restarted cache server learns it."""
         boundary = self.boundary
         if boundary is None:
             return

@@ -1,4 +1,4 @@
-"""What the cache did for a worker, counted by samples, and how long it took."""
+"""Counts of a worker's use of the cache, in samples, bytes and seconds."""
 
 import dataclasses
 import threading
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CacheCounts:
-    """Sums over some stretch of time; the names are those of ReportUse on the wire."""
+    """Sums over a period; the names are those of ReportUse on the wire."""
 
     hits: int = 0
     misses: int = 0
@@ -28,7 +28,7 @@ class CacheCounts:
     audit_failures: int = 0
 
     def minus(self, earlier: "CacheCounts") -> "CacheCounts":
-        """What was counted since `earlier`, field by field."""
+        """The difference to an earlier count, field by field."""
         return CacheCounts(
             **{field.name: getattr(self, field.name) - getattr(earlier, field.name) for field in dataclasses.fields(self)}
         )
@@ -36,7 +36,7 @@ class CacheCounts:
 
 @dataclass(frozen=True)
 class CacheProfile:
-    """Measured seconds per sample, recent ones weighing most; None where nothing was measured yet."""
+    """Measured seconds per sample, a rolling mean; None: nothing was measured yet."""
 
     fetch_seconds_per_sample: float | None
     fill_seconds_per_sample: float | None
@@ -59,7 +59,7 @@ class Meter:
             self._totals = dataclasses.replace(self._totals, **values)
 
     def since_last(self, reader: str) -> CacheCounts:
-        """What was added since `reader` asked last."""
+        """The counts since the last call of `reader`."""
         with self._lock:
             before = self._marks.get(reader, CacheCounts())
             self._marks[reader] = self._totals
@@ -71,12 +71,12 @@ class Meter:
             return self._totals.bytes_written, self._totals.bytes_read
 
     def give_back(self, reader: str, counts: CacheCounts) -> None:
-        """`reader` could not deliver `counts`: they belong to its next answer."""
+        """Return counts that `reader` could not deliver; they are part of its next call's result."""
         with self._lock:
             self._marks[reader] = self._marks.get(reader, CacheCounts()).minus(counts)
 
     def time(self, what: str, seconds: float, samples: int) -> None:
-        """Add a stretch of "fetch", "fill" or "exposed" time and the samples it was spent on; none of no samples."""
+        """Add seconds of the kind "fetch", "fill" or "exposed" for so many samples; ignored for no samples."""
         if samples > 0:
             with self._lock:
                 self._rates[what].add(seconds, samples)

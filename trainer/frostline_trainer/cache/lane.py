@@ -1,7 +1,7 @@
-"""Requests spread over the shards, each shard in a thread of its own, and what is known of each shard's health.
+"""Lanes, which distribute requests over the shards, with a thread for each shard; and the health of each shard.
 
-A lane belongs to one thread at a time and has its own connections; the shards' health is shared by all lanes, so that a dead
-shard costs one short timeout once, and then its keys miss at once until a background probe has seen it answer.
+A lane belongs to one thread at a time and has its own connections. All lanes share the shards' health: a dead shard costs one
+short timeout, and then its keys miss at once, until it answers a background probe.
 """
 
 import logging
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Shard:
-    """One Redis server and whether it is worth asking. Any thread may call any method."""
+    """One Redis server, and whether it is up. Any thread may call any method."""
 
     def __init__(self, host: str, port: int, database: int, password: str | None, on_down: Callable[[], None]) -> None:
         self.host, self.port, self.database = host, port, database
@@ -39,7 +39,7 @@ class Shard:
         self.run_id = ""
 
     def describes(self, host: str, port: int, database: int, password: str | None) -> bool:
-        """Whether this is the server that a shard map names, so that its health is kept when the map comes again."""
+        """Whether a shard map's entry names this server, so that its health is kept when a new map arrives."""
         return (self.host, self.port, self.database, self._password) == (host, port, database, password)
 
     def open(self) -> Connection:
@@ -47,7 +47,7 @@ class Shard:
         return Connection(self.host, self.port, self._password, self.database, SILENCE_SECONDS)
 
     def mark_down(self, life: int, reason: str) -> None:
-        """A connection of the shard's life `life` failed: nobody asks it until a probe has seen it answer."""
+        """Mark the shard as down after a failure of a connection from its life `life`, until it answers a probe."""
         with self._lock:
             if life != self.life:
                 return
@@ -58,11 +58,11 @@ class Shard:
         self._on_down()
 
     def mark_useful(self) -> None:
-        """Values came or went: the next failure starts with the shortest back-off again."""
+        """Reset the back-off after a successful transfer of values."""
         self._backoff.reset()
 
     def probe(self) -> None:
-        """Ask a shard that is down, once its back-off is over. For a background thread."""
+        """Ping a shard that is down, if its back-off is over. For a background thread."""
         if self.up or time.monotonic() < self.retry_at:
             return
         try:
@@ -95,7 +95,7 @@ class Lane:
         deadline: float,
         check: Callable[[int], None],
     ) -> list[Outcome | None]:
-        """Fetch keys[i] into targets[i]; `check(i)` runs for each that came, in the shard's thread. None: shard down.
+        """Fetch keys[i] into targets[i]; `check(i)` runs for each value that came, in the shard's thread. None: shard down.
 
         Ends at `deadline` (time.monotonic()) plus one SILENCE_SECONDS at the latest, plus the checks.
         """
@@ -118,7 +118,7 @@ class Lane:
         return self._on_shards([key for key, _ in items], work)
 
     def unlink(self, keys: Sequence[bytes], deadline: float) -> None:
-        """Remove values, each from its shard, by `deadline` (time.monotonic()); of a shard that is away they stay."""
+        """Remove values, each from its shard, by `deadline` (time.monotonic()); values of a shard that is down stay."""
 
         def work(connection: Connection, indices: list[int]) -> list[Outcome]:
             connection.unlink([keys[i] for i in indices], deadline)
@@ -127,7 +127,7 @@ class Lane:
         self._on_shards(keys, work)
 
     def close(self) -> None:
-        """Close the connections and end the threads; the shards' health, which other lanes share, stays."""
+        """Close the connections and end the threads; the shards' health, which other lanes share, is kept."""
         for _, connection in self._connections.values():
             connection.close()
         self._connections.clear()
@@ -136,7 +136,7 @@ class Lane:
             self._threads = None
 
     def _on_shards(self, keys: Sequence[bytes], work: Callable[[Connection, list[int]], list[Outcome]]) -> list[Outcome | None]:
-        """Run `work` on each shard's part of the keys, side by side; results in the keys' order."""
+        """Run `work` on each shard's part of the keys, in parallel; results in the keys' order."""
         shards = tuple(self._shards())
         results: list[Outcome | None] = [None] * len(keys)
         parts: dict[Shard, list[int]] = {}
@@ -166,7 +166,7 @@ class Lane:
         try:
             outcomes = work(self._connection(shard, life), indices)
         except ConnectionFault as error:
-            # What was under way on this connection is unknown, so nothing of it counts and it is never used again.
+            # Requests under way on this connection have unknown results: none counts, and the connection is dropped.
             _, connection = self._connections.pop(shard, (0, None))
             if connection is not None:
                 connection.close()

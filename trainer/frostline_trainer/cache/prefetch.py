@@ -1,4 +1,4 @@
-"""Values fetched before they are asked for: a thread reads the coming steps' samples into buffers of its own."""
+"""Prefetching: a thread reads the samples of coming steps into buffers of its own."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ from frostline_trainer.cache.lane import Lane
 from frostline_trainer.cache.values import ReadResult, ValueLayout, read_values
 
 PREFETCH_BYTES_MAX = 256 << 20
-"""Fetched and not yet taken: older batches give way to newer ones, because after a rollback nobody comes for them."""
+"""Limit of values that are fetched and not yet taken; the oldest are dropped, since after a rollback no step takes them."""
 
 WAIT_SECONDS_MAX = 2.0
 """How long `take` waits for a batch that is on its way."""
@@ -22,7 +22,7 @@ WAIT_SECONDS_MAX = 2.0
 
 @dataclass(eq=False)
 class _Batch:
-    """Values that are received together. pairs: (sample, variant) of each row of payloads."""
+    """Values that are read together. pairs: (sample, variant) of each row of payloads."""
 
     identity: CacheIdentity
     pairs: list[tuple[int, int]]
@@ -37,13 +37,13 @@ class _Batch:
 
 @dataclass(frozen=True)
 class Taken:
-    """A prefetched sample: its payload (payload_bytes,) uint8, or None where it was missing."""
+    """A prefetched sample: its payload (payload_bytes,) uint8, or None for a miss."""
 
     payload: Tensor | None
 
 
 class Prefetcher:
-    """`ask` from the training thread, `take` from it later; the reading happens in between, in the prefetch thread."""
+    """Prefetches samples: the training thread calls `ask` and later `take`; a thread of its own reads in between."""
 
     def __init__(self, lane: Lane, layout: ValueLayout, pin_memory: bool, on_read: Callable[[ReadResult], None]) -> None:
         self._lane, self._layout, self._pin = lane, layout, pin_memory
@@ -58,7 +58,7 @@ class Prefetcher:
         self._thread.start()
 
     def ask(self, identity: CacheIdentity, samples: Sequence[int], variants: Sequence[int]) -> None:
-        """Have these samples read in the background; those already asked for are not asked again. Never blocks."""
+        """Read these samples in the background, but those already asked for. Never blocks."""
         with self._changed:
             if identity != self._identity:
                 self._forget_all()
@@ -78,7 +78,7 @@ class Prefetcher:
             self._changed.notify()
 
     def take(self, identity: CacheIdentity, samples: Sequence[int], variants: Sequence[int]) -> list[Taken | None]:
-        """What was prefetched, each sample once; None for samples that nobody asked for. Waits at most WAIT_SECONDS_MAX."""
+        """Take the prefetched samples, each once; None for a sample that was not prefetched. Waits at most WAIT_SECONDS_MAX."""
         with self._changed:
             known = self._places if identity == self._identity else {}
             places = [known.pop(pair, None) for pair in zip(samples, variants, strict=True)]
@@ -94,10 +94,10 @@ class Prefetcher:
         return taken
 
     def take_whole(self, identity: CacheIdentity, samples: Sequence[int], variants: Sequence[int]) -> Tensor | None:
-        """These samples' payloads (n, payload_bytes) as they lie where they were received, if they lie there in this order.
+        """These samples' payloads (n, payload_bytes) as a view of their receive buffer, if they are there in this order.
 
-        None where they do not, or one of them was missing: then nothing is taken. The memory is the caller's from now on. Waits
-        at most WAIT_SECONDS_MAX.
+        None if they are not, or if one missed: then nothing is taken. The caller owns the memory from now on. Waits at most
+        WAIT_SECONDS_MAX.
         """
         pairs = list(zip(samples, variants, strict=True))
         with self._changed:
@@ -114,7 +114,7 @@ class Prefetcher:
         return batch.payloads[rows]
 
     def forget_all(self) -> None:
-        """The boundary moved: nobody will ask for what is here."""
+        """Drop all values, because the boundary has moved."""
         with self._changed:
             self._forget_all()
 
@@ -161,6 +161,6 @@ class Prefetcher:
                 self._trim()
 
     def _trim(self) -> None:
-        """Let go of batches whose every sample was taken."""
+        """Drop batches of which all samples were taken."""
         wanted = {id(batch) for batch, _ in self._places.values()}
         self._kept = deque(batch for batch in self._kept if id(batch) in wanted)

@@ -1,4 +1,4 @@
-"""Addresses of a host's name, within a time: the system's own resolver keeps its caller for as long as its servers are silent."""
+"""Resolves host names with a timeout; the system's resolver blocks for as long as its servers are silent."""
 
 import socket
 import threading
@@ -7,8 +7,8 @@ from contextlib import suppress
 
 
 def resolve(host: str, port: int, seconds: float) -> list[str]:
-    """Numeric addresses of `host`, in the resolver's order. Raises OSError where there are none, or none within `seconds`."""
-    with suppress(socket.gaierror):  # else it is a name
+    """Numeric addresses of `host`, in the resolver's order. Raises OSError if there are none, or none within `seconds`."""
+    with suppress(socket.gaierror):  # raised if `host` is a name
         return _ask(host, port, socket.AI_NUMERICHOST)
     answers: list[list[str] | OSError] = []
 
@@ -35,7 +35,7 @@ def _ask(host: str, port: int, flags: int) -> list[str]:
 
 
 def connected(addresses: Sequence[str], port: int, seconds: float) -> socket.socket:
-    """A connection to the first of a host's addresses that takes one. Raises OSError."""
+    """A connection to the first address that accepts one. Raises OSError if none does."""
     *others, last = addresses
     for address in others:
         with suppress(OSError):

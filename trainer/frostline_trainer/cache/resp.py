@@ -1,10 +1,10 @@
-"""A blocking Redis client for one thing: moving large values into and out of memory that the caller already owns.
+"""A blocking Redis client for one purpose: large values are received into, and sent from, memory that the caller owns.
 
-`get_many` receives straight into the caller's buffers and `set_many` sends straight from them, a few requests in flight, so
-that a value is copied once on its way. A client library copies each value several times and is the bottleneck, not Redis.
+`get_many` receives straight into the caller's buffers and `set_many` sends straight from them, with a few requests in flight, so
+that a value is copied once. With a client library, which copies each value several times, the library is the bottleneck.
 
-The stream is never guessed at: a reply that does not fit the protocol raises ProtocolSurprise, the caller drops the connection.
-Nobody shares a connection between threads.
+A reply that does not fit the protocol raises ProtocolSurprise, and the caller drops the connection. Threads do not share a
+connection.
 """
 
 import enum
@@ -17,14 +17,14 @@ from frostline_trainer.cache.resolving import connected, resolve
 from frostline_trainer.cache.value_run import ValueRun
 
 WINDOW_BYTES = 3 * 512 * 1024
-"""Bytes sent and not yet acknowledged, a connection."""
+"""Limit of bytes sent and not yet acknowledged, for each connection."""
 READ_WINDOW_BYTES = 256 * 1024
-"""Reply bytes asked for and not yet received, a connection; a larger value comes alone. More only fills socket buffers, thrashes
-the CPU's cache, and keeps Redis so busy that a loaded machine makes it wait for its turn."""
+"""Limit of reply bytes requested and not yet received, for each connection; a larger value is requested alone. More only fills
+socket buffers, thrashes the CPU's cache, and makes Redis exceed its time slice on a loaded machine."""
 
 WINDOW_REQUESTS_MAX = 512
 SMALL_VALUE_BYTES = 32 * 1024
-"""Up to here many replies come in one system call (`value_run`); above, each has its own."""
+"""Values up to this size are received many in one system call (`value_run`); each larger one has its own."""
 
 BUFFER_BYTES = 64 * 1024
 LARGE_REFILL_BYTES = 96
@@ -32,13 +32,13 @@ LARGE_REFILL_BYTES = 96
 
 LINE_BYTES_MAX = 4096
 DISCARD_BYTES_MAX = 4 * 1024 * 1024
-"""A value of an unexpected length is read past up to this size; beyond, a new connection is cheaper."""
+"""A value of unexpected length up to this size is read and dropped; for a larger one, a new connection is cheaper."""
 
 Buffer = bytes | bytearray | memoryview
 
 
 class Outcome(enum.Enum):
-    """What became of one key: done, absent, refused for want of memory, or unusable (foreign length or type)."""
+    """The result for one key: done, absent, refused for lack of memory, or unusable (unexpected length or type)."""
 
     DONE = "done"
     ABSENT = "absent"
@@ -47,17 +47,17 @@ class Outcome(enum.Enum):
 
 
 class ConnectionFault(Exception):
-    """The connection is of no use any more: refused, reset, silent beyond its time, or talking nonsense."""
+    """The connection cannot be used any more: refused, reset, timed out, or with an invalid reply."""
 
 
 class ProtocolSurprise(ConnectionFault):
-    """The peer sent what no Redis would send here."""
+    """The peer's reply does not fit the Redis protocol."""
 
 
 class Connection:
-    """One authenticated connection. Raises ConnectionFault from every method once the peer fails; then close and reopen.
+    """One authenticated connection. After a failure of the peer every method raises ConnectionFault; then close and reopen.
 
-    silence_seconds: longest wait for the next bytes, in both directions and for connecting.
+    silence_seconds: timeout for the next bytes, in both directions, and for connecting.
     """
 
     def __init__(self, host: str, port: int, password: str | None, database: int, silence_seconds: float) -> None:
@@ -82,7 +82,7 @@ class Connection:
             raise
 
     def _configure(self, silence_seconds: float) -> None:
-        """Blocking with kernel timeouts: MSG_WAITALL then returns whole values in one call, and still ends."""
+        """Make the socket blocking with kernel timeouts: MSG_WAITALL then returns whole values in one call, and still ends."""
         self._socket.settimeout(None)
         limit = struct.pack("@ll", int(silence_seconds), int(silence_seconds % 1 * 1e6))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
@@ -98,8 +98,8 @@ class Connection:
     def get_many(self, keys: Sequence[bytes], targets: Sequence[Sequence[memoryview]], deadline: float) -> list[Outcome]:
         """Fetch keys[i] into the buffers targets[i], which together have the value's exact length.
 
-        deadline: time.monotonic() after which ConnectionFault is raised; one silence may be added to it.
-        What a target holds after any outcome but DONE is undefined.
+        deadline: time.monotonic() after which ConnectionFault is raised, at most silence_seconds later. A target is undefined
+        after any outcome but DONE.
         """
         self._deadline = deadline
         lengths = [sum(len(part) for part in target) for target in targets]
@@ -124,7 +124,7 @@ class Connection:
         return outcomes
 
     def set_many(self, items: Sequence[tuple[bytes, Sequence[Buffer]]], deadline: float) -> list[Outcome]:
-        """Store each (key, value parts), sent from where the parts lie. DONE, or REFUSED where Redis has no room."""
+        """Store each (key, value parts), sent from the parts' memory. DONE, or REFUSED if Redis has no memory left."""
         self._deadline = deadline
         self._refill_bytes = BUFFER_BYTES
         outcomes: list[Outcome] = []
@@ -141,20 +141,20 @@ class Connection:
         return outcomes
 
     def unlink(self, keys: Sequence[bytes], deadline: float) -> int:
-        """Remove keys (freed by Redis in its background). Returns how many there were."""
+        """Remove keys; Redis frees them in the background. Returns how many existed."""
         reply = self._command(deadline, b"UNLINK", *keys)
         if not reply.startswith(b":") or not reply[1:].isdigit():
             raise ProtocolSurprise(f"UNLINK answered {reply[:80]!r}")
         return int(reply[1:])
 
     def ping(self, deadline: float) -> None:
-        """Raises ConnectionFault unless the peer answers as a Redis that serves."""
+        """Ping the peer. Raises ConnectionFault unless it answers like a Redis that is ready to serve."""
         reply = self._command(deadline, b"PING")
         if reply != b"+PONG":
             raise ProtocolSurprise(f"PING answered {reply[:80]!r}")
 
     def run_id(self, deadline: float) -> str:
-        """Redis' own id of this life of the process: it changes with a restart."""
+        """Redis' run id, which changes with each restart."""
         reply = self._command(deadline, b"INFO", b"server")
         length = _bulk_length(reply)
         if length is None or length > LINE_BYTES_MAX * 4:
@@ -198,7 +198,7 @@ class Connection:
         raise ProtocolSurprise(f"GET answered {line[:80]!r}")
 
     def _receive_run(self, targets: Sequence[Sequence[memoryview]], lengths: Sequence[int]) -> list[Outcome]:
-        """Outcomes of the first of the replies that come next, as many as are as they must be; at least one."""
+        """Receive the next replies in one run; outcomes of the leading replies that were as expected, or of one other reply."""
         run = ValueRun(targets)
         while run.missing:
             self._check_deadline()
@@ -209,7 +209,7 @@ class Connection:
         return [Outcome.DONE] * len(targets)
 
     def _take_back(self, data: bytes) -> None:
-        """What was received is to be read again, before anything else; the buffer is empty."""
+        """Put received bytes back, to be read again first. The buffer must be empty."""
         if len(data) + BUFFER_BYTES > len(self._buffer):
             self._buffer = bytearray(len(data) + BUFFER_BYTES)
             self._view = memoryview(self._buffer)
@@ -277,7 +277,7 @@ class Connection:
         self._start += 2
 
     def _refill(self) -> None:
-        """One receive behind what the buffer holds."""
+        """Receive once, behind the bytes in the buffer."""
         self._check_deadline()
         held = self._end - self._start
         if self._start:
@@ -311,7 +311,7 @@ def _bulk_length(line: bytes) -> int | None:
 
 
 def _advance(views: list[memoryview], count: int) -> list[memoryview]:
-    """What is left of `views` after `count` bytes."""
+    """The rest of `views` after `count` bytes."""
     while views and count >= len(views[0]):
         count -= len(views[0])
         views = views[1:]

@@ -1,7 +1,7 @@
 """The prefix revision: a digest of everything that a boundary activation depends on (docs/protocols.md 1.5 and 11.1).
 
-Two prefixes with one revision compute the same bits for the same sample and variant; that is what lets replicas, reshapes and
-other runs share cached values.
+Two prefixes with the same revision compute the same bits for the same sample and variant, so that replicas, reshapes and other
+runs can share cached values.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 CHUNK_ELEMENTS = 1 << 22
-"""A parameter is hashed in pieces of this many elements, so that one on a GPU never needs a whole host copy."""
+"""A parameter is hashed in chunks of this many elements, so that one on a GPU never needs a whole host copy."""
 
 
 def prefix_revision(
@@ -21,12 +21,14 @@ def prefix_revision(
     preprocessing: str,
     prefix_digest: str,
 ) -> str:
-    """Hex SHA-256 over the prefix.
+    """The prefix revision, a hex SHA-256.
 
-    unit_states: weights and buffers of units 0 .. boundary - 1, in order; the order of names within a unit does not matter.
-    tile_shape: shape of the micro-batch that the prefix is computed in. codec_chain: (boundary, codec name) of every cached
-    boundary that values went through, in order. preprocessing: what was done to a sample, as text. prefix_digest: of what
-    frozen units compute on this machine.
+    Args:
+        unit_states: Weights and buffers of units 0 .. boundary - 1, in order; the order of names within a unit does not matter.
+        tile_shape: Shape of the tile in which the prefix is computed: (samples, tokens, width).
+        codec_chain: (boundary, codec name) of every cached boundary that values went through, in order.
+        preprocessing: How samples are preprocessed, as text.
+        prefix_digest: Digest of frozen units' outputs on this machine (`prefix.prefix_probe`).
     """
     digest = hashlib.sha256()
     _add(digest, "tile", repr(tuple(int(size) for size in tile_shape)))
@@ -43,7 +45,7 @@ def prefix_revision(
 
 
 def _add(digest: "hashlib._Hash", label: str, text: str) -> None:
-    """Length-prefixed, so that no two lists of fields read the same."""
+    """Add a field, length-prefixed, so that different lists of fields give different bytes."""
     for part in (label.encode(), text.encode()):
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)

@@ -1,4 +1,4 @@
-"""Values in Redis: how one sample's value lies there, and how whole samples are read and stored."""
+"""Values in Redis: the layout of one sample's value as chunks, and reading and storing whole samples."""
 
 import time
 from collections import Counter
@@ -16,17 +16,19 @@ from frostline_trainer.cache.lane import Lane
 from frostline_trainer.cache.resp import Buffer, Outcome
 
 READ_SECONDS_MAX = 1.5
-"""A read ends here even where the shards go on sending slowly; what has not come by then is a miss."""
+"""Time limit of a read, even if shards are still sending; values that have not arrived by then are misses."""
 WRITE_SECONDS_MAX = 5.0
 
 
 class ValueLayout:
-    """How values of one codec lie in Redis. A chunk is HEADER followed by a piece of the payload.
+    """The layout of one codec's values in Redis. A chunk is HEADER followed by a part of the payload.
 
-    A value holds its sample's own tokens. In a batch it lies at the start of a row of `payload_bytes`, with zeros behind it.
+    A value holds its sample's own tokens. In a batch it is at the start of a row of `payload_bytes`, with zeros behind it.
 
-    tags: by which own values are known. names, own_tokens: of the samples, by their place in the split; None: the place itself,
-    and all tokens that the codec's shape has.
+    Args:
+        tags: Makes and checks the tags that authenticate values.
+        names: The samples' names by their place in the split; None: the place itself.
+        own_tokens: Number of each sample's own tokens by its place in the split; None: all of the codec's shape.
     """
 
     def __init__(
@@ -43,17 +45,17 @@ class ValueLayout:
 
     @property
     def mean_value_bytes(self) -> int:
-        """Bytes of a sample in Redis, headers included, in the mean of all samples; rounded up."""
+        """Mean bytes of a sample in Redis over all samples, headers included, rounded up."""
         lengths = [self._shape[0]] if self._own_tokens is None else self._own_tokens
         counts = Counter(int(length) for length in lengths)
         return -(-sum(self._bytes(length) * count for length, count in counts.items()) // len(lengths))
 
     def name(self, sample: int) -> int:
-        """What a sample of the split is called in the cache."""
+        """The name of a sample of the split in the cache."""
         return sample if self._names is None else int(self._names[sample])
 
     def tokens(self, sample: int) -> int:
-        """How many tokens of a sample its value holds."""
+        """Number of a sample's tokens that its value holds."""
         return self._shape[0] if self._own_tokens is None else int(self._own_tokens[sample])
 
     def value_bytes(self, sample: int) -> int:
@@ -71,7 +73,7 @@ class ValueLayout:
         return [payload[start:end] for start, end in self._bounds(self.tokens(sample))]
 
     def clear_padding(self, payload: memoryview, sample: int) -> None:
-        """Zeros behind a sample's value in its row."""
+        """Write zeros behind a sample's value in its row."""
         if (tokens := self.tokens(sample)) < self._shape[0]:
             np.frombuffer(payload, np.uint8)[tokens * self._token_bytes :] = 0
 
@@ -80,11 +82,11 @@ class ValueLayout:
         return pack_header(self._dtype, self._shape, piece, key, self._tags)
 
     def fault(self, header: Sequence[int] | bytes | memoryview, piece: memoryview, key: bytes) -> str | None:
-        """Why the chunk that was found under `key` cannot be used, or None."""
+        """Why the chunk that is stored under `key` cannot be used, or None."""
         return header_fault(bytes(header), self._dtype, self._shape, piece, key, self._tags)
 
     def _bounds(self, tokens: int) -> list[tuple[int, int]]:
-        """Where the chunks of so many tokens begin and end."""
+        """(begin, end) of the chunks of so many tokens, in bytes."""
         if tokens not in self._cuts:
             self._cuts[tokens] = list(pairwise([0, *accumulate(chunk_sizes(tokens * self._token_bytes))]))
         return self._cuts[tokens]
@@ -95,7 +97,7 @@ class ValueLayout:
 
 @dataclass(frozen=True)
 class ReadResult:
-    """hits[i]: sample i is whole and checked. corrupt: samples with a torn, foreign or mistyped chunk."""
+    """The result of a read. hits[i]: sample i is complete and valid. corrupt: samples with a torn, foreign or mistyped chunk."""
 
     hits: list[bool]
     corrupt: int
@@ -114,7 +116,7 @@ def read_values(
 ) -> ReadResult:
     """Fetch sample i's value into row rows[i] (or i) of `payloads`, rows of payload_bytes. Rows of misses are undefined.
 
-    Blocks at most READ_SECONDS_MAX plus one silence of a shard (0.5 s), plus the checksums of what came.
+    Blocks at most READ_SECONDS_MAX plus one timeout of a shard (0.5 s), plus the time for checksums.
     """
     started = time.monotonic()
     keys: list[bytes] = []
@@ -151,7 +153,7 @@ def store_values(
 ) -> tuple[list[Outcome | None], float]:
     """Store the samples' own tokens of host payloads (n, payload_bytes) uint8.
 
-    Returns what became of each sample (None: not all of it went) and seconds.
+    Returns the outcome of each sample (None: not all of it was sent), and seconds.
     """
     started = time.monotonic()
     memory = memoryview(payloads.contiguous().view(-1).numpy())

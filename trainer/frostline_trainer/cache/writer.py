@@ -1,4 +1,4 @@
-"""The way into the cache: a bounded queue and a thread. A step only copies; it never waits for Redis."""
+"""Writes into the cache: a bounded queue and a thread. A step only copies; it never waits for Redis."""
 
 import logging
 import threading
@@ -21,7 +21,7 @@ from frostline_trainer.step.side_copies import await_copies
 QUEUE_BYTES_MAX = 64 << 20
 QUEUE_ENTRIES_MAX = 4096
 FULL_PAUSE_SECONDS = 5.0
-"""A refused write still ships its payload: after one, nothing is sent for this long."""
+"""Pause in seconds after a write that Redis has refused for lack of memory, since even a refused write sends its payload."""
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class _Drop:
 
 
 class Writer:
-    """Fills and drops of one worker, in order, in a thread of its own. Any thread may call."""
+    """Carries out the fills and drops of one worker, in order, in a thread of its own. Any thread may call."""
 
     def __init__(
         self, lane: Lane, layout: ValueLayout, codec: Codec, meter: Meter, may_write: Callable[[CacheIdentity], bool]
@@ -66,7 +66,7 @@ class Writer:
         self._thread.start()
 
     def room_for(self, rows: int, row_bytes: int) -> int:
-        """How many of `rows` rows the queue would take now."""
+        """How many of `rows` rows the queue has room for now."""
         with self._changed:
             if len(self._queue) >= QUEUE_ENTRIES_MAX or self._closed:
                 return 0
@@ -74,25 +74,25 @@ class Writer:
 
     def fill(self, identity: CacheIdentity, samples: list[int], variants: list[int], rows: Tensor, encoded: bool,
              copied: Mark | None = None) -> None:  # fmt: skip
-        """Queue host rows that nobody else will change: raw rows, or payloads where `encoded`. copied: the mark behind which they
-        are whole, where they come from a device.
+        """Queue host rows, which must not change any more: raw rows, or payloads if `encoded`. copied: for rows from a device,
+        the mark behind which they are complete.
         """
         self._put(_Fill(identity, samples, variants, rows, encoded, copied or HostMark(0.0)))
 
     def drop(self, identity: CacheIdentity, samples: Sequence[int], variants: Sequence[int]) -> None:
-        """Queue the removal of samples; where the queue is full the cache server's sweeper does it later."""
+        """Queue the removal of samples; if the queue is full, the cache server's sweeper removes them later."""
         with self._changed:
             if len(self._queue) >= QUEUE_ENTRIES_MAX:
                 return
         self._put(_Drop(identity, list(samples), list(variants)))
 
     def flush(self, seconds: float) -> bool:
-        """Wait until everything queued is written or given up. Returns whether that was within `seconds`."""
+        """Wait until all queued work is written or dropped. Returns whether that was within `seconds`."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._queue and not self._busy, seconds)
 
     def close(self) -> None:
-        """Stop; what is still queued counts as dropped."""
+        """Stop; fills that are still queued count as dropped."""
         with self._changed:
             self._closed = True
             left = sum(len(entry.samples) for entry in self._queue if isinstance(entry, _Fill))
@@ -136,7 +136,7 @@ class Writer:
             return
         try:
             await_copies(fill.copied)
-        except OSError as error:  # the training thread ends by the same error
+        except OSError as error:  # the training thread gets the same error
             log.warning("%d samples are not stored: %s", len(fill.samples), error)
             self._meter.add(dropped_fills=len(fill.samples))
             return

@@ -1,1 +1,1 @@
-"""Checkpoints on disk: how they are written, found, kept and read (docs/protocols.md 8)."""
+"""Checkpoints on disk: writing, finding, retention and reading (docs/protocols.md 8)."""

@@ -1,7 +1,8 @@
-"""The file operations of a checkpoint, each whole or not at all: a writer may be killed before, inside or after any of them.
+"""The file operations of a checkpoint. Each is atomic, since a writer may be killed before, during or after any of them.
 
-A piece's file and its digests appear by renaming; the manifest appears by linking, so that it is written once whoever tries.
-What a kill leaves (`*.partial`, a folder without a manifest) is no checkpoint, and retention.py sweeps it.
+A piece's file and its digests are renamed into place. The manifest is hard-linked into place, so that it is written only once,
+even if several members try. Leftovers of a killed writer (`*.partial`, a folder without a manifest) are no checkpoint, and
+retention.py removes them.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ PARTIAL = ".partial"
 
 
 def piece_file(folder: Path, table: Pieces, piece: int) -> Path:
-    """unit-003.safetensors where a unit is one piece, else unit-003.0.safetensors and so on, by the piece's place in its unit."""
+    """A piece's file: unit-003.safetensors if a unit is one piece, else unit-003.0.safetensors etc., by its place in the unit."""
     return folder / f"{_stem(table, piece)}.safetensors"
 
 
@@ -33,7 +34,7 @@ def digest_file(folder: Path, table: Pieces, piece: int) -> Path:
 
 
 def failure_file(folder: Path, table: Pieces, piece: int) -> Path:
-    """The file with a member's reason why its share will not come, named after the share's first piece."""
+    """The file in which a member says why it cannot write its share, named after the share's first piece."""
     return folder / f"{_stem(table, piece)}.failed"
 
 
@@ -45,9 +46,9 @@ def _stem(table: Pieces, piece: int) -> str:
 def write_piece(
     folder: Path, table: Pieces, piece: int, state: UnitState, tied: frozenset[str], generation: str, before: Before
 ) -> None:
-    """One piece's file, then beside it its digests and the generation that wrote it. Raises OSError.
+    """Write one piece's file, then its digest file, with the generation that wrote it. Raises OSError.
 
-    tied: names that count in another unit's digest. The digests are there only where the file is, whole.
+    If the digest file exists, the piece's file is complete. tied: names that count in another unit's digest.
     """
     payload = save({key: tensor.contiguous() for key, tensor in state.items()})
     _write_whole(piece_file(folder, table, piece), payload, before)
@@ -57,7 +58,7 @@ def write_piece(
 
 
 def drop_share(folder: Path, table: Pieces, pieces: list[int]) -> None:
-    """Give back the room that a share took, as far as the disk lets it."""
+    """Delete the files of a share, as far as the disk allows."""
     for piece in pieces:
         for path in (piece_file(folder, table, piece), digest_file(folder, table, piece)):
             for left in (path, path.with_name(path.name + PARTIAL)):
@@ -66,19 +67,19 @@ def drop_share(folder: Path, table: Pieces, pieces: list[int]) -> None:
 
 
 def write_failure(folder: Path, table: Pieces, pieces: list[int], reason: str) -> None:
-    """Tell whoever publishes that this share will not come. Raises OSError."""
+    """Write a marker that this share will not come, for the member that publishes. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     failure_file(folder, table, pieces[0] if pieces else 0).write_text(reason[:500])
 
 
 def read_failures(folder: Path) -> str:
-    """Why a member could not write its share; empty where none said so."""
+    """Why a member could not write its share; empty if there is no such marker."""
     marker = next(folder.glob("unit-*.failed"), None)
     return (marker.read_text() or "a member could not write its share") if marker is not None else ""
 
 
 def publish_manifest(folder: Path, manifest: dict, before: Before) -> bool:
-    """Write the manifest, once; the names of all that it speaks of are on disk before it is. False where it was there already.
+    """Write the manifest, once, after the folder entries of all its files were synced. False if there was one already.
 
     Raises OSError.
     """
@@ -88,7 +89,7 @@ def publish_manifest(folder: Path, manifest: dict, before: Before) -> bool:
 
 
 def remove_folder(folder: Path, before: Before) -> None:
-    """Remove a checkpoint: its manifest first, so that what is left of it at any moment is none."""
+    """Remove a checkpoint, its manifest first, so that the rest is no checkpoint at any moment."""
     before("remove")
     (folder / MANIFEST_NAME).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
@@ -99,7 +100,7 @@ def _write_whole(final: Path, payload: bytes, before: Before) -> None:
 
 
 def with_digests(fields: dict, folder: Path, table: Pieces, generation: GenerationId) -> dict:
-    """A manifest's fields, with file and digests of every piece. Raises OSError for a share of another generation."""
+    """A manifest's fields plus file and digests of every piece. Raises OSError for a share of another generation."""
     entries, counted = list[dict[str, str]](), list[bytes]()
     for piece in range(table.count):
         own, whole, written_by = digest_file(folder, table, piece).read_text().split()

@@ -1,7 +1,7 @@
-"""The last files of a run, its final checkpoint and its model: written again and again until they are there.
+"""Writes the last files of a run, its final checkpoint and its model, with retries.
 
-A run that has trained to its end has all of it to lose by one write that fails, and nothing else to do. So a full or a stalled
-disk is waited out, said in status and log; only after PATIENCE_SECONDS, or where somebody stops the run, is it given up.
+One failed write would lose a run that has trained to its end, and the run has nothing else to do. So it waits for a full or
+stalled disk, and shows that in status and log. It gives up only after PATIENCE_SECONDS, or when the user stops the run.
 """
 
 import errno
@@ -33,12 +33,13 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 10.0
 WAIT_SECONDS = 0.2
 GROWTH_SECONDS = 0.5
 HOPELESS = os.strerror(errno.EFBIG)
-"""In the reason of a write that this process may not make (its own limit of a file's size): no room that comes helps."""
+"""Part of the error of a write over this process's file size limit: it is not retried, since free space would not help."""
 
 
 class LastFiles:
-    """Writes the run's last files. moved(): a sign of life, often. patient: whether what cannot be written is tried again; a run
-    that has failed has nothing to wait for.
+    """Writes the run's last files.
+
+    moved: called often, as a sign of progress. patient: whether failed writes are retried; not for a run that has failed.
     """
 
     def __init__(self, saving: Saving, mailbox: Mailbox, moved: Callable[[], None], patient: bool = True) -> None:
@@ -47,14 +48,14 @@ class LastFiles:
         self._told_to_stop = mailbox.drain
 
     def hand_in(self, entered: Entered, state: RunState) -> Path:
-        """Have the final checkpoint written in the background. Returns its folder."""
+        """Start to write the final checkpoint in the background. Returns its folder."""
         folder = self._saving.checkpoint(entered, state, before_freeze=False, last=True)
         self._saving.stable()
         return folder
 
     def checkpoint(self, entered: Entered, state: RunState, folder: Path) -> str:
-        """All members together: the checkpoint that was handed in is complete, or given up by all. Returns why; empty: it is
-        complete."""
+        """Wait until the final checkpoint is complete, or all members give it up. Collective. Returns why it was given up; empty:
+        it is complete."""
         patience = Patience(self._seconds)
         while why_not := self._checkpoint_once(entered.generation, folder, state.step):
             patient = HOPELESS not in why_not and self._pause(patience)
@@ -64,7 +65,7 @@ class LastFiles:
         return ""
 
     def model(self, context: RunContext, folder: Path, directory: Path, step: int) -> str:
-        """One member alone: what plain transformers loads. Returns why it is given up; empty: it is there."""
+        """Write the model for plain transformers; one member does this. Returns why it was given up; empty: it is written."""
         patience = Patience(self._seconds)
         while why_not := save_final_model(context, folder, directory, self._moved):
             self._saving.tell_last(step, why_not)
@@ -73,7 +74,7 @@ class LastFiles:
         return ""
 
     def _checkpoint_once(self, generation: Generation, folder: Path, step: int) -> str:
-        """All shares, then the manifest. Where that fails nobody writes in the folder any more when this returns here."""
+        """Write all shares, then the manifest. When this returns after a failure, no member writes in the folder any more."""
         why_not = agree_written(generation, self._saving.wait_for_share(folder, self._moved))
         if not why_not:
             self._saving.finish(self._moved)
@@ -87,7 +88,7 @@ class LastFiles:
         return why_not
 
     def _pause(self, patience: "Patience") -> bool:
-        """Wait before the next try. False where there is to be none."""
+        """Wait before the next try. False if there is to be none."""
         until = patience.next_try()
         while time.monotonic() < until:
             if self._mailbox.end or self._mailbox.drain != self._told_to_stop:
@@ -99,7 +100,7 @@ class LastFiles:
 
 
 class Patience:
-    """Ever longer pauses between tries, until it is over after `seconds`."""
+    """Retry timing: ever longer pauses between tries, over a total of `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
@@ -107,25 +108,25 @@ class Patience:
 
     @property
     def over(self) -> bool:
-        """Whether the last try was the last: its seconds have passed."""
+        """Whether the total time has passed, so that there is no further try."""
         return time.monotonic() >= self._end
 
     def next_try(self) -> float:
-        """When, by the monotonic clock."""
+        """The time of the next try, by the monotonic clock."""
         return min(time.monotonic() + self._backoff.failed(), self._end)
 
 
 def agree_written(generation: Generation, why_not: str) -> str:
-    """Whether all members have written their part of the final checkpoint; all wait for the slowest one.
+    """Agree whether all members have written their share of the final checkpoint. Collective; all wait for the slowest one.
 
-    why_not: what kept this member from it, empty where nothing did. Returns that, or whose part is missing, or "".
+    why_not: why this member could not write its share; empty if it did. Returns `why_not`, or whose share is missing, or "".
     """
     without = who_says(generation, bool(why_not))
     return why_not or (f"members {without} could not write their part" if without else "")
 
 
 def who_says(generation: Generation, yes: bool) -> list[int]:
-    """Members that say yes, by their place in the world: the same answer for all, when all have said something."""
+    """The members that say yes, by their place in the world. Collective; the same answer on all members."""
     said = torch.zeros(generation.world.size, dtype=torch.int32)
     said[generation.world.index] = int(yes)
     generation.world.all_reduce_sum(said)
@@ -133,10 +134,9 @@ def who_says(generation: Generation, yes: bool) -> list[int]:
 
 
 def save_final_model(context: RunContext, folder: Path, directory: Path, moved: Callable[[], None] = lambda: None) -> str:
-    """Put all units of the final checkpoint together and write what plain transformers loads.
+    """Load all units of the final checkpoint and save the model for plain transformers.
 
-    moved: called with every unit, and as often as the files have grown. Returns what kept it from being written; empty where
-    nothing did.
+    moved: called for every unit, and whenever the files have grown. Returns why it could not be written; empty if it was.
     """
     try:
         manifest = read_manifest(folder)
@@ -151,7 +151,7 @@ def save_final_model(context: RunContext, folder: Path, directory: Path, moved: 
 
 
 def _save_whole(context: RunContext, directory: Path, moved: Callable[[], None]) -> None:
-    """The directory appears by renaming: a writer that is killed leaves no half model that looks whole."""
+    """Write the model's directory and rename it into place, so that a killed writer leaves no half model that looks complete."""
     beside = [directory.with_name(f".{directory.name}{suffix}") for suffix in (".partial", ".before")]
     for left in beside:
         shutil.rmtree(left, ignore_errors=True)
@@ -165,7 +165,7 @@ def _save_whole(context: RunContext, directory: Path, moved: Callable[[], None])
         raise OSError(f"{directory} needs {needed} bytes, {free} are free")
     with _watching_growth(partial, moved):
         save_model(context.cut, partial, context.data.processor, dtype)
-    for path in sorted(partial.rglob("*"), reverse=True):  # what a folder holds before the folder
+    for path in sorted(partial.rglob("*"), reverse=True):  # a folder's contents before the folder
         moved()
         (sync_folder if path.is_dir() else sync_file)(path)
     sync_folder(partial)
@@ -177,7 +177,8 @@ def _save_whole(context: RunContext, directory: Path, moved: Callable[[], None])
 
 @contextmanager
 def _watching_growth(folder: Path, moved: Callable[[], None]) -> Iterator[None]:
-    """Inside, `moved` is called from another thread whenever the folder's files have grown: what writes them cannot say so."""
+    """A context in which another thread calls `moved` whenever the folder's files have grown, since libraries that write files
+    report no progress."""
     done = threading.Event()
 
     def watch() -> None:

@@ -1,8 +1,8 @@
-"""Complete checkpoints, as they are found and read: one safetensors file a piece, a manifest last (docs/protocols.md 8.1).
+"""Finds and reads complete checkpoints: one safetensors file a piece, and a manifest, written last (docs/protocols.md 8.1).
 
 Layout under the root: <run epoch>/<generation>/<step>/unit-000.safetensors with unit-000.sha256 beside it, and manifest.json.
 With several pieces a unit they are unit-000.0.safetensors and so on, and the manifest lists them as `pieces`, not as `units`.
-A folder without manifest.json is no checkpoint. Any shape loads any. writing.py writes them.
+A folder without manifest.json is no checkpoint. A checkpoint can be loaded in any shape. writing.py writes them.
 """
 
 import glob
@@ -28,11 +28,11 @@ from frostline_trainer.step.unit_state import UnitState, unit_digest
 
 log = logging.getLogger(__name__)
 VERSION_OF_UNITS, VERSION_OF_PIECES = 1, 2
-"""Of a manifest that lists one file a unit, and of one that lists several pieces of each."""
+"""Versions of a manifest: with one file a unit, and with several pieces of each unit."""
 
 
 class _Entry(BaseModel):
-    """A piece's file, beside the manifest, and the digest of all that it holds."""
+    """A piece's file, in the manifest's folder, and the digest of its whole content."""
 
     model_config = ConfigDict(strict=True)
 
@@ -48,7 +48,7 @@ class _Decision(BaseModel):
 
 
 class _State(BaseModel):
-    """Of the run state what retention looks at; whoever restores checks all of it."""
+    """The part of the run state that retention reads; a restore checks all of it."""
 
     model_config = ConfigDict(strict=True)
 
@@ -56,7 +56,7 @@ class _State(BaseModel):
 
 
 class _Manifest(BaseModel):
-    """What every reader of a manifest relies on, whatever it lists; whoever reads other fields checks them."""
+    """The fields that every reader of a manifest relies on; a reader of other fields checks them itself."""
 
     model_config = ConfigDict(strict=True)
 
@@ -67,13 +67,13 @@ class _Manifest(BaseModel):
 
 
 class _ManifestOfUnits(_Manifest):
-    """Of a run with one piece a unit."""
+    """The manifest of a run with one piece a unit."""
 
     units: list[_Entry]
 
 
 class _ManifestOfPieces(_Manifest):
-    """Of a run with several pieces a unit, cut into `state_ranges`."""
+    """The manifest of a run with several pieces a unit, cut into `state_ranges`."""
 
     state_ranges: int = Field(ge=2)
     pieces: list[_Entry]
@@ -88,7 +88,7 @@ def is_complete(folder: Path) -> bool:
 
 
 def read_manifest(folder: Path) -> dict:
-    """A complete checkpoint's manifest. Raises ValueError where the folder holds none, or one that says no such thing."""
+    """A complete checkpoint's manifest. Raises ValueError if the folder has none, or an invalid one."""
     try:
         manifest = json.loads((folder / MANIFEST_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -110,10 +110,11 @@ def read_manifest(folder: Path) -> dict:
 
 
 def load_piece(folder: Path, manifest: dict, table: Pieces, piece: int) -> UnitState:
-    """One piece's state. Raises ValueError for a file that is missing, truncated or not what its manifest says.
+    """One piece's state. Raises ValueError for a file that is missing, truncated or not the one in the manifest.
 
-    table: the run's, whose units are to be cut as the checkpoint's are.
-    The manifest's sha256 leaves out what counts in another unit (a tied matrix); whole_sha256 is that of everything in the file.
+    The manifest's sha256 leaves out tensors that count in another unit (a tied matrix); whole_sha256 covers the whole file.
+
+    table: the run's pieces; the checkpoint must have its units cut in the same way.
     """
     ranges = manifest.get("state_ranges", 1)
     if ranges != table.ranges:
@@ -144,10 +145,10 @@ def read_epochs(root: Path) -> list[RunEpoch]:
 
 
 def readable_checkpoints(root: Path) -> dict[FoundCheckpoint, dict]:
-    """Every complete checkpoint under `root` with its manifest, whoever wrote it.
+    """Every complete checkpoint under `root` with its manifest, of any run epoch.
 
-    One that cannot be read is passed over, saying so: it may have been removed just now. `Path.glob` would raise where a folder
-    vanishes; the `glob` module passes over it.
+    A checkpoint that cannot be read is skipped with a log message, since it may have been removed just now. `Path.glob` raises if
+    a folder vanishes; the `glob` module skips it.
     """
     found = {}
     for path in (Path(root, found_path) for found_path in glob.iglob(MANIFEST_PATTERN, root_dir=root)):

@@ -1,4 +1,4 @@
-"""From a checkpoint's files into the model: the one way that resumes, rollbacks, verification and the saved model take."""
+"""Loads a checkpoint's files into the model: the only way, for resumes, rollbacks, verification and the saved model."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,7 +11,7 @@ from frostline_trainer.step.unit_state import import_piece
 
 
 def restore_pieces(context: RunContext, moments: Moments, folder: Path, manifest: dict[str, Any], pieces: Iterable[int]) -> None:
-    """Bring these pieces of the model to a checkpoint's state. moments: where their optimizer state goes.
+    """Bring these pieces of the model to a checkpoint's state. moments: receives their optimizer state.
 
     Raises ValueError as `load_piece` and `import_piece` do.
     """

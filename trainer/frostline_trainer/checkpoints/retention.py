@@ -1,4 +1,4 @@
-"""Which checkpoints stay, and the sweeping of what killed writers left."""
+"""Retention: which checkpoints are kept, and removal of the files of killed writers."""
 
 import contextlib
 import glob
@@ -16,15 +16,16 @@ from frostline_trainer.checkpoints.reading import is_complete, read_epochs, read
 
 log = logging.getLogger(__name__)
 SWEEP_MAX = 32
-"""Folders that one sweep removes at most: a checkpoint's writer has other things to do."""
+"""Limit of folders that one sweep removes, since the checkpoint writer does this between checkpoints."""
 _SWEPT = ".swept-"
 
 
 @dataclass(frozen=True)
 class Retention:
-    """What is kept. keep_last: the newest so many (the one before the newest always stays: somebody may be reading it).
+    """The rules of retention.
 
-    watch_steps: steps after a freeze within which the guard may roll it back: the checkpoint right before it stays that long.
+    keep_last: number of newest checkpoints that are kept (at least two: a worker may be reading the one before the newest).
+    watch_steps: steps after a freeze within which the guard may roll it back; the checkpoint right before it is kept that long.
     """
 
     keep_last: int
@@ -32,11 +33,11 @@ class Retention:
 
 
 def prune(root: Path, retention: Retention, run_epoch: int, before: Before) -> None:
-    """Remove complete checkpoints that nobody needs any more.
+    """Remove complete checkpoints that are not needed any more.
 
-    Kept are the newest, the best by guard loss, the last one before a freeze and all those that a rollback may ask for, the last
-    one before the cache was asked, the last one that an audit has covered, and what the current epoch began from. Does nothing
-    once `run_epoch` is over: the run is another world's.
+    Kept are the newest, the best by guard loss, the last one before a freeze and all to which a rollback may go back, the last
+    one before the first read of the cache, the last one that an audit has covered, and the one from which the current epoch
+    began. Does nothing if `run_epoch` is over: then the run belongs to a later one.
     """
     readable, versions = readable_checkpoints(root), read_epochs(root)
     found = [(root / one.path, readable[one]) for one in surviving(versions, readable)]
@@ -54,7 +55,7 @@ def prune(root: Path, retention: Retention, run_epoch: int, before: Before) -> N
 
 
 def _before_freezes(found: list[tuple[Path, dict]], watch_steps: int) -> set[Path]:
-    """Those that a rollback may ask for: taken right before a freeze that the guard still watches; and the last such one."""
+    """Checkpoints right before a freeze: those to which the guard may still roll back, and the last one."""
     newest = found[-1][1]
     decisions = newest.get("state", {}).get("decisions", [])
     last_steps = {decision["effective_step"] - 1 for decision in decisions if decision["kind"] == "freeze"}
@@ -63,29 +64,29 @@ def _before_freezes(found: list[tuple[Path, dict]], watch_steps: int) -> set[Pat
 
 
 def _before_the_cache(found: list[tuple[Path, dict]]) -> set[Path]:
-    """The last one in which no cached value is: where one turns out wrong the run goes back to it."""
+    """The last checkpoint before any cached value was used: the run goes back to it if a cached value is found to be wrong."""
     asked = found[-1][1].get("state", {}).get("cache_step", 0)
     before = [folder for folder, fields in found if not fields.get("state", {}).get("cache_step", 0)]
     return set(before[-1:]) if asked else set()
 
 
 def _audited(found: list[tuple[Path, dict]]) -> set[Path]:
-    """The last one that is not after the last audit: where the next one finds wrong bits the run goes back to it."""
+    """The last checkpoint that is not after the last audit: the run goes back to it if the next audit finds wrong bits."""
     audited_step = found[-1][1].get("state", {}).get("audited_step", 0)
     return set([folder for folder, fields in found if fields["step"] <= audited_step][-1:])
 
 
 def sweep(published: Path, base: GenerationId | None, under_way: set[Path], before: Before) -> None:
-    """Remove what writers began before `published` and did not finish, at most SWEEP_MAX folders.
+    """Remove unfinished checkpoints that were begun before `published`, at most SWEEP_MAX folders.
 
-    Spared are what `base`, a generation that may still be publishing, has begun, and this writer's own that are under way.
+    Not removed are those of `base`, a generation that may still be publishing, and those that this writer is writing.
     """
     root = published.parents[2]
     for gone in list(root.glob(f"{_SWEPT}*"))[:SWEEP_MAX]:
         if not is_complete(gone):
             shutil.rmtree(gone, ignore_errors=True)
     here, left = _place_of(published), SWEEP_MAX
-    for folder in sorted(root / path for path in glob.glob("*/*/*", root_dir=root)):  # of vanishing folders Path.glob would raise
+    for folder in sorted(root / path for path in glob.glob("*/*/*", root_dir=root)):  # Path.glob would raise if a folder vanishes
         place = _place_of(folder)
         if here is None or place is None or place >= here or folder in under_way or not folder.is_dir():
             continue
@@ -101,7 +102,7 @@ def sweep(published: Path, base: GenerationId | None, under_way: set[Path], befo
 
 
 def _remove_unfinished(root: Path, folder: Path) -> None:
-    """Take the folder away in one operation; where its writer lives after all and was quicker, it comes back."""
+    """Remove a folder in one operation; if its writer is alive after all and has just completed it, the folder is put back."""
     gone = root / f"{_SWEPT}{uuid.uuid4().hex}"
     try:
         move_durably(folder, gone)
@@ -112,7 +113,7 @@ def _remove_unfinished(root: Path, folder: Path) -> None:
         return
     log.info("unfinished checkpoint %s removed", folder)
     shutil.rmtree(gone, ignore_errors=True)
-    with contextlib.suppress(OSError):  # another step's folder is in it
+    with contextlib.suppress(OSError):  # it has another step's folder
         folder.parent.rmdir()
 
 

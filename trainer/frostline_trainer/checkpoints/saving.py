@@ -1,4 +1,4 @@
-"""This worker's share of checkpoints: which units it writes, when they may be published, and how state comes back from one."""
+"""A worker's share of checkpoints: the pieces that it writes, when a checkpoint may be published, and restores."""
 
 import logging
 import threading
@@ -24,20 +24,20 @@ log = logging.getLogger(__name__)
 RESTORE_WAIT_SECONDS = 60.0
 MOVED_SECONDS = 0.2
 UNWRITTEN_BYTES = 256 << 20
-"""Copies that may wait for the disk in host memory, of one worker: so much, or two shares where two are more."""
+"""Limit of one worker's copies in host memory that wait for the disk; at least two shares are allowed."""
 SHARE_WAIT_SECONDS = 60.0
-"""How long a freeze waits for the checkpoint that it may be rolled back to; a disk that is slower than that is not waited for."""
+"""How long a freeze waits for the checkpoint to which it may be rolled back; with a slower disk it goes on without."""
 PATIENCE_SECONDS = 3600.0
-"""How long a run that has nothing else left to do waits for the disk that its last checkpoint and its model go to."""
+"""How long a run waits at its end for the disk of its last checkpoint and its model."""
 STALLED_SECONDS = 30.0
-"""After which a file operation that has not returned is told of."""
+"""Time after which a file operation that has not returned is reported."""
 
 
 class Saving:
     """Writes and reads checkpoints of the run's pieces.
 
-    on_fenced(run_epoch): in the writer's thread, once an epoch: it has begun, worlds of older ones publish nothing more.
-    before(operation, step): in the writer's thread, ahead of every file operation of the checkpoint of `step`.
+    on_fenced: called with a run epoch in the writer's thread, once for each that has begun; older ones publish nothing more.
+    before: called with (operation, step) in the writer's thread before every file operation of the checkpoint of `step`.
     """
 
     def __init__(
@@ -58,20 +58,20 @@ class Saving:
         self._leaving_out = False
 
     def follow(self, job: Job) -> None:
-        """Keep as many as another revision of the job says."""
+        """Follow another revision of the job, with its `checkpoint.keep_last`."""
         self._writer.retention = self._retention(job)
 
     def _retention(self, job: Job) -> Retention:
         return Retention(job.checkpoint.keep_last, _watch_steps(job, self._context.order(1).steps_per_epoch))
 
     def checkpoint(self, entered: Entered, state: RunState, before_freeze: bool, last: bool = False) -> Path:
-        """Copy this member's share at a commit point and hand it to the background writer. Returns the checkpoint's folder.
+        """Copy this member's share at a commit point and pass it to the background writer. Returns the checkpoint's folder.
 
-        before_freeze: the guard may come back to it, whoever dies meanwhile: returns when the share is on disk. last: the run
-        ends with it.
+        before_freeze: wait until the share is on disk, since the guard may roll back to it even after a failure. last: the
+        checkpoint is the run's last.
         """
         plan = entered.plan
-        # A rollback in place begins a lineage in the same generation, whose steps have the old ones' numbers and other bits.
+        # After a rollback the same generation has a new lineage, whose steps have the same numbers as old ones and other bits.
         lineage = "" if state.lineage == plan.lineage else f"-lineage-{state.lineage}"
         folder = self.root / checkpoint_path(plan.run_epoch, f"{plan.generation}{lineage}", state.step)
         if self._newest is None or self._newest.folder != folder:
@@ -102,13 +102,13 @@ class Saving:
         return folder
 
     def is_behind(self, entered: Entered) -> bool:
-        """Whether one more share would be more than this member's host memory is to hold for a disk that is slower."""
+        """Whether one more share would exceed the limit of copies that wait for a slow disk."""
         self._unwritten = [one for one in self._unwritten if not one.written.is_set()]
         share = _bytes_of(self._share(entered))
         return sum(one.size for one in self._unwritten) + share > max(UNWRITTEN_BYTES, 2 * share)
 
     def leave_out(self, step: int, members: list[int]) -> None:
-        """All members together take no checkpoint of `step`: these are behind. Told once, until one is taken again."""
+        """Note that all members skip the checkpoint of `step`, since these are behind. Reported once until one is taken."""
         if self._leaving_out:
             return
         self._leaving_out = True
@@ -122,13 +122,13 @@ class Saving:
         return {piece: export_piece(table, piece, context.cut.units[table.unit_of(piece)], context.moments) for piece in own}
 
     def stable(self) -> None:
-        """A vote has passed since the copies were taken: they may be published."""
+        """Mark the copies taken so far as stable, after a later vote: they may be published."""
         for snapshot in self._waiting:
             snapshot.stable.set()
         self._waiting.clear()
 
     def abandon(self, seen_step: int = -1) -> None:
-        """The generation has failed: what is stable and whole is published by whoever is left, the rest given up. Does not wait.
+        """Abandon a failed generation: remaining members publish complete, stable checkpoints, and drop others. Does not wait.
 
         seen_step: the step of the newest vote that this member has seen.
         """
@@ -144,16 +144,16 @@ class Saving:
         return RunState.model_validate(manifest.get("state"))
 
     def wait_for_share(self, folder: Path, moved: Callable[[], None] = lambda: None) -> str:
-        """Wait until this member's share of the newest checkpoint is on disk. Returns why it cannot be, empty where it is.
+        """Wait until this member's share of the newest checkpoint is on disk. Returns why it cannot be; empty if it is.
 
-        moved: called as often as the writer has come further, and for as long as a disk that stands still is waited for.
+        moved: called whenever the writer makes progress, and regularly while a stalled disk is waited for.
         """
         if self._newest is not None and self._newest.folder == folder:
             self._await(self._newest.written, moved)
         return self.why_not_written(folder)
 
     def finish(self, moved: Callable[[], None] = lambda: None) -> None:
-        """At the end: wait until everything is written and published, or given up; what others left unfinished is removed."""
+        """Wait, at the end, until all checkpoints are published or given up; then remove unfinished ones of other writers."""
         self._await(self._writer.finishing(), moved)
         newest = self._newest
         if newest is None or not newest.publishes or not is_complete(newest.folder):
@@ -164,7 +164,7 @@ class Saving:
             log.warning("unfinished checkpoints under %s not removed: %s", self.root, error)
 
     def _await(self, done: threading.Event, moved: Callable[[], None]) -> None:
-        """Wait for the writer. A stalled disk is no hung worker: another one would stall at it as well."""
+        """Wait for the writer. A stalled disk does not count as a hang: another worker would stall as well."""
         operations, since = self._writer.operations, time.monotonic()
         while not done.wait(MOVED_SECONDS):
             stood = time.monotonic() - since
@@ -177,11 +177,11 @@ class Saving:
             moved()
 
     def close(self) -> None:
-        """Finish for good."""
+        """Finish, and end the writer's thread."""
         self._writer.close()
 
     def why_not_written(self, folder: Path) -> str:
-        """What kept this member's share of a checkpoint from being written; empty where nothing did."""
+        """Why this member's share of a checkpoint could not be written; empty if it was."""
         return self._writer.not_written.get(folder, "")
 
     def _await_checkpoint(self, step: int, state: RunState) -> tuple[Path, dict]:
@@ -221,7 +221,7 @@ class Saving:
         )
 
     def tell_last(self, step: int, reason: str) -> None:
-        """What keeps the run's last files from being written: an event and a line in the log, once for each reason."""
+        """Report why the run's last files cannot be written: an event and a line in the log, once for each reason."""
         if reason != self._told_last:
             self._told_last = reason
             text = (
@@ -240,19 +240,19 @@ class Saving:
 
 
 def _watch_steps(job: Job, steps_per_epoch: int) -> int:
-    """Steps after which no freeze can be rolled back any more: the guard's readings, and some that were given up."""
+    """Steps after a freeze until it cannot be rolled back any more: for the guard's readings, and some that were given up."""
     readings = (job.freeze.rails.guard_intervals + 3) * max(job.evaluation.every_intervals, 1)
     return readings * job.interval_steps(steps_per_epoch) + job.decisions.lag_steps
 
 
 def _lineage_before_freeze(state: RunState, step: int) -> int:
-    """The lineage in which the freeze after `step` was decided: an older one's checkpoint of that step is of a history undone."""
+    """The lineage in which the freeze after `step` was decided; an older one's checkpoint of that step was undone."""
     freezes = [one for one in state.decisions if one.effective_step == step + 1 and one.kind == "freeze" and not one.void]
     return max((one.lineage for one in freezes), default=0)
 
 
 def dealt_to(piece: int, owners: Sequence[str]) -> str:
-    """Which of a piece's owners writes it into checkpoints: they take turns."""
+    """The owner that writes a piece into checkpoints: owners take turns by piece."""
     return owners[piece % len(owners)]
 
 

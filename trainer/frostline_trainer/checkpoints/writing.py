@@ -1,8 +1,8 @@
-"""Writing checkpoints in the background: each member its share, then the manifest, once (docs/protocols.md 8.2).
+"""The checkpoint writer, a background thread: each member writes its share; then one writes the manifest (docs/protocols.md 8.2).
 
-The copy is taken at a commit point; a share is written at once; the manifest is published when all shares are there and the step
-is stable. Member 0 does that; where it is gone, or its generation was abandoned, any other member that has the copy.
-Nothing here waits for another member: what is not to be had yet is looked for again.
+A copy is taken at a commit point, and the share is written at once. The manifest is published when all shares are on disk and the
+step is stable: by member 0 or, if it is gone or its generation was abandoned, by any other member with the copy. The writer never
+blocks on another member: it polls for missing shares.
 """
 
 import logging
@@ -35,24 +35,29 @@ from frostline_trainer.step.unit_state import UnitState
 log = logging.getLogger(__name__)
 POLL_SECONDS = 0.02
 STAND_IN_SECONDS = 5.0
-"""How long the other members leave a checkpoint to its publisher."""
+"""How long the other members wait for the publisher of a checkpoint before they publish it themselves."""
 GIVE_UP_SECONDS = 300.0
-"""A member that is alive and has neither written its share nor said that it cannot is waited for no longer than this."""
+"""Limit of the wait for a share of a live member that neither writes it nor reports that it cannot."""
 FINISH_SECONDS = 30.0
-"""A run's last checkpoint has all its shares; what else is not whole by then is not worth the waiting."""
+"""Limit of the wait at a run's end: its last checkpoint has all its shares then, and older incomplete ones are dropped."""
 
 
 @dataclass
 class Snapshot:
     """One member's share of a checkpoint.
 
-    pieces: their state, by number. tied_names: by unit, what counts in another one's digest. table: of all the run's pieces.
-    manifest: its fields. publishes: whether this member is the first to publish it.
-
-    base: the generation before, where it may still be publishing. stable: set once a later vote has passed.
-    copied: the mark behind which the copies are whole. size: their bytes.
-    written: set once the share is on disk, or cannot be. last: the run ends with it; its members agree on what became of it, and
-    try again where it could not be written.
+    Attributes:
+        pieces: States by piece number.
+        tied_names: By unit, names that count in another unit's digest.
+        table: All pieces of the run.
+        manifest: Fields of the manifest.
+        publishes: Whether this member is the first choice to publish the checkpoint.
+        base: The previous generation, if it may still be publishing.
+        last: Whether it is the run's last checkpoint: members agree on its outcome, and retry if it could not be written.
+        copied: The mark behind which the copies are complete.
+        size: Bytes of the copies.
+        stable: Set once a later vote has passed.
+        written: Set once the share is on disk, or cannot be written.
     """
 
     folder: Path
@@ -72,7 +77,7 @@ class Snapshot:
 
     @property
     def root(self) -> Path:
-        """The checkpoint root that its folder lies in."""
+        """The checkpoint root that contains its folder."""
         return self.folder.parents[2]
 
     @property
@@ -83,11 +88,11 @@ class Snapshot:
 
 @dataclass
 class WriterNotices:
-    """What the writer tells, in its own thread.
+    """Callbacks of the writer, called in its thread.
 
-    published(folder, manifest, seconds since the copy). trouble(step, reason): checkpoints are not written any more; told once,
-    and of the run's last one each time.
-    fenced(run_epoch): that later epoch has begun; each is told once. before(operation, step): ahead of every file operation.
+    published(folder, manifest, seconds since the copy). trouble(step, reason): checkpoints cannot be written; called once, and
+    for the run's last one each time.
+    fenced(run_epoch): this later epoch has begun; called once for each. before(operation, step): before every file operation.
     """
 
     published: Callable[[Path, dict, float], None] = lambda folder, manifest, seconds: None
@@ -97,10 +102,11 @@ class WriterNotices:
 
 
 class CheckpointWriter:
-    """Writes snapshots one after the other in a background thread; a full disk costs a warning, never the run.
+    """Writes snapshots one after the other in a background thread; a full disk causes a warning, never the end of the run.
 
-    not_written: what went wrong, by folder. operations: file operations begun so far, one for each few megabytes.
-    The newest run epoch that was read is kept: snapshots of an older one are not waited for.
+    The writer remembers the newest run epoch that it has read, and does not wait for snapshots of older ones.
+
+    not_written: errors by folder. operations: file operations begun so far, one for each few megabytes.
     """
 
     def __init__(self, retention: Retention, notices: WriterNotices) -> None:
@@ -115,28 +121,28 @@ class CheckpointWriter:
         self._thread.start()
 
     def write(self, snapshot: Snapshot) -> None:
-        """Hand a snapshot to the background thread, behind those that it has; nothing is waited for."""
+        """Queue a snapshot for the background thread. Returns at once."""
         self._queue.put(snapshot)
 
     def abandon(self, seen_step: int = -1) -> None:
-        """The generation has failed: what is stable and whole is published now, by whoever is left; the rest is given up.
+        """Abandon a failed generation: remaining members publish complete, stable checkpoints now, and drop others.
 
-        seen_step: the step of the newest vote that was seen; what was copied before it is stable. Returns at once.
+        seen_step: the step of the newest vote that this member has seen; earlier copies are stable. Returns at once.
         """
         self._queue.put(lambda: self._decide_all(seen_step))
 
     def finish(self, seconds: float = FINISH_SECONDS) -> None:
-        """Wait until everything handed in so far is written and published, or given up, at most about `seconds`."""
+        """Wait until all queued snapshots are written and published, or given up, at most about `seconds`."""
         self.finishing(seconds).wait()
 
     def finishing(self, seconds: float = FINISH_SECONDS) -> threading.Event:
-        """Set when `finish` would return."""
+        """An event that is set when `finish` would return."""
         done = threading.Event()
         self._queue.put(lambda: self._finish(time.monotonic() + seconds, done))
         return done
 
     def close(self) -> None:
-        """Finish, and end the thread: nothing may be handed in afterwards."""
+        """Finish, and end the thread; no snapshot may be queued afterwards."""
         self.finish()
         self._queue.put(self._end)
         self._thread.join()
@@ -155,11 +161,11 @@ class CheckpointWriter:
                     self._settle()
                 else:
                     item()
-            except Exception:  # a mistake of ours costs this checkpoint, and nobody waits for a thread that is gone
+            except Exception:  # a bug costs this checkpoint only; the thread must go on, since callers wait for it
                 log.exception("the checkpoint writer failed")
 
     def _patience(self) -> float | None:
-        """How long nothing needs to be looked at."""
+        """Seconds until the next check is due; None: no check is needed."""
         if not self._open:
             return None
         return POLL_SECONDS if any(snapshot.publishes for snapshot in self._open) else STAND_IN_SECONDS
@@ -179,7 +185,7 @@ class CheckpointWriter:
     def _write_share(self, snapshot: Snapshot) -> None:
         self._forget(snapshot)
         try:
-            # What has been published by whoever stood in for the publisher is not written again.
+            # Another member may have published it already, in place of its publisher.
             if not is_complete(snapshot.folder):
                 self._write_pieces(snapshot)
         except OSError as error:
@@ -202,7 +208,7 @@ class CheckpointWriter:
             write_piece(snapshot.folder, snapshot.table, piece, state, tied, str(snapshot.generation), self._before(snapshot))
 
     def _clear(self, snapshot: Snapshot, reason: str) -> None:
-        """Of a share that could not be written. Whoever writes a last checkpoint agrees with the others, and needs no marker."""
+        """Delete a share that could not be written, and leave a marker; not for a last checkpoint, on which members agree."""
         if snapshot.publishes:
             remove_folder(snapshot.folder, self._before(snapshot))
             return
@@ -211,7 +217,7 @@ class CheckpointWriter:
             write_failure(snapshot.folder, snapshot.table, list(snapshot.pieces), reason)
 
     def _settle(self) -> None:
-        """Publish what can be published, give up what cannot; what may still come stays."""
+        """Publish the checkpoints that are ready, give up those that cannot be published, keep the others."""
         for snapshot in list(self._open):
             if snapshot.publishes or time.monotonic() - snapshot.taken_at > STAND_IN_SECONDS:
                 self._try(snapshot, final=time.monotonic() - snapshot.taken_at > GIVE_UP_SECONDS)
@@ -223,7 +229,7 @@ class CheckpointWriter:
             self._try(snapshot, final=True)
 
     def _try(self, snapshot: Snapshot, final: bool) -> None:
-        """Try to publish a checkpoint; after a failure it is tried again later, unless `final`: that is now or never."""
+        """Try to publish a checkpoint; after a failure it is tried again later, unless this is the `final` try."""
         try:
             why_not = self._publish(snapshot)
         except (OSError, ValueError) as error:
@@ -241,7 +247,7 @@ class CheckpointWriter:
             log.info("checkpoint %s given up: %s", snapshot.folder, why_not)
 
     def _publish(self, snapshot: Snapshot) -> str:
-        """What keeps the manifest from being written; empty where it is there. Raises OSError where it never will be."""
+        """Publish a checkpoint. Returns why it cannot be published yet; empty if it is. Raises OSError if it never can be."""
         if is_complete(snapshot.folder):
             return ""
         if not snapshot.folder.is_dir():
@@ -261,7 +267,7 @@ class CheckpointWriter:
         return ""
 
     def _is_fenced(self, snapshot: Snapshot) -> bool:
-        """Looked at right before the manifest is written. One that slips past lies under the old epoch: nobody reads it."""
+        """Whether a later run epoch has begun. A manifest written after this check is ignored, being in the old folder."""
         now = read_epochs(snapshot.root)[-1].run_epoch
         if now < snapshot.run_epoch:
             raise OSError(f"the run epoch is {now}, and this plan's is {snapshot.run_epoch}: its object has been removed")
@@ -284,7 +290,7 @@ class CheckpointWriter:
             log.warning("old checkpoints under %s not removed: %s", snapshot.root, error)
 
     def _not_written(self, snapshot: Snapshot, reason: str) -> None:
-        """One clear warning, not one a checkpoint."""
+        """Note that a share was not written, with one warning, not one for each checkpoint."""
         self._note(snapshot, reason)
         if snapshot.last:
             self._failing = True
@@ -298,7 +304,7 @@ class CheckpointWriter:
         self._notices.trouble(snapshot.manifest["step"], reason)
 
     def _forget(self, snapshot: Snapshot) -> None:
-        """It is tried again: what became of it before counts no more."""
+        """Forget an earlier failure of a snapshot that is tried again."""
         self.not_written = {folder: why for folder, why in self.not_written.items() if folder != snapshot.folder}
 
     def _note(self, snapshot: Snapshot, reason: str) -> None:

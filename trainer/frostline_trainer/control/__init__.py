@@ -1,1 +1,1 @@
-"""The worker's side of the control plane: the client's threads, the mailbox they fill, the line to the controller."""
+"""The worker's side of the control plane: the connection to the controller, the client's threads, and the mailbox they fill."""

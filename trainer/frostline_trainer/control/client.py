@@ -1,7 +1,7 @@
-"""The worker's side of the Control service: registration, heartbeats, reports and the watch, each in a thread of its own.
+"""The worker's client of the Control service: registration, heartbeats, reports and the watch, each in a thread of its own.
 
-The step never waits for any of them (docs/design.md 4.4). A controller that cannot be reached is never taken for failed: threads
-try again, reading the address file anew, until it is back.
+No step waits for any of them (docs/design.md 4.4). An unreachable controller does not count as failed: the threads try again
+until it is back, and read its address file anew each time.
 """
 
 import logging
@@ -26,16 +26,20 @@ log = logging.getLogger(__name__)
 RECORDS_A_REPORT = 200
 OUTCOME_RETRY_SECONDS = 2.0
 OUTCOME_SECONDS = 60.0
-"""After which one attempt to hand in the outcome is told as a failed one; the next follows."""
+"""Timeout of one attempt to send the outcome; another one follows."""
 
 
 class ControlClient:
-    """Calls that survive a controller's restart.
+    """A client whose calls survive a controller's restart.
 
-    controller, token: themselves, or paths of files that hold them (ControllerConnection). mailbox: where watched messages go.
-    snapshot: called by the heartbeat thread for a HeartbeatRequest.
-    acknowledge(lineage, step, interval): what is durable now; None says nothing. plug: what may stand between; None: nothing.
-    on_fence(generation), on_stack(reason), on_lost(): what cannot wait for the training thread; called in threads of this client.
+    Args:
+        controller, token: Address and token, or paths of files that hold them (ControllerConnection).
+        mailbox: Receives the watched messages.
+        snapshot: Called by the heartbeat thread for a HeartbeatRequest.
+        acknowledge: Called with (lineage, step, interval) of what is durable now; None: unchanged.
+        plug: Hook for planned faults; None: none.
+        on_fence, on_stack, on_lost: Called in threads of this client with a generation, with a reason, and without arguments: for
+            messages that cannot wait for the training thread.
     """
 
     def __init__(self, controller: str, token: str, registration: control_pb2.RegisterRequest, mailbox: Mailbox,
@@ -59,7 +63,7 @@ class ControlClient:
     # ---- starting and ending
 
     def register(self, patience_seconds: float = 60.0) -> control_pb2.RegisterResponse:
-        """Join the run. Raises Refused where the controller says no, TimeoutError where none answers."""
+        """Join the run. Raises Refused if the controller refuses this worker, TimeoutError if no controller answers."""
         deadline = time.monotonic() + patience_seconds
         while True:
             try:
@@ -77,7 +81,7 @@ class ControlClient:
                 self._stopping.wait(0.2)
 
     def start(self, outgoing: Callable[[], tuple[list[StepRecord], list[IntervalStatistics]]]) -> None:
-        """Start the threads. outgoing(): records and statistics that this worker should send now, if it is the sender."""
+        """Start the threads. outgoing: called for the records and statistics that this worker should send now, if any."""
         self._outgoing = outgoing
         threads = {"watch": self._watch, "heartbeat": self._beat, "reports": self._report, "recovery": self._send_recovery}
         for name, body in threads.items():
@@ -90,13 +94,13 @@ class ControlClient:
         self._recovery_due.set()
 
     def entered(self, generation: GenerationId) -> None:
-        """From now on messages speak for this generation."""
+        """Name this generation in all messages from now on."""
         self._recovery = None
         self._generation = generation
         self._registration.generation.CopyFrom(to_message(generation, plan_pb2.GenerationId))
 
     def tell_store(self, port: int) -> bool:
-        """The worker's store is at another port from now on. Returns whether the controller knows."""
+        """Tell the controller the new port of the worker's store. Returns whether the controller has answered."""
         self._registration.store_port = port
         try:
             self.register(patience_seconds=3.0)
@@ -113,7 +117,7 @@ class ControlClient:
 
     def _ready(self, generation: GenerationId, ready: bool, seconds: float = 0.0, reason: str = "", entered: bool = False,
                step: int = 0) -> None:  # fmt: skip
-        """Report what has become of a plan here. seconds: to form or enter. Raises what ControllerConnection.call raises."""
+        """Report a plan's state on this worker. seconds: to form or enter it. Raises as ControllerConnection.call."""
         request = control_pb2.ReadyRequest(
             worker_id=self._registration.worker_id, generation=to_message(generation, plan_pb2.GenerationId),
             ready=ready, seconds=seconds, reason=reason, entered=entered, step=step,
@@ -121,15 +125,15 @@ class ControlClient:
         self._connection.call("Ready", request)
 
     def ready_in_background(self, generation: GenerationId, seconds: float) -> None:
-        """A plan is prepared; nobody waits for the answer."""
+        """Report that a plan is prepared, without waiting for the answer."""
         self._in_background(lambda: self._ready(generation, True, seconds))
 
     def not_ready_in_background(self, generation: GenerationId, reason: str, step: int) -> None:
-        """Readiness is taken back, for later votes than that of step + 1, which may be under way. step: last committed here."""
+        """Report: not ready for a plan in votes after that of step + 1 (which may be under way). step: last committed here."""
         self._in_background(lambda: self._ready(generation, False, reason=reason, step=step))
 
     def entered_in_background(self, generation: GenerationId, seconds: float, step: int) -> None:
-        """Tell the controller that a generation was entered; training does not wait for the answer."""
+        """Report that a generation was entered, without waiting for the answer."""
         self._in_background(lambda: self._ready(generation, True, seconds, entered=True, step=step))
 
     def leave_in_background(self, reason: str) -> None:
@@ -140,7 +144,7 @@ class ControlClient:
         threading.Thread(target=self._call_once_registered, args=(call,), daemon=True).start()
 
     def _call_once_registered(self, call: Callable[[], None]) -> None:
-        """A successor does not know this worker before another thread of ours has registered with it: the call waits for that."""
+        """Make a call; if a new controller does not know this worker, wait until another thread has registered it there."""
         deadline = time.monotonic() + OUTCOME_SECONDS
         while not self._stopping.is_set():
             try:
@@ -154,7 +158,7 @@ class ControlClient:
             self._stopping.wait(0.2)
 
     def report_recovery(self, request: control_pb2.ReportRecoveryRequest) -> None:
-        """Have it sent until it is answered, and again to whoever this worker registers with, until a plan is entered."""
+        """Send a report, with retries until it is answered; and again to each new controller, until a plan is entered."""
         self._recovery = request
         self._recovery_due.set()
 
@@ -172,17 +176,17 @@ class ControlClient:
 
     def leave(self, reason: str, ended: bool, error: str = "", user_mistake: bool = False,
               patience_seconds: float = 10.0) -> None:  # fmt: skip
-        """Report a wish to leave, or this worker's end. error: its traceback. Raises what ControllerConnection.call raises."""
+        """Report that this worker wants to leave, or has ended. error: its traceback. Raises as ControllerConnection.call."""
         request = control_pb2.LeaveRequest(
             worker_id=self._registration.worker_id, reason=reason, ended=ended, error=error, user_mistake=user_mistake
         )
         self._connection.call("Leave", request, patience_seconds)
 
     def outcome(self, outcome: control_pb2.RunOutcome) -> None:
-        """Hand in the run's outcome with whatever is still unacknowledged, until it is stored.
+        """Send the run's outcome with all unacknowledged records, with retries until it is stored.
 
-        However long no controller answers, or refuses it: nobody else hands it in. Returns without having done so where another
-        generation has taken this one's place, or this client is stopped.
+        There is no limit of retries, since no other worker sends the outcome. Returns early if another generation has replaced
+        this one, or this client is stopped.
         """
         generation = self._generation
         while self._generation == generation and not self._stopping.is_set():
@@ -190,14 +194,14 @@ class ControlClient:
                 if self._hand_in(outcome, generation):
                     return
             except (Refused, TimeoutError) as error:
-                # A successor does not know this worker before another thread of ours has registered with it.
+                # A new controller does not know this worker until another thread has registered it there.
                 successor = isinstance(error, Refused) and error.unknown_worker
                 log.log(logging.INFO if successor else logging.WARNING, "the outcome is not taken yet: %s", error)
                 self._stopping.wait(0.2 if successor else OUTCOME_RETRY_SECONDS)
         log.info("the outcome of generation %s is not handed in any more", generation)
 
     def _hand_in(self, outcome: control_pb2.RunOutcome, generation: GenerationId) -> bool:
-        """One report; True where it was the last, which the outcome goes with."""
+        """Send one report; True if it was the last one, which contains the outcome."""
         records, statistics = self._outgoing()
         if statistics:
             self._send_statistics(statistics, OUTCOME_SECONDS, generation)
@@ -209,18 +213,18 @@ class ControlClient:
         return last
 
     def add_event(self, event: control_pb2.RunEvent | StepTrace) -> None:
-        """Goes with the next report, as does a step's trace."""
+        """Add an event or a step's trace to the next report."""
         self._unsent.add(event)
         self._wake.set()
 
     def wake(self) -> None:
-        """There is something new to report."""
+        """Let the report thread send now."""
         self._wake.set()
 
     # ---- threads
 
     def _guarded(self, body: Callable[[], None]) -> None:
-        """Run `body` until the end, whatever it meets: a worker without one of these threads is deaf or mute, and all wait."""
+        """Run `body`, again after any error, until the client stops: without one of these threads the run would wait for ever."""
         while not self._stopping.is_set():
             try:
                 self._connected(body)
@@ -229,7 +233,7 @@ class ControlClient:
                 self._stopping.wait(0.5)
 
     def _connected(self, body: Callable[[], None]) -> None:
-        """Run `body`; where its connection fails, see to another."""
+        """Run `body`; if its connection fails, reset it and register again if needed."""
         try:
             body()
         except grpc.RpcError as error:
@@ -239,7 +243,7 @@ class ControlClient:
             log.warning("controller not reached: %s", error)
             self._stopping.wait(0.5)
         except Refused as refusal:
-            # Nobody there knows this worker (any more): introduce it again, or learn that it is not wanted.
+            # The controller does not know this worker (any more): register again, or learn that it is refused.
             log.warning("%s; registering again", refusal)
             self._stopping.wait(0.5)
             self._register_again()
@@ -255,7 +259,7 @@ class ControlClient:
 
     def _reconnect(self, error: grpc.RpcError) -> None:
         if error.code() == grpc.StatusCode.FAILED_PRECONDITION:
-            # A new controller does not know this worker yet. Only where it will not register it is this the end.
+            # A new controller does not know this worker yet. This is final only if it refuses the registration.
             log.info("%s; registering again", error.details())
             self._stopping.wait(0.1)
             self._register_again()

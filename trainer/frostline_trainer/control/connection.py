@@ -1,4 +1,4 @@
-"""The connection to the controller: one channel, opened anew where the controller has moved; its calls outlast its absence."""
+"""The connection to the controller: one gRPC channel, reopened if the controller has moved; calls wait for its return."""
 
 import threading
 import time
@@ -19,22 +19,20 @@ FINAL_ERRORS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_
 
 
 class Refused(Exception):
-    """The controller will not have this worker: the text says why."""
+    """The controller refuses this worker, for the reason in the text."""
 
     @property
     def unknown_worker(self) -> bool:
-        """The state forbids it, as where a new controller has not heard of this worker: it may register again."""
+        """Whether the controller just does not know this worker, as after its restart, so that the worker may register again."""
         cause = self.__cause__
         return isinstance(cause, grpc.RpcError) and cause.code() == grpc.StatusCode.FAILED_PRECONDITION
 
 
 class ControllerConnection:
-    """The worker's gRPC connection to the controller, made again whenever it breaks.
+    """The worker's gRPC connection to the controller, made again whenever it breaks. Callable from any thread.
 
     controller: host:port, or the path of a file that holds it, read again at every reconnect. token: in the same way.
-    plug: what may stand between.
-
-    Callable from any thread. stopping: set by `stop`.
+    plug: hook for planned faults. stopping: set by `stop`.
     """
 
     def __init__(self, controller: str, token: str, plug: Plug) -> None:
@@ -45,7 +43,7 @@ class ControllerConnection:
         self.stopping = threading.Event()
 
     def once(self, method: str, request: Any, timeout: float = CALL_SECONDS) -> Any:
-        """One call. Raises grpc.RpcError, or OSError where no controller has left its address or this is being reset."""
+        """Make one call. Raises grpc.RpcError, or OSError without a controller's address or during a reset."""
         with self._open().use() as channel:
             return getattr(control_pb2_grpc.ControlStub(channel), method)(request, timeout=timeout)
 
@@ -66,7 +64,7 @@ class ControllerConnection:
                 yield from stream
 
     def call(self, method: str, request: Any, patience_seconds: float = 60.0) -> Any:
-        """Call until it is answered. Raises Refused where the controller says no, TimeoutError after `patience_seconds`."""
+        """Call until it is answered. Raises Refused if the controller refuses, TimeoutError after `patience_seconds`."""
         deadline = time.monotonic() + patience_seconds
         while True:
             try:
@@ -81,7 +79,7 @@ class ControllerConnection:
                 self.reset()
 
     def reset(self) -> None:
-        """Give the channel up where the controller has moved, or this line is ending."""
+        """Close the channel, because the controller has moved or this connection ends."""
         with self._lock:
             if self._channel is not None and (self.stopping.is_set() or self._moved()):
                 self._channel.retire()

@@ -1,4 +1,4 @@
-"""A worker's heartbeats as one stream of requests: one an interval, until an answer that was asked for does not come in time."""
+"""A worker's heartbeats as one stream of requests, one in each interval, until a requested answer does not come in time."""
 
 import threading
 import time
@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from frostline_proto.v1 import control_pb2
 
 ASK_SECONDS = 2.0
-"""After an answer the next is asked for so much later: to answer is as much work for the controller as to listen, and what it
-says, up to where records are safe, is not urgent."""
+"""Time after an answer before the next is requested: answering costs the controller as much as receiving, and the answer, up to
+where records are durable, is not urgent."""
 
 
 class Heartbeats:
-    """Iterated by gRPC in a thread of its own; `note_answer` is called by whoever reads the answers.
+    """The iterator of heartbeat requests. gRPC iterates it in a thread of its own; the reader of answers calls `note_answer`.
 
-    snapshot(): what to say. interval(): seconds between two. patience: seconds that an answer may take.
+    snapshot: called for each heartbeat. interval: called for the seconds between two. patience: timeout of an answer, seconds.
     """
 
     def __init__(
@@ -29,11 +29,11 @@ class Heartbeats:
         self._answered_at = -ASK_SECONDS
 
     def note_answer(self) -> None:
-        """Also one that was not asked for: an older controller answers each."""
+        """Note an answer, requested or not: an older controller answers each heartbeat."""
         self._answered_at, self._asked_at = time.monotonic(), None
 
     def __iter__(self) -> Iterator[control_pb2.HeartbeatsRequest]:
-        """Raises TimeoutError, with which gRPC ends the stream, where nobody answers: that controller is not there any more."""
+        """Yield heartbeats. Raises TimeoutError, with which gRPC ends the stream, if the controller does not answer any more."""
         while not self._stopping.wait(self._interval()):
             now, asked_at = time.monotonic(), self._asked_at
             if asked_at is not None and now - asked_at > self._patience:

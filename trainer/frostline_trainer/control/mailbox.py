@@ -1,4 +1,4 @@
-"""What the controller has told this worker: written by the watch thread, read by the training thread at each vote."""
+"""The mailbox: the controller's messages to this worker. The watch thread writes it, the training thread reads it at votes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from frostline_trainer.generations.plan_table import DueReport, PlanTable
 
 
 class Fenced(RuntimeError):
-    """The generation is over, or the worker is not wanted any more: the controller says so. Nothing failed here.
+    """The controller has fenced the generation, or does not want this worker any more. It is no failure of this worker.
 
     until: The newest generation that the report's promise covers.
     """
@@ -25,11 +25,11 @@ class Mailbox:
     """Plans, decisions and notices, the newest of each. Callable from any thread.
 
     Args:
-        worker_id: Of the worker that they are for.
-        drain: Why the run is to stop at a checkpoint; empty where it is not.
-        end: Why this worker is to end; empty where it is not.
-        checkpoint: Whether a checkpoint is asked for.
-        lost: Why the controller will never have this worker back; empty where it will.
+        worker_id: Of this worker.
+        drain: Why the run is to stop at a checkpoint; empty if it is not.
+        end: Why this worker is to end; empty if it is not.
+        checkpoint: Whether a checkpoint is requested.
+        lost: Why the controller refuses this worker for good; empty if it does not.
     """
 
     worker_id: str
@@ -46,10 +46,10 @@ class Mailbox:
 
     def take(self, message: control_pb2.WatchPlanResponse, on_fence: Callable[[GenerationId], None],
              on_stack: Callable[[str], None]) -> None:  # fmt: skip
-        """Put one announcement where it belongs.
+        """Store one announcement, by its kind.
 
         Args:
-            message: What came over the watch.
+            message: The message from the watch stream.
             on_fence: Called with a fence's generation, which cannot wait for the training thread.
             on_stack: Called with the reason of a request for stacks, which cannot wait either.
         """
@@ -85,7 +85,7 @@ class Mailbox:
             return True
 
     def put_decision(self, decision: Decision) -> None:
-        """File a decision under its number and the lineage it was decided in, for the vote that waits for it."""
+        """Store a decision by its number and the lineage in which it was decided, for the vote that needs it."""
         with self._changed:
             self._put_decision(decision)
             self._changed.notify_all()
@@ -96,24 +96,24 @@ class Mailbox:
             return self._decisions.get((lineage, number))
 
     def tell(self, *, drain: str = "", end: str = "", checkpoint: bool | None = None, lost: str = "") -> None:
-        """Take a notice; what is not named stays as it was."""
+        """Store a notice; arguments that are not given change nothing."""
         with self._changed:
             self.drain, self.end, self.lost = drain or self.drain, end or self.end, lost or self.lost
             self.checkpoint = self.checkpoint if checkpoint is None else checkpoint
             self._changed.notify_all()
 
     def due_report(self) -> DueReport | None:
-        """The report that must be made now, if any: the controller will not have this worker back, or a fence asks for it."""
+        """The report that must be made now, if any: because the controller refuses this worker, or for a fence."""
         with self._changed:
             return DueReport(self.lost, self.plans.newest) if self.lost else self.plans.due_report()
 
     def check(self) -> None:
-        """Raises Fenced where a report must be made now."""
+        """Raise Fenced if a report must be made now."""
         if (due := self.due_report()) is not None:
             raise Fenced(due)
 
     def wake(self) -> None:
-        """Something has changed that is not kept here."""
+        """Wake a thread in `wait`, after a change outside the mailbox."""
         with self._changed:
             self._changed.notify_all()
 

@@ -1,4 +1,4 @@
-"""What a worker has to tell beside records and statistics, until a report with it is answered: events, and traces of steps."""
+"""Events and step traces that a worker has to report, kept until a report with them is answered."""
 
 import threading
 
@@ -8,7 +8,7 @@ from frostline_rpc.convert import to_message
 
 
 class Unsent:
-    """Any thread adds; one thread at a time sends."""
+    """The queue of events and traces. Any thread adds; one thread at a time sends."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -19,7 +19,7 @@ class Unsent:
         return bool(self._events or self._traces)
 
     def add(self, news: control_pb2.RunEvent | StepTrace) -> None:
-        """Goes with the next report."""
+        """Add an event or a trace to the next report."""
         with self._lock:
             if isinstance(news, StepTrace):
                 self._traces.append(to_message(news, plan_pb2.StepTrace))
@@ -27,13 +27,13 @@ class Unsent:
                 self._events.append(news)
 
     def fill(self, request: control_pb2.ReportRecordsRequest) -> control_pb2.ReportRecordsRequest:
-        """The request, with all that there is."""
+        """The request, with all unsent events and traces."""
         with self._lock:
             request.events.extend(self._events)
             request.traces.extend(self._traces)
         return request
 
     def drop(self, request: control_pb2.ReportRecordsRequest) -> None:
-        """What an answered request had is safe."""
+        """Drop the events and traces of a request that was answered."""
         with self._lock:
             del self._events[: len(request.events)], self._traces[: len(request.traces)]

@@ -1,1 +1,1 @@
-"""Data sets: what is read, how it is split, and which samples a step takes."""
+"""Data sets: reading records, splitting them, and choosing the samples of a step."""

@@ -1,4 +1,4 @@
-"""How a training image varies between epochs, declared mode by mode; undeclared randomness is refused."""
+"""Augmentation of training images: the job declares how images vary between epochs; other randomness is refused."""
 
 import random
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from frostline_contract.seeds import seed_of
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random shift and mirror of an image; what a variant looks like depends on (seed, sample, variant) alone."""
+    """Random shift and mirror of an image; a variant depends on (seed, sample, variant) only."""
 
     seed: int
     shift_pixels: int
@@ -37,7 +37,7 @@ def _shift(image: np.ndarray, down: int, right: int) -> np.ndarray:
 
 
 def augmentation_of(job: Job) -> Augmentation | None:
-    """The job's image augmentation, or None where samples never vary."""
+    """The job's image augmentation, or None if samples never vary."""
     section = job.data.augmentation
     if section.shift_pixels == 0 and not section.horizontal_flip:
         return None
@@ -45,7 +45,7 @@ def augmentation_of(job: Job) -> Augmentation | None:
 
 
 def check_augmentation(job: Job) -> None:
-    """Raise ValueError where the section contradicts itself: randomness that no mode declares, or a mode without any."""
+    """Raise ValueError if the section contradicts itself: randomness that no mode declares, or a mode without any."""
     section = job.data.augmentation
     asked = [f"shift_pixels {section.shift_pixels}"] if section.shift_pixels else []
     asked += ["horizontal_flip"] if section.horizontal_flip else []
@@ -67,7 +67,7 @@ def check_augmentation(job: Job) -> None:
 
 
 def cache_refusal(job: Job) -> str | None:
-    """Why no activation of this job may be cached, with what to set; None where caching is sound."""
+    """Why activations of this job cannot be cached, with a remedy; None if they can."""
     try:
         check_augmentation(job)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""`python -m frostline_trainer.data.decoder`: decodes one image after the other for a worker, without torch.
+"""`python -m frostline_trainer.data.decoder`: a process that decodes images for a worker, one after the other, without torch.
 
-A request is a line of JSON on standard input (`Wanted`'s fields); its answer, on standard output, is a head (what follows, and
-how many bytes) and then pixels or the reason why there are none. The process ends when its standard input does.
+A request is a line of JSON on standard input (`Wanted`'s fields). The answer on standard output is a header (kind and number of
+bytes), then the pixels or the reason for a failure. The process ends when its standard input is closed.
 """
 
 import json
@@ -16,14 +16,14 @@ from PIL import Image, UnidentifiedImageError
 
 PIXELS, REASON = b"P", b"R"
 HEAD = struct.Struct("<cI")
-"""What follows (PIXELS or REASON), and its bytes."""
+"""The header of an answer: kind (PIXELS or REASON) and number of bytes."""
 BYTES_MAX = 3 * (1 << 14) ** 2
-"""Of one image: the largest `data.image_size`, in colour."""
+"""Limit of one image's bytes: the largest `data.image_size`, in colour."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """An image file, brought to size x size pixels. channels: 1 (grey) or 3 (colour)."""
+    """A request: an image file, to be scaled to size x size pixels. channels: 1 (grey) or 3 (colour)."""
 
     file: str
     size: int
@@ -31,12 +31,12 @@ class Wanted:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the decoded pixels: (size, size), with a last axis of 3 for colour."""
+        """Shape of the decoded pixels: (size, size), with a last axis of 3 for colour."""
         return (self.size, self.size) if self.channels == 1 else (self.size, self.size, self.channels)
 
 
 def decode(wanted: Wanted) -> np.ndarray:
-    """uint8 [size, size] for grey, [size, size, 3] for colour. Raises ValueError for what is no readable image."""
+    """Decode an image: uint8 [size, size] for grey, [size, size, 3] for colour. Raises ValueError if it is not readable."""
     try:
         with Image.open(wanted.file) as image:
             small = image.convert("L" if wanted.channels == 1 else "RGB")
@@ -47,18 +47,18 @@ def decode(wanted: Wanted) -> np.ndarray:
 
 
 def as_pixels(decoded: np.ndarray) -> np.ndarray:
-    """A decoded image as records have it: float32 [channels, size, size] with values in 0..1."""
+    """A decoded image in the format of records: float32 [channels, size, size] with values in 0..1."""
     pixels = np.asarray(decoded, dtype=np.float32) / 255
     return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
 def unreadable(file: str | Path, why: str) -> ValueError:
-    """The error for an image file that no decoder takes, with what to do."""
+    """The error for an unreadable image file, with a remedy."""
     return ValueError(f"{file}: no readable image ({why}); replace or remove the file")
 
 
 def request_of(wanted: Wanted) -> bytes:
-    """The request as the decoder process reads it, one line of JSON."""
+    """The request as one line of JSON."""
     return json.dumps(asdict(wanted)).encode() + b"\n"
 
 

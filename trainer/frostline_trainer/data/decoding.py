@@ -1,7 +1,7 @@
-"""Processes that decode images for a worker (decoder.py): beside each other, in the order and with the bits of one.
+"""A pool of processes that decode images for a worker in parallel (decoder.py), with the same order and bits as one process.
 
-An image is decoded for itself, so who decodes it changes nothing. A process that dies is replaced, and its image asked for again;
-an image by which several have died in a row is no readable image.
+Images are decoded independently, so it does not matter which process decodes one. A process that dies is replaced, and its image
+is requested again. An image at which several processes in a row have died counts as unreadable.
 """
 
 import logging
@@ -25,7 +25,7 @@ END_SECONDS = 5.0
 
 
 class Decoders:
-    """So many processes, started when the first image is asked for. Any thread may ask."""
+    """The pool, started with the first request. Any thread may use it."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -35,11 +35,11 @@ class Decoders:
             self._idle.put(_Decoder())
 
     def pixels(self, wanted: Sequence[Wanted]) -> list[np.ndarray]:
-        """float32 [channels, size, size] of each, in order. Raises ValueError for what is no readable image."""
+        """float32 [channels, size, size] of each image, in order. Raises ValueError for an unreadable image."""
         return [as_pixels(decoded) for decoded in self._threads.map(self._decode, wanted)]
 
     def close(self) -> None:
-        """End the processes; nothing may be asked for any more."""
+        """End the processes; no request is allowed afterwards."""
         self._threads.shutdown()
         while not self._idle.empty():
             self._idle.get().end()
@@ -59,13 +59,13 @@ class Decoders:
 
 
 class _Decoder:
-    """One process, started when it is asked."""
+    """One process, started with its first request."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
 
     def ask(self, wanted: Wanted) -> np.ndarray:
-        """Raises ValueError for an image that is none, OSError or EOFError where the process is gone."""
+        """The pixels of one image. Raises ValueError for an unreadable image, OSError or EOFError if the process is gone."""
         if self.process is None:
             words = [sys.executable, "-m", "frostline_trainer.data.decoder"]
             self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -90,7 +90,7 @@ class _Decoder:
             assert pipe is not None
             try:
                 pipe.close()
-            except OSError as left:  # what could not be written to it any more
+            except OSError as left:  # bytes that could not be written any more
                 log.debug("a decoder's pipe: %s", left)
         process.wait(END_SECONDS)
 
@@ -103,9 +103,9 @@ def _exactly(answers: BinaryIO, count: int) -> bytes:
 
 
 def decoders_of(job: Job, on_cpu: bool) -> int:
-    """How many processes decode for one worker; 0: the worker itself does.
+    """Number of processes that decode for one worker; 0: the worker decodes itself.
 
-    By default none where the model computes on the same processors; on a device a worker's share of the machine's, less one.
+    Default: 0 if the model computes on the CPU; with a GPU, the worker's share of the machine's processors, less one.
     """
     if job.data.decoding_processes is not None:
         return job.data.decoding_processes

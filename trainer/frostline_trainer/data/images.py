@@ -20,7 +20,7 @@ from frostline_trainer.data.split import IGNORED, SampleNames, TaskData, digest_
 
 @dataclass(frozen=True)
 class ImagePreprocessing:
-    """What is done to an image before the model sees it: (raw * rescale_factor - mean) / std, by channel.
+    """The normalisation of an image: (raw * rescale_factor - mean) / std, by channel.
 
     It is saved beside the model in the form that transformers' image processors read.
     """
@@ -70,7 +70,7 @@ class ImageSplit:
         self.digest = digest_of(
             "images", name, records.digest, numbers.tobytes(), self._labels.tobytes(), repr(preprocessing), repr(augmentation)
         )
-        # Variants are drawn by a sample's place in the split: augmented ones have no name outside of it.
+        # Variants are drawn by a sample's place in the split, so augmented samples have no names outside of it.
         by_itself = SampleNames(digest_of("images", records.digest, repr(preprocessing)), numbers)
         self.sample_names = by_itself if augmentation is None else None
 
@@ -90,7 +90,7 @@ class ImageSplit:
         return {"pixel_values": torch.from_numpy((pixels - self._mean) / self._std), "labels": torch.from_numpy(labels)}
 
     def later_inputs(self, indices: Sequence[int]) -> dict[str, Tensor]:
-        """The labels alone, int64 [n]: what stages after the first need; IGNORED for padding."""
+        """The labels only, int64 [n], for stages after the first; IGNORED for padding."""
         labels = [IGNORED if index < 0 else int(self._labels[index]) for index in indices]
         return {"labels": torch.tensor(labels, dtype=torch.int64)}
 
@@ -119,7 +119,7 @@ def build_image_data(job: Job, train: Images, test: Images | None) -> TaskData:
 
 
 def _preprocessing(job: Job, records: Images) -> ImagePreprocessing:
-    """The checkpoint's mean and standard deviation where it has them; otherwise pixels are brought to -1..1."""
+    """The checkpoint's mean and standard deviation if it has them; otherwise those that scale pixels to -1..1."""
     given: dict[str, Any] = {}
     if job.model.path or job.model.hub:
         given = _checkpoint_json(job, "preprocessor_config.json", required=False)
@@ -134,7 +134,7 @@ def _preprocessing(job: Job, records: Images) -> ImagePreprocessing:
 
 
 def checkpoint_config(job: Job) -> dict[str, Any]:
-    """config.json of the job's checkpoint. Raises ValueError where it cannot be read."""
+    """config.json of the job's checkpoint. Raises ValueError if it cannot be read."""
     return _checkpoint_json(job, "config.json", required=True)
 
 

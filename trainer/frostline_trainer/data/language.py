@@ -44,7 +44,7 @@ class BlockSplit:
         for row, index in enumerate(indices):
             tokens = self._block(index)
             ids[row, : len(tokens)] = tokens
-            # A padding item keeps one visible token, since attention over nothing is not a number.
+            # A padding item keeps one visible token, since a softmax over no token is NaN.
             mask[row, : max(len(tokens), 1)] = 1
             labels[row, : max(len(tokens) - 1, 0)] = tokens[1:]
         return {
@@ -57,7 +57,7 @@ class BlockSplit:
         return (sum(max(len(self._block(index)) - 1, 0) for index in indices),)
 
     def references(self) -> None:
-        """Nothing: perplexity and accuracy come from the rows alone."""
+        """None: perplexity and accuracy are computed from the rows alone."""
 
     def _block(self, index: int) -> np.ndarray:
         if index < 0:
@@ -67,20 +67,20 @@ class BlockSplit:
 
 
 def token_stream(tokenizer: Any, records: Documents) -> np.ndarray:
-    """All documents' token ids, int32, each document followed by the end-of-text token where the tokenizer has one."""
+    """All documents' token ids, int32, each document followed by the end-of-text token if the tokenizer has one."""
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     rows = tokenizer(records.texts, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
     return np.concatenate([np.array([*row, *end], dtype=np.int32) for row in rows])
 
 
 def num_blocks(stream: np.ndarray, sequence_length: int) -> int:
-    """Whole blocks, and a last short one where it holds at least one prediction."""
+    """The number of whole blocks, plus a short last one if it has at least one prediction."""
     whole, rest = divmod(len(stream), sequence_length)
     return whole + (rest >= 2)
 
 
 def build_language_data(job: Job, train: Documents, test: Documents | None) -> TaskData:
-    """Cut documents into blocks and these into the three splits. Raises ValueError where there is too little text."""
+    """Cut documents into blocks, and distribute these over the three splits. Raises ValueError if there is too little text."""
     tokenizer = build_tokenizer(job, train.texts)
     length = job.data.sequence_length
     tokens = tokenizer_digest(tokenizer)

@@ -1,4 +1,4 @@
-"""From a job to its data: read, cut into splits, turned into tensors on demand."""
+"""Loads a job's data: reads records, cuts them into splits, makes tensors on demand."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,13 +20,13 @@ BUILDERS = {
     "question_answering": (Questions, build_question_data),
     "language_modeling": (Documents, build_language_data),
 }
-"""For each task the kind of records it learns from, and what cuts them into splits."""
+"""For each task its kind of records, and the function that cuts them into splits."""
 
 
 def load_data(job: Job, decoders: int = 0) -> TaskData:
     """Read a job's data and cut it into train, guard and test; a pure function of the job and the files.
 
-    decoders: processes that decode images where a source leaves that to the moment when they are asked for; 0: none.
+    decoders: number of processes that decode images, if the source decodes on demand; 0: none.
 
     Raises ValueError, one line that names place, value and remedy, for missing or malformed input, labels out of range,
     an empty split, undeclared randomness, and a source that does not serve the task.

@@ -1,4 +1,4 @@
-"""Which samples a step takes: a pure function of the seed and the step, so that any worker can say it of any step."""
+"""The samples of each step: a pure function of the seed and the step, which any worker can compute for any step."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -9,17 +9,17 @@ import numpy as np
 from frostline_contract.seeds import seed_of
 
 PADDING = -1
-"""The index of an item of weight 0 that fills a batch up to its size; it counts in no loss, metric or cache."""
+"""The index of a padding item, which fills a batch up to its size; it has no weight in a loss or metric, and is not cached."""
 
 EPOCHS_KEPT = 2
-"""Permutations kept in memory: the running epoch's, and the next one's for whoever reads ahead."""
+"""Permutations kept in memory: the current epoch's, and the next one's for prefetching."""
 
 
 def permutation(seed: int, num_items: int) -> np.ndarray:
     """A permutation of range(num_items), int64.
 
-    It sorts PCG64's raw 64-bit words, because numpy promises that bit stream for ever and its `shuffle` for no longer than
-    a release: a run resumed under another numpy must see the same batches.
+    It sorts PCG64's raw 64-bit words. numpy guarantees this bit stream for ever, but the result of `shuffle` only within a
+    release; a run that is resumed with another numpy must get the same batches.
     """
     words = np.random.PCG64(seed).random_raw(num_items)
     return np.argsort(words, kind="stable")
@@ -30,8 +30,8 @@ class BatchOrder:
     """Global batches by step number. Steps count from 1, epochs from 0.
 
     Every epoch visits every sample once; its last batch is filled up with PADDING. Raises ValueError for sizes below 1.
-    origin: (step, epoch, offset): the batch after `step` begins at that place of that epoch. It is other than the run's start
-    only where the batch size changes on the way (training.batch: per_replica).
+    origin: (step, epoch, offset): the batch after `step` begins at that place of that epoch. It differs from the run's start
+    only if the batch size changes during the run (training.batch: per_replica).
     """
 
     seed: int
@@ -71,7 +71,7 @@ class BatchOrder:
         """The augmentation variant of each sample in a step (docs/protocols.md 1.4).
 
         mode: one of data.augmentation.mode. k: data.augmentation.variants. The choice depends on (seed, step, sample);
-        what a variant looks like depends on (seed, sample, variant), see `augment`. Padding has variant 0.
+        a variant's pixels depend on (seed, sample, variant), see `augment`. Padding has variant 0.
         """
         if mode == "k-variants":
             return [0 if index < 0 else seed_of("variant", self.seed, step, index) % k for index in indices]

@@ -1,4 +1,4 @@
-"""How samples are dealt to train, guard and test: by seed, each sample to exactly one split."""
+"""Distributes samples over the splits train, guard and test, by seed; each sample is in exactly one split."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from frostline_trainer.data.order import permutation
 
 @dataclass(frozen=True)
 class Partition:
-    """Record numbers of each split, ascending. test is empty where the test data is a file of its own."""
+    """Record numbers of each split, ascending. test is empty if the test data is a separate file."""
 
     train: np.ndarray
     guard: np.ndarray
@@ -19,9 +19,9 @@ class Partition:
 
 
 def partition(job: Job, num_records: int, own_test: bool) -> Partition:
-    """Deal records by seed: first the test split (unless the job names test data), then data.max_samples, then the guard.
+    """Distribute records by seed: first the test split (unless the job names test data), then data.max_samples, then the guard.
 
-    So neither max_samples nor guard_fraction changes what is tested. Raises ValueError where a split would be empty.
+    So neither max_samples nor guard_fraction changes the test split. Raises ValueError if a split would be empty.
     """
     data = job.data
     if num_records < 1:

@@ -18,7 +18,7 @@ from frostline_trainer.data.tokenizer import build_tokenizer, tokenizer_digest
 
 ENCODED_AT_ONCE = 500
 QUESTION_SHARE = 4
-"""A question takes at most this part (1 / 4) of a window; longer ones lose their end (64 of 256 tokens, as BERT's authors)."""
+"""A question takes at most this part (1 / 4) of a window; longer ones are cut (64 of 256 tokens, as BERT's authors do)."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Windows:
     """Windows of one split, in question order; W of them, T tokens each.
 
     ids, types: int32, uint8 [W, T]. lengths: int32 [W], real tokens. first, last: int64 [W], the answer's tokens or IGNORED
-    where the window does not hold it. context: int32 [W, 2], the window's context tokens [low, high). offsets: int32
+    if the window does not contain it. context: int32 [W, 2], the window's context tokens [low, high). offsets: int32
     [W, T, 2], characters of each context token. question: int64 [W], number of the question.
     """
 
@@ -42,7 +42,7 @@ class Windows:
 
 @dataclass(frozen=True)
 class SpanReferences:
-    """What predicted spans are scored with. question, offsets: as in Windows. items: the questions that `question` counts."""
+    """The references for scoring predicted spans. question, offsets: as in Windows. items: the questions, by number."""
 
     question: np.ndarray
     offsets: np.ndarray
@@ -50,7 +50,7 @@ class SpanReferences:
 
 
 class QuestionSplit:
-    """Inputs, int64 [n, T]: input_ids, token_type_ids, attention_mask, context_mask (1 where an answer may lie);
+    """Inputs, int64 [n, T]: input_ids, token_type_ids, attention_mask, context_mask (1 for tokens that may be in an answer);
     int64 [n]: start_positions, end_positions."""
 
     def __init__(self, name: str, windows: Windows, items: list[Question], pad_id: int, first_id: int, digest: str) -> None:
@@ -81,7 +81,7 @@ class QuestionSplit:
         }
 
     def valid_counts(self, indices: Sequence[int]) -> tuple[int, ...]:
-        """Valid starts, valid ends."""
+        """(valid starts, valid ends) among the samples."""
         rows = [index for index in indices if index >= 0]
         return (int((self._windows.first[rows] >= 0).sum()), int((self._windows.last[rows] >= 0).sum()))
 
@@ -92,7 +92,7 @@ class QuestionSplit:
 def make_windows(tokenizer: Any, items: list[Question], sequence_length: int, doc_stride: int) -> Windows:
     """Cut each question's context into windows that overlap by `doc_stride` tokens.
 
-    Raises ValueError where the overlap leaves no room for a window to advance.
+    Raises ValueError if the overlap is so large that windows would not advance.
     """
     texts = _shortened(tokenizer, [item.question for item in items], sequence_length // QUESTION_SHARE)
     room = sequence_length - sequence_length // QUESTION_SHARE - tokenizer.num_special_tokens_to_add(pair=True)
@@ -143,20 +143,19 @@ def _context_range(sequence_ids: list[int | None]) -> tuple[int, int]:
 
 
 def _token_span(offsets: np.ndarray, low: int, high: int, answer: tuple[str, int]) -> tuple[int, int]:
-    """First and last token of the answer, or IGNORED twice where it does not lie wholly in the window."""
+    """First and last token of the answer, or IGNORED twice if the window does not contain all of it."""
     text, start = answer
     end = start + len(text)
     if high <= low or offsets[low, 0] > start or offsets[high - 1, 1] < end:
         return IGNORED, IGNORED
-    # The token that holds the first character, and the one that holds the last: where an answer begins inside a token,
-    # the whole token is taken.
+    # The tokens with the answer's first and last character: if an answer begins inside a token, the whole token is taken.
     first = low + int(np.searchsorted(offsets[low:high, 1], start, side="right"))
     last = low + int(np.searchsorted(offsets[low:high, 0], end, side="left")) - 1
     return (first, last) if low <= first <= last < high else (IGNORED, IGNORED)
 
 
 def build_question_data(job: Job, train: Questions, test: Questions | None) -> TaskData:
-    """Deal questions (never windows, so that one question is in one split) and cut them into windows."""
+    """Distribute questions over the splits, and cut them into windows. (All windows of a question are in one split.)"""
     every = [*(item.question for item in train.items), *dict.fromkeys(item.context for item in train.items)]
     tokenizer = build_tokenizer(job, every)
     length, stride = job.data.sequence_length, job.data.doc_stride

@@ -1,4 +1,4 @@
-"""What a source reads, before it is cut into splits and turned into tensors: one record type a kind of task."""
+"""Record types, one for each kind of task: the data that a source reads, before it is cut into splits and made into tensors."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from frostline_trainer.data.decoder import Wanted
 from frostline_trainer.data.decoding import Decoders
 
 Part = Literal["train", "test"]
-"""Which of the job's two inputs a source reads: the one that train and guard come from, or the test data."""
+"""The job's input that a source reads: "train" (for the splits train and guard) or "test"."""
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,9 @@ class Images:
     """Labelled images.
 
     pixels: sample number -> float32 [channels, size, size] with values in 0..1, before normalisation. labels: int64 [N].
-    label_names: class names by number, empty where classes are bare numbers. rescale_factor: what a raw pixel value was
-    multiplied with to come to 0..1. where: sample number -> place for error messages. digest: hex SHA-256 of the content.
-    wanted: sample number -> its file, where files are decoded when they are asked for. decoders: processes that do it, if any.
+    label_names: class names by number, empty if classes are bare numbers. rescale_factor: factor that scaled raw pixel
+    values to 0..1. where: sample number -> place for error messages. digest: hex SHA-256 of the content.
+    wanted: sample number -> its file, if files are decoded on demand. decoders: processes that decode them, if any.
     """
 
     pixels: Callable[[int], np.ndarray]
@@ -46,7 +46,7 @@ class Images:
 
 @dataclass(frozen=True)
 class Texts:
-    """Labelled texts or pairs of texts. labels: int64 [N], or float64 [N] for regression. second: empty, or one a text."""
+    """Labelled texts or pairs of texts. labels: int64 [N], or float64 [N] for regression. second: empty, or one for each text."""
 
     first: list[str]
     second: list[str]
@@ -111,7 +111,7 @@ def resolve_labels(train: R, test: R | None, wanted: int | None) -> tuple[int, R
     """Settle the classes of both record sets.
 
     wanted: task.num_labels. Returns the number of classes and the test records with labels numbered as in `train`
-    (an image folder's test tree may lack a class). Raises ValueError where labels do not fit.
+    (an image folder's test tree may lack a class). Raises ValueError if labels do not fit.
     """
     found = len(train.label_names) or int(train.labels.max()) + 1
     num_labels = wanted or found

@@ -1,11 +1,11 @@
-"""What a data set says about the model that is to read it."""
+"""Sizes of a data set to which a model's config is fitted."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class DataSizes:
-    """Sizes that the data fixes and a model's config follows; 0 where a size does not apply.
+    """Sizes that the data determines and a model's config must have; 0 if a size does not apply.
 
     num_labels: classes (1: regression). vocabulary_size: token ids are below it. sequence_length: tokens a sample.
     image_size: pixels a side. channels: colour channels. regression: the single label is a number, not a class.

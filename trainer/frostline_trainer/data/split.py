@@ -1,4 +1,4 @@
-"""What a split of the data is to the engine, and what loading a job's data yields."""
+"""The interfaces of a split and of a job's loaded data."""
 
 import hashlib
 import json
@@ -12,15 +12,15 @@ from torch import Tensor
 from frostline_trainer.data.sizes import DataSizes
 
 IGNORED = -100
-"""A label that counts in no loss (the `ignore_index` of torch's and transformers' cross entropy)."""
+"""A label that losses ignore (the `ignore_index` of torch's and transformers' cross entropy)."""
 
 
 @dataclass(frozen=True)
 class SampleNames:
-    """What the samples of a split are called in a cache: runs that deal the same data out otherwise, by another seed, share it.
+    """The names of a split's samples in a cache, by which runs share values even if they split the data differently.
 
     Attributes:
-        digest: hex SHA-256 of all that decides what a named sample looks like to the model, whichever others are in the split.
+        digest: hex SHA-256 of all that decides a named sample's inputs, independent of the other samples in the split.
         numbers: the name of sample i.
     """
 
@@ -31,10 +31,10 @@ class SampleNames:
 class Split(Protocol):
     """Samples 0 .. len - 1 of one split (train, guard or test).
 
-    name: "train", "guard" or "test". digest: hex SHA-256 of all that decides what sample i looks like, so that a cache
-    key may name (digest, name, i). A split of text may say `padding_comes_last = True`: no valid token of a row comes after
-    padding; and `own_tokens`, how many valid tokens each sample has before its padding, the same in every variant. One whose
-    samples look the same whichever others are in the split says their `sample_names`.
+    name: "train", "guard" or "test". digest: hex SHA-256 of all that decides the inputs of sample i, so that a cache
+    key may name (digest, name, i). Optional attributes: of a split of text, `padding_comes_last = True` if no valid token of a
+    row comes after padding, and `own_tokens`, how many valid tokens each sample has before its padding, the same in every
+    variant; `sample_names`, if a sample's inputs do not depend on the other samples in the split.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Split(Protocol):
     def collate(self, indices: Sequence[int], variants: Sequence[int]) -> dict[str, Tensor]:
         """Model inputs and labels of the samples, in order, as CPU tensors whose shapes depend on len(indices) alone.
 
-        indices: sample numbers; -1 gives a padding item, valid to compute with, its labels all ignored.
+        indices: sample numbers; -1 gives a padding item, with valid inputs and all labels ignored.
         variants: one augmentation variant a sample. Floating tensors are float32.
         """
         ...
@@ -55,41 +55,42 @@ class Split(Protocol):
         ...
 
     def references(self) -> Any:
-        """What the task's metrics compare predictions with; its type is the task's affair."""
+        """The references with which the task's metrics compare predictions, of a type that depends on the task."""
         ...
 
 
 def inputs_of(split: Split, indices: Sequence[int], variants: Sequence[int], samples: bool) -> dict[str, Tensor]:
-    """A micro-batch's inputs; `samples` False where the embedding does not run here, or its output is known already.
+    """A micro-batch's inputs. samples: False if the embedding does not run on this member, or its output is known already.
 
-    A split whose samples are costly to read may have `later_inputs(indices)`: as `collate`, less what only the embedding reads.
+    A split whose samples are costly to read may have `later_inputs(indices)`: like `collate`, without inputs that only the
+    embedding reads.
     """
     lean = None if samples else getattr(split, "later_inputs", None)
     return split.collate(indices, variants) if lean is None else lean(indices)
 
 
 def names_of(split: Split) -> SampleNames:
-    """What a cache calls the samples of a split: names of their own where it has them, else their places in this very split."""
+    """The names of a split's samples in a cache: its `sample_names` if it has them, else their places in this split."""
     own: SampleNames | None = getattr(split, "sample_names", None)
     return own if own is not None else SampleNames(split.digest, range(len(split)))
 
 
 def first_samples(split: Split, count: int) -> list[int]:
-    """The split's first samples, padded to `count`: for what is measured or probed."""
+    """The split's first samples, padded to `count`, for measurements and probes."""
     real = min(count, len(split))
     return [*range(real), *[-1] * (count - real)]
 
 
 class Processor(Protocol):
-    """A tokenizer or image processor, as far as a run needs it: it is saved beside the model."""
+    """The interface of a tokenizer or image processor, which is saved beside the model."""
 
     def save_pretrained(self, directory: str) -> Any:
-        """Write its files into the model's folder, from where `from_pretrained` reads them."""
+        """Write its files into the model's folder, for `from_pretrained`."""
 
 
 @dataclass(frozen=True)
 class TaskData:
-    """A job's data: the three splits, what they say about the model, and the tokenizer or image processor.
+    """A job's data: the three splits, their sizes for the model, and the tokenizer or image processor.
 
     digest: hex SHA-256 over the splits' digests and the sizes; equal on every worker of a run. augmentation_note: how
     samples vary between epochs, in words, for logs and the report.

@@ -16,11 +16,11 @@ from frostline_trainer.data.split import IGNORED, SampleNames, TaskData, digest_
 from frostline_trainer.data.tokenizer import build_tokenizer, tokenizer_digest
 
 ENCODED_AT_ONCE = 1000
-"""Texts handed to the tokenizer in one call, so that its intermediate objects stay small."""
+"""Texts passed to the tokenizer in one call, so that its intermediate objects stay small."""
 
 
 class EncodedTexts:
-    """Token ids of all records, without padding: memory is that of the real tokens."""
+    """Token ids of all records, stored without padding."""
 
     def __init__(self, tokenizer: Any, records: Texts, sequence_length: int) -> None:
         ids: list[np.ndarray] = []

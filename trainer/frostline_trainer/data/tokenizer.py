@@ -1,4 +1,4 @@
-"""The tokenizer: the checkpoint's, one that the job names, or one trained on the data. The same on every worker."""
+"""The tokenizer: the checkpoint's, one that the job names, or one trained on the data; the same on every worker."""
 
 import hashlib
 from collections import Counter
@@ -16,7 +16,7 @@ def build_tokenizer(job: Job, texts: Sequence[str]) -> Any:
     """A fast tokenizer (transformers' PreTrainedTokenizerFast) with a padding token.
 
     data.tokenizer, else the checkpoint's (model.path, model.hub), else one trained on `texts`: WordPiece, or byte-level BPE
-    for language modelling. Raises ValueError where a named tokenizer cannot be read.
+    for language modelling. Raises ValueError if a named tokenizer cannot be read.
     """
     source = job.data.tokenizer or job.model.path or job.model.hub
     if source is None:
@@ -48,7 +48,7 @@ def _read_tokenizer(source: str, revision: str | None) -> Any:
     if not tokenizer.is_fast:
         raise ValueError(f"tokenizer {source!r} has no fast form, which offsets need; save it with tokenizer.json")
     if tokenizer.pad_token is None:
-        # GPT-2 and Llama ship none; padded positions are masked, so any id serves.
+        # GPT-2 and Llama have no padding token; padded positions are masked, so any id will do.
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
@@ -104,11 +104,11 @@ def train_wordpiece(texts: Sequence[str], vocabulary_size: int, sequence_length:
 
 
 def _wordpiece_tokens(texts: Sequence[str], vocabulary_size: int) -> list[str]:
-    """A vocabulary by id.
+    """A vocabulary by id, the same in every process.
 
-    The library numbers the continuing letters ("##a") as it meets words in a hash table, whose order changes from process
-    to process, and breaks ties between merges by those numbers: two workers would train two tokenizers. Letters that are
-    declared as special tokens have their numbers beforehand, which makes the outcome the same everywhere.
+    The library numbers continuing letters ("##a") in the order of a hash table, which changes from process to process, and
+    breaks ties between merges by those numbers; so two workers would train different tokenizers. Declaring these letters as
+    special tokens fixes their numbers beforehand.
     """
     from tokenizers import Tokenizer, models, trainers
 

@@ -1,4 +1,4 @@
-"""Model families: one file each says how a transformer is built and cut into units."""
+"""Model families: each file builds one kind of transformer and cuts it into units."""
 
 from frostline_trainer.families.base import CutModel, Family, Unit
 from frostline_trainer.families.hugging_face import HuggingFaceFamily

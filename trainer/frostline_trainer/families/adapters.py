@@ -1,6 +1,6 @@
-"""Adapters by the library `peft`, in chosen blocks of a cut model: small matrices learn, the model's own weights never do.
+"""LoRA adapters of the library `peft` in chosen blocks of a cut model: small matrices learn, the model's own weights never do.
 
-peft is imported by the functions that need it: only workers of a job with adapters wait for it.
+The functions import peft themselves, so that only workers of a job with adapters spend time on it.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from frostline_trainer.families.configuring import one_line
 from frostline_trainer.process.lean_imports import import_peft
 
 PREFIX = "lora_"
-"""How peft names what it adds to a layer."""
+"""Prefix of the submodules that peft adds to a layer."""
 
 
 def add_adapters(cut: CutModel, section: ModelSection) -> None:
@@ -33,7 +33,7 @@ def add_adapters(cut: CutModel, section: ModelSection) -> None:
     cut.adapted = section
     for unit in cut.units[:-1]:
         never_learns(unit, (name for name, _ in unit.named_parameters() if PREFIX not in name))
-    if cut.tied is not None:  # the embedding's matrix, which the head uses as it is
+    if cut.tied is not None:  # the head uses the embedding's matrix, which does not learn
         never_learns(cut.units[-1], [cut.tied[1]])
 
 
@@ -60,7 +60,7 @@ def adapted_layers(cut: CutModel, section: AdaptersSection) -> list[str]:
 
 
 def lora_config(cut: CutModel, section: AdaptersSection, adapted: list[str], **more: Any) -> Any:
-    """What peft calls these adapters. more: what only a saved one says."""
+    """peft's configuration of these adapters. more: fields for a saved adapter only."""
     layers = [cut.model.get_submodule(name) for name in adapted]
     return import_peft().LoraConfig(
         r=section.rank,
@@ -73,12 +73,12 @@ def lora_config(cut: CutModel, section: AdaptersSection, adapted: list[str], **m
 
 
 def parameters_added(unit: nn.Module) -> int:
-    """Numbers in a unit's adapters."""
+    """Number of parameters in a unit's adapters."""
     return sum(parameter.numel() for name, parameter in unit.named_parameters() if PREFIX in name)
 
 
 def adapted_pairs(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
-    """(owner, name there, layer with an adapter) of every layer that has one."""
+    """(parent module, name in it, layer) of every layer with an adapter."""
     with_adapter = import_peft().tuners.lora.LoraLayer
     for owner in list(model.modules()):
         for name, layer in list(owner.named_children()):
@@ -91,7 +91,7 @@ def _is_linear(layer: nn.Module) -> bool:
 
 
 def _is_transposed(layer: nn.Module) -> bool:
-    """GPT-2's linear layers, whose weight is (in, out)."""
+    """Whether a layer's weight is (in, out), as in GPT-2's linear layers."""
     return type(layer).__name__ == "Conv1D"
 
 
@@ -100,5 +100,5 @@ def _matches(name: str, target: str) -> bool:
 
 
 def _short(names: Any) -> list[str]:
-    """The last two parts of each name: what tells a block's layers apart."""
+    """The last two parts of each name, which distinguish a block's layers."""
     return sorted({".".join(name.split(".")[-2:]) for name in names})

@@ -1,4 +1,4 @@
-"""What a model family is: how a transformer is configured, built, and cut into units."""
+"""The interface of a model family, which configures a transformer, builds it, and cuts it into units."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,21 +14,21 @@ from frostline_trainer.data.sizes import DataSizes
 class Unit(nn.Module):
     """The smallest thing that is placed, frozen and stored: the embedding, one transformer block, or the head.
 
-    `forward(x, inputs)` takes the boundary activation of the unit before, (samples, tokens, width), or None in unit 0,
+    `forward(x, inputs)` takes the boundary activation of the previous unit, (samples, tokens, width), or None in unit 0,
     and the micro-batch's raw inputs by name (pixel_values, input_ids, token_type_ids, attention_mask: 1 = valid). It
-    returns the next boundary activation, or the logits in the last unit. Blocks build what else they need, masks and
-    rotary angles, from `inputs`, so that one hidden tensor alone crosses a cut.
+    returns the next boundary activation, or the logits in the last unit. Blocks compute masks and rotary angles from `inputs`
+    themselves, so that only one hidden tensor crosses a cut.
 
-    A block of a causal family is `forward(x, inputs, cell=None)`: given a cell, x holds its tokens alone, and the block hands
-    their keys and values to `cell.update`, which gives it those of all tokens up to the cell's end. `inputs` stay the sequence's.
+    A block of a causal family has `forward(x, inputs, cell=None)`. With a cell, x holds the cell's tokens only; the block passes
+    their keys and values to `cell.update`, which returns those of all tokens up to the cell's end. `inputs` are the sequence's.
 
     A frozen unit stays in eval mode: `train()` on a container of units would otherwise switch its dropout on again.
     """
 
     frozen = False
     position_wise = False
-    """Whether what it gives for a token depends on that token alone: such a unit needs no cell, and such a head can compute a
-    sample's tokens in chunks."""
+    """Whether a token's output depends on that token alone. Such a unit needs no cell, and such a head can compute a sample's
+    tokens in chunks."""
 
     def train(self, mode: bool = True) -> "Unit":
         """Set training mode as torch does; a frozen unit stays in eval mode, without dropout."""
@@ -37,12 +37,14 @@ class Unit(nn.Module):
 
 @dataclass
 class CutModel:
-    """A Hugging Face model and its units, which are made of the model's own submodules.
+    """A Hugging Face model and its units, which consist of the model's own submodules.
 
-    units: embedding, blocks in order, head. unit_names: one readable name each, e.g. "embedding", "block 3", "head".
-    tied: (parameter name in unit 0, parameter name in the last unit) of a matrix used twice, or None. Both uses are
-    parameters of their own with equal values, so that each has its own gradient; whoever trains adds the two.
-    adapted: the job's `model` section where adapters have been put into the blocks, or None.
+    Attributes:
+        units: Embedding, blocks in order, head.
+        unit_names: One readable name each, e.g. "embedding", "block 3", "head".
+        tied: (parameter name in unit 0, parameter name in the last unit) of a tied matrix, or None. The two uses are separate
+            parameters with equal values, each with its own gradient; the step adds the two gradients.
+        adapted: The job's `model` section if the blocks have adapters, or None.
     """
 
     model: PreTrainedModel
@@ -61,13 +63,14 @@ class CutModel:
 class Family(Protocol):
     """One kind of transformer. A new one is one file and one line: in the registry, or an entry point of frostline.families.
 
-    causal (False where it is not said): all units between embedding and head read a sequence's tokens in order, sharing nothing
-    along them but keys and values, and take cells (`Unit`). padding_blind (False where it is not said): no token's output depends
-    on a padding token behind the text, nor do the logits of a task that has one for a whole text.
+    Optional members:
 
-    tensor_table (optional): a method that gives, for a config, the `frostline_trainer.sharded.table.TensorTable` of the blocks,
-    or None where they cannot be cut; where there is no such method, transformers' own plan of the model is asked
-    (`from_tp_plan`).
+    causal (default False): all units between embedding and head process a sequence's tokens in order, share only keys and values
+    between tokens, and take cells (`Unit`). padding_blind (default False): no token's output depends on a padding token behind
+    the text, nor do the logits of a task with one prediction for a whole text.
+
+    tensor_table: a method that returns, for a config, the `frostline_trainer.sharded.table.TensorTable` of the blocks, or None if
+    they cannot be cut. Without this method, transformers' own plan of the model is used (`from_tp_plan`).
     """
 
     name: str
@@ -76,12 +79,12 @@ class Family(Protocol):
     def config(self, section: ModelSection, task: TaskSection, sizes: DataSizes) -> PretrainedConfig:
         """The model's config from the job's `model` section, fitted to the task and to the data's sizes.
 
-        Raises ValueError where they do not fit each other, with field, value and remedy.
+        Raises ValueError, with field, value and remedy, if they do not fit each other.
         """
         ...
 
     def model(self, config: PretrainedConfig, task_kind: str, section: ModelSection) -> PreTrainedModel:
-        """The unsplit model on the CPU: from the checkpoint where the section names one, else freshly initialised.
+        """The unsplit model on the CPU: from the checkpoint that the section names, else newly initialised.
 
         Draws from torch's default CPU generator only. Raises ValueError for a checkpoint that cannot be used.
         """
@@ -98,7 +101,7 @@ class Family(Protocol):
     def forward_flops(self, config: PretrainedConfig, sizes: DataSizes, task_kind: str) -> tuple[int, ...]:
         """FLOPs of one sample's forward in each unit: two for each multiply-add of matrix products and convolutions.
 
-        What is no matrix product (lookups, normalisation, softmax) counts nothing, so a text embedding has 0.
+        Other operations (lookups, normalisation, softmax) are not counted, so a text embedding has 0.
         """
         ...
 
@@ -110,7 +113,7 @@ def assemble(
     head: nn.Module,
     tied: tuple[str, str] | None = None,
 ) -> CutModel:
-    """A CutModel from its parts; a matrix tied between embedding and head becomes two parameters of equal value."""
+    """A CutModel from its parts; a tied matrix becomes two parameters of equal value."""
     names = ["embedding", *(f"block {index}" for index in range(len(blocks))), "head"]
     cut = CutModel(model, [embedding, *blocks, head], names, tied)
     shared = cut.tied_parameters()
@@ -121,12 +124,12 @@ def assemble(
 
 
 def never_learns(unit: nn.Module, names: Iterable[str]) -> None:
-    """Say which of a unit's parameters learn in no step of the run, whatever is frozen: those below adapters."""
+    """Mark parameters of a unit that learn in no step of the run, even unfrozen: those below adapters."""
     unit.never_learning = frozenset(names)
 
 
 def learnable(unit: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters of a unit that learn where the unit does, by name, in order."""
+    """The parameters of a unit that learn while the unit is not frozen, by name, in order."""
     still = still_names(unit)
     return {name: parameter for name, parameter in unit.named_parameters() if name not in still}
 
@@ -146,7 +149,7 @@ def attention_block_flops(tokens: int, width: int, query: int, key_value: int, i
 
     query, key_value: width of all query heads and of all key (or value) heads together. Projections: query and output
     2 T d q each, key and value 2 T d k each; scores and their product with the values 2 T^2 q each; feed-forward
-    2 T d f a matrix. A causal mask saves nothing here: the whole square is computed.
+    2 T d f a matrix. The whole square is counted, also with a causal mask.
     """
     projections = 2 * tokens * width * (2 * query + 2 * key_value)
     attention = 4 * tokens * tokens * query

@@ -12,7 +12,7 @@ from frostline_trainer.sharded.table import TensorTable
 
 
 class Embedding(Unit):
-    """input_ids and, where given, token_type_ids (samples, tokens) to (samples, tokens, width)."""
+    """input_ids and, if given, token_type_ids (samples, tokens) to (samples, tokens, width)."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class QuestionAnsweringHead(Unit):
 
 
 class Bert(HuggingFaceFamily):
-    """BERT with a classification or a question-answering head; where a checkpoint lacks head or pooler, the seed draws them."""
+    """BERT with a classification or a question-answering head; head or pooler are initialised if a checkpoint lacks them."""
 
     name = "bert"
     config_class = BertConfig
@@ -83,7 +83,7 @@ class Bert(HuggingFaceFamily):
         return assemble(model, Embedding(model), blocks, head)
 
     def tensor_table(self, config: BertConfig) -> TensorTable:
-        """Which of a block's linear layers tensor tiles cut; see Family."""
+        """The linear layers of a block that tensor tiles cut; see Family."""
         attention = ("self.query", "self.key", "self.value")
         return TensorTable(
             columns=(*attention, "intermediate.dense"),
@@ -96,7 +96,7 @@ class Bert(HuggingFaceFamily):
         return sizes.sequence_length, config.hidden_size
 
     def forward_flops(self, config: BertConfig, sizes: DataSizes, task_kind: str) -> tuple[int, ...]:
-        """Of one sample through each unit: matrix products, two FLOPs a multiplication; table look-ups count nothing."""
+        """FLOPs of one sample in each unit: matrix products only, two FLOPs a multiply-add."""
         tokens, width = self.hidden_shape(config, sizes)
         block = attention_block_flops(tokens, width, width, width, config.intermediate_size)
         if task_kind == "question_answering":

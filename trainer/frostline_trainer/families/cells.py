@@ -1,9 +1,9 @@
-"""What a causal block is told of a cell: the tokens [start, stop) of a sequence, computed after those before them and without
-those behind them (docs/protocols.md 1.21).
+"""Cells: a causal block computes the tokens [start, stop) of a sequence after all earlier ones, without later ones
+(docs/protocols.md 1.21).
 
-A block hands each cell's keys and values to `Cell.update`, which gives back those of all tokens up to the cell's end. In the
-backward, cells last to first, the gradients of keys and values are gathered where they are kept, and each cell takes its part
-when all its readers have added theirs.
+A block passes each cell's keys and values to `Cell.update`, which returns those of all tokens up to the cell's end. The backward
+runs cells last to first: the gradients of keys and values are added up in `Memory`, and a cell takes its part after all cells
+that read it have added theirs.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from torch import Tensor
 class Memory:
     """Keys and values of one block for one micro-batch, (samples, heads, tokens, width) each, and their gradients.
 
-    filled: keys and values of the tokens [0, filled) are here. open: gradients of the tokens [open, tokens) are complete.
+    filled: keys and values of the tokens [0, filled) are stored. open: gradients of the tokens [open, tokens) are complete.
     """
 
     def __init__(self, tokens: int) -> None:
@@ -24,10 +24,10 @@ class Memory:
         self._gradients: list[Tensor] = []
 
     def write(self, start: int, stop: int, parts: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Take in a cell's keys and values; returns those of all tokens up to `stop`.
+        """Store a cell's keys and values; returns those of all tokens up to `stop`.
 
-        A recomputation writes the same bits again. `.data` counts no version of what earlier cells keep for their backward: they
-        read other tokens.
+        A recomputation writes the same bits again. Writing through `.data` does not raise autograd's version count of tensors
+        that earlier cells keep for their backward; this is safe, since they read other tokens.
         """
         if start > self.filled:
             raise RuntimeError(f"cell [{start}, {stop}) comes when only the tokens [0, {self.filled}) are here")
@@ -40,9 +40,9 @@ class Memory:
         return keys, values
 
     def gather(self, start: int, stop: int, gradients: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Add the gradients of what a cell has read, in float32 at least; returns those of its own keys and values, complete.
+        """Add the gradients of all keys and values that a cell has read, in float32 at least; returns its own, complete.
 
-        Where a backward is split its second half asks again: what it gets is complete since the first, and nothing is added.
+        The second half of a split backward calls this again; nothing is added then.
         """
         if not self._gradients:
             wide = [torch.promote_types(content.dtype, torch.float32) for content in self._content]
@@ -62,7 +62,7 @@ class Memory:
 
 
 class Cell:
-    """The tokens [start, stop) of a sequence of `tokens`, in one block. Attention layers of transformers take it for a cache."""
+    """The tokens [start, stop) of a sequence of `tokens`, in one block; transformers' attention layers use it as their cache."""
 
     def __init__(self, start: int, stop: int, memory: Memory) -> None:
         self.start, self.stop, self._memory = start, stop, memory
@@ -73,12 +73,12 @@ class Cell:
         return self._memory.tokens
 
     def update(self, keys: Tensor, values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """This cell's keys and values, (samples, heads, stop - start, width), to those of all tokens up to its end."""
+        """Store this cell's keys and values, (samples, heads, stop - start, width); return those of all tokens up to its end."""
         found = _Recall.apply(keys, values, self)
         return found[0], found[1]
 
     def was_told(self) -> bool:
-        """Whether the block has handed over its keys and values."""
+        """Whether the block has called `update`."""
         return self._memory.filled >= self.stop
 
     def cut(self, whole: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class Cell:
 
 
 class _Recall(torch.autograd.Function):
-    """Keys and values of one cell to those of all tokens up to its end."""
+    """The autograd function of `Cell.update`: keys and values of one cell to those of all tokens up to its end."""
 
     @staticmethod
     def forward(ctx: Any, keys: Tensor, values: Tensor, cell: Cell) -> tuple[Tensor, Tensor]:

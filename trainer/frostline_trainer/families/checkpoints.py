@@ -1,4 +1,4 @@
-"""Weights of a whole checkpoint into an unsplit model, and what can be wrong with them."""
+"""Loads the weights of a whole checkpoint into an unsplit model, and reports what is wrong with them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ from frostline_trainer.families.configuring import one_line
 def load_checkpoint(
     model_class: type[PreTrainedModel], config: PretrainedConfig, section: ModelSection, fresh: tuple[str, ...]
 ) -> PreTrainedModel:
-    """The model with a checkpoint's weights, on the CPU, in float32 (float64 where the checkpoint is).
+    """The model with a checkpoint's weights, on the CPU, in float32 (float64 if the checkpoint is).
 
     fresh: prefixes of parameter names that may be missing or of another shape, e.g. a head for another task: these are
     initialised from torch's default generator. Weights are read from safetensors files only, never from pickles.
@@ -47,7 +47,7 @@ def load_checkpoint(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep transformers' progress bars and load reports out of a worker's log: what matters is raised."""
+    """Keep transformers' progress bars and load reports out of a worker's log; problems are raised as errors."""
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -112,6 +112,6 @@ def _declared_dtype(config: PretrainedConfig) -> torch.dtype | None:
 
 
 def _dtype_argument() -> str:
-    """transformers 4.56 renamed torch_dtype."""
+    """The name of the dtype argument: transformers 4.56 renamed torch_dtype."""
     major, minor = (int(part) for part in transformers.__version__.split(".")[:2])
     return "dtype" if (major, minor) >= (4, 56) else "torch_dtype"

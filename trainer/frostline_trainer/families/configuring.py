@@ -1,4 +1,4 @@
-"""A transformers config from the job's `model` section: checkpoint or fields, overrides, dropout, attention kernel."""
+"""Makes a transformers config from the job's `model` section: checkpoint or fields, overrides, dropout, attention kernel."""
 
 import difflib
 import json
@@ -17,7 +17,7 @@ SET_ELSEWHERE = {
     "torch_dtype": "training.precision",
     "problem_type": "task.kind and task.num_labels",
 }
-"""Config fields that another field of the job decides, with that field."""
+"""Config fields that another field of the job sets, with that field."""
 
 CROSS_TALK = ("is_decoder", "add_cross_attention", "is_encoder_decoder")
 """Fields that would give a block a second input or another kind of mask: a cut carries one hidden tensor."""
@@ -53,7 +53,7 @@ def set_dropout(config: PretrainedConfig, probability: float) -> None:
 
 
 class SizeFitter:
-    """Fits a config's sizes to the data's: where the job left a size open it follows, elsewhere it must suffice."""
+    """Fits a config's sizes to the data's: a size that the job leaves open is set, a fixed one must be large enough."""
 
     def __init__(self, config: PretrainedConfig, section: ModelSection) -> None:
         aliases = type(config).attribute_map
@@ -67,14 +67,14 @@ class SizeFitter:
         return self.checkpoint is None and self.aliases.get(field, field) not in self.given
 
     def at_least(self, field: str, needed: int, what: str, remedy: str) -> None:
-        """Make `field` hold `needed` (0: unknown, nothing to do); ValueError where it is fixed and smaller."""
+        """Make `field` at least `needed` (0: unknown, nothing to do). Raises ValueError if it is fixed and smaller."""
         if needed and self.is_open(field):
             setattr(self.config, field, needed)
         elif getattr(self.config, field) < needed:
             raise ValueError(f"{what} is {needed} and the model's {field} is {getattr(self.config, field)}; {remedy}")
 
     def exactly(self, field: str, needed: int, what: str, remedy: str) -> None:
-        """Make `field` equal `needed` (0: unknown, nothing to do); ValueError where it is fixed and differs."""
+        """Make `field` equal `needed` (0: unknown, nothing to do). Raises ValueError if it is fixed and differs."""
         value = getattr(self.config, field)
         if needed and self.is_open(field):
             setattr(self.config, field, needed)
@@ -83,12 +83,12 @@ class SizeFitter:
 
 
 def pair(size: int | list[int] | tuple[int, ...]) -> tuple[int, int]:
-    """(height, width) of a size that configs write as one number or as two."""
+    """(height, width) of a size that a config gives as one number or as two."""
     return (size, size) if isinstance(size, int) else (size[0], size[-1])
 
 
 def one_line(error: BaseException) -> str:
-    """Another library's error on one line, at most 200 characters."""
+    """A library's error on one line, at most 200 characters."""
     text = " ".join(str(error).split())
     return text if len(text) <= 200 else text[:197] + "..."
 
@@ -132,7 +132,7 @@ def _checkpoint_config(section: ModelSection, family: str) -> PretrainedConfig:
 
 
 def _check_directory(path: Path) -> None:
-    """Say what is wrong with a checkpoint directory in the user's words, before a library says it in its own."""
+    """Check a checkpoint directory, with errors in the user's terms, before a library raises its own."""
     remedy = "give a directory as save_pretrained writes it"
     if not path.is_dir():
         raise ValueError(f"model.path {path}: no such directory; {remedy}")

@@ -75,7 +75,7 @@ class GPT2(HuggingFaceFamily):
         return assemble(model, Embedding(model), blocks, Head(model), tied)
 
     def tensor_table(self, config: GPT2Config) -> TensorTable:
-        """Which of a block's linear layers tensor tiles cut; see Family."""
+        """The linear layers of a block that tensor tiles cut; see Family."""
         return TensorTable(
             columns=("attn.c_attn", "mlp.c_fc"),
             rows=("attn.c_proj", "mlp.c_proj"),
@@ -88,7 +88,7 @@ class GPT2(HuggingFaceFamily):
         return sizes.sequence_length, config.n_embd
 
     def forward_flops(self, config: GPT2Config, sizes: DataSizes, task_kind: str) -> tuple[int, ...]:
-        """Of one sample through each unit: matrix products, two FLOPs a multiplication; table look-ups count nothing."""
+        """FLOPs of one sample in each unit: matrix products only, two FLOPs a multiply-add."""
         tokens, width = self.hidden_shape(config, sizes)
         block = attention_block_flops(tokens, width, width, width, config.n_inner or 4 * width)
         return (0, *[block] * config.n_layer, 2 * tokens * width * config.vocab_size)

@@ -1,4 +1,4 @@
-"""What the built-in families share: a config class, a model class for each task, and how both meet the data's sizes."""
+"""The base class of the built-in families: a config class, a model class for each task, and fitting both to the data's sizes."""
 
 import inspect
 from functools import cache
@@ -16,8 +16,8 @@ from frostline_trainer.families.configuring import SizeFitter, one_line, read_co
 class HuggingFaceFamily:
     """Base of a family whose model and config are classes of the transformers library.
 
-    A subclass names `name` (the config's model_type), `config_class`, `model_classes` by task and `fresh`, and says how
-    the model meets the data (`fit`), how it is cut, and what it costs.
+    A subclass sets `name` (the config's model_type), `config_class`, `model_classes` by task and `fresh`. Its methods fit the
+    config to the data (`fit`), cut the model, and count FLOPs.
     """
 
     name: str
@@ -30,7 +30,7 @@ class HuggingFaceFamily:
 
     @property
     def tasks(self) -> frozenset[str]:
-        """Kinds of task that a model class is known for."""
+        """Kinds of task for which there is a model class."""
         return frozenset(self.model_classes)
 
     def config(self, section: ModelSection, task: TaskSection, sizes: DataSizes) -> PretrainedConfig:
@@ -59,11 +59,11 @@ class HuggingFaceFamily:
             raise ValueError(f"model.config makes no {self.name}: {one_line(error)}; correct the field") from error
 
     def fit(self, fitter: SizeFitter, sizes: DataSizes) -> None:
-        """Fit the config to images or text; ValueError where a fixed size does not suffice."""
+        """Fit the config to images or text. Raises ValueError if a fixed size is too small."""
         raise AssertionError(f"family {self.name} does not say how it meets the data")
 
     def check_task(self, task_kind: str) -> None:
-        """ValueError where the family has no model for the task."""
+        """Raise ValueError if the family has no model for the task."""
         if task_kind not in self.model_classes:
             raise ValueError(
                 f"task.kind is {task_kind} and model.family {self.name} does {', '.join(sorted(self.tasks))}; change one of them"
@@ -71,7 +71,7 @@ class HuggingFaceFamily:
 
 
 def as_cache(layer: nn.Module, cell: Cell | None) -> dict[str, Cell]:
-    """The argument by which a layer of transformers is given a cell: 5.x has one name for it, 4.5x two."""
+    """The keyword argument that passes a cell to a layer of transformers: 5.x has one name for it, 4.5x two."""
     if cell is None:
         return {}
     return {_cache_argument(type(layer)): cell}

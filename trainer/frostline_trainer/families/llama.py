@@ -28,7 +28,7 @@ class Embedding(Unit):
 class Block(Unit):
     """One decoder layer under the causal and padding mask.
 
-    It computes its rotary angles itself, from positions and a table that is no state: any stage can run alone.
+    It computes its rotary angles itself, from positions and a table that is not state, so that any stage can run alone.
     """
 
     def __init__(self, layer: nn.Module, rotary: nn.Module, attention: str) -> None:
@@ -41,7 +41,7 @@ class Block(Unit):
         positions = torch.arange(x.shape[1] if cell is None else cell.tokens, device=x.device)[None]
         mask = causal_mask(x, inputs.get("attention_mask"), self.attention, cell)
         angles = self.rotary(x, position_ids=positions)
-        if cell is not None:  # angles may depend on the sequence's length, so they are those of all tokens
+        if cell is not None:  # cut from the angles of all tokens, since angles may depend on the sequence's length
             positions, angles = cell.cut(positions), tuple(cell.cut(one) for one in angles)
         return first_tensor(
             self.layer(x, attention_mask=mask, position_ids=positions, position_embeddings=angles, **as_cache(self.layer, cell))
@@ -78,7 +78,7 @@ class Llama(HuggingFaceFamily):
         """Units: the token embedding, one decoder layer each with its own rotary table, final norm with projection."""
         self.check_task(task_kind)
         attention = model.config._attn_implementation
-        # A table for each block: a unit that leaves the device takes what it shares with others along.
+        # A table for each block: a unit that leaves the device would move a shared table with it.
         blocks = [Block(layer, deepcopy(model.model.rotary_emb), attention) for layer in model.model.layers]
         tied = ("embed_tokens.weight", "lm_head.weight") if model.config.tie_word_embeddings else None
         return assemble(model, Embedding(model), blocks, Head(model), tied)
@@ -88,7 +88,7 @@ class Llama(HuggingFaceFamily):
         return sizes.sequence_length, config.hidden_size
 
     def forward_flops(self, config: LlamaConfig, sizes: DataSizes, task_kind: str) -> tuple[int, ...]:
-        """Of one sample through each unit: matrix products, two FLOPs a multiplication; keys and values in groups."""
+        """FLOPs of one sample in each unit: matrix products only, two FLOPs a multiply-add; keys and values in groups."""
         tokens, width = self.hidden_shape(config, sizes)
         head_width = config.head_dim or width // config.num_attention_heads
         query, key_value = config.num_attention_heads * head_width, config.num_key_value_heads * head_width

@@ -1,4 +1,4 @@
-"""Attention masks from the 2-D mask of valid tokens, in the form that transformers' own models build."""
+"""Builds attention masks from the 2-D mask of valid tokens, in the form of transformers' own models."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from frostline_trainer.families.cells import Cell
 
 
 def bidirectional_mask(x: Tensor, valid: Tensor | None, attention: str) -> Tensor | None:
-    """The mask of an encoder block: every token sees all valid tokens.
+    """The mask of an encoder block: every token attends to all valid tokens.
 
     x: hidden states (samples, tokens, width). valid: (samples, tokens), 1 = valid, or None. attention: "sdpa" gets a
     boolean mask (samples, 1, tokens, tokens), "eager" an additive one of x's type, None means that nothing is masked.
@@ -19,10 +19,10 @@ def bidirectional_mask(x: Tensor, valid: Tensor | None, attention: str) -> Tenso
 
 
 def causal_mask(x: Tensor, valid: Tensor | None, attention: str, cell: Cell | None = None) -> Tensor | None:
-    """The mask of a decoder block: a token sees itself and the valid tokens before it.
+    """The mask of a decoder block: a token attends to itself and to the valid tokens before it.
 
-    As bidirectional_mask; None (sdpa only) means plain causality, which the kernel does by itself. cell: x holds these tokens
-    alone, and the mask is (samples, 1, tokens of the cell, tokens up to its end), never None.
+    As bidirectional_mask; None (sdpa only) means plain causality, which the kernel implements itself. cell: x holds only these
+    tokens, and the mask is (samples, 1, tokens of the cell, tokens up to its end), never None.
     """
     if cell is not None:
         return _mask_of_cell(x, valid, attention, cell)
@@ -39,9 +39,9 @@ def causal_mask(x: Tensor, valid: Tensor | None, attention: str, cell: Cell | No
 def _mask_of_cell(x: Tensor, valid: Tensor | None, attention: str, cell: Cell) -> Tensor:
     samples, count = x.shape[:2]
     if valid is None and attention != "eager" and x.device.type != "cpu":
-        from torch.nn.attention.bias import causal_lower_right  # seconds to import: for those who use it
+        from torch.nn.attention.bias import causal_lower_right  # imported here because it takes seconds
 
-        return causal_lower_right(count, cell.stop)  # says what is seen without a list, which the fast kernels do not take
+        return causal_lower_right(count, cell.stop)  # a mask object, since fast kernels take no mask tensor
     allowed = torch.ones(count, cell.stop, dtype=torch.bool, device=x.device).tril(cell.start)[None, None]
     if valid is not None:
         allowed = allowed & valid[:, : cell.stop].to(x.device, torch.bool)[:, None, None, :]
@@ -49,10 +49,10 @@ def _mask_of_cell(x: Tensor, valid: Tensor | None, attention: str, cell: Cell) -
 
 
 def _all_valid(valid: Tensor) -> bool:
-    """Whether the mask hides nothing, looked up on the CPU only.
+    """Whether the mask hides nothing; checked on the CPU only, False elsewhere.
 
-    There the kernels with and without a mask give the same bits. On other devices they need not, and a sample's bits
-    must not depend on whether a neighbour is padded; looking would also make the device wait.
+    On a CPU, kernels with and without a mask give the same bits. On other devices they need not, and a sample's bits must not
+    depend on whether another sample is padded; the check would also make the host wait for the device.
     """
     return valid.device.type == "cpu" and bool(valid.bool().all())
 
@@ -60,7 +60,7 @@ def _all_valid(valid: Tensor) -> bool:
 def _in_form(allowed: Tensor, x: Tensor, attention: str) -> Tensor:
     if attention != "eager":
         return allowed
-    # float32's least number also for float64: some layers take the softmax in float32, where float64's would become -inf
-    # and a row that sees nothing (a padding item) NaN. What is added to any score is the same: all of it vanishes.
+    # float32's least number also for float64: some layers compute the softmax in float32, where float64's least number would
+    # become -inf, and a row without visible tokens (a padding item) NaN. Either number makes a masked score vanish.
     hidden = max(torch.finfo(x.dtype).min, torch.finfo(torch.float32).min)
     return torch.where(allowed, torch.zeros((), dtype=x.dtype, device=x.device), hidden)

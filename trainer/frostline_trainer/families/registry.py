@@ -1,5 +1,7 @@
-"""Model families by name: the built-in ones, then those that installed packages add. A family is imported when it is asked for:
-each brings its own model classes of transformers, and a run has one."""
+"""Model families by name: the built-in ones, then those of installed packages.
+
+A family is imported on demand: each imports its own model classes of transformers, and a run needs one family.
+"""
 
 from functools import cache
 from importlib import import_module
@@ -22,7 +24,7 @@ def family_named(name: str) -> Family:
     """The family that `model.family` names.
 
     An entry point of the group frostline.families is a Family object, or a class or function that makes one without
-    arguments. Raises ValueError, listing the known names, where there is none.
+    arguments. Raises ValueError with the known names if there is no such family.
     """
     if name in BUILT_IN:
         return _built_in(name)

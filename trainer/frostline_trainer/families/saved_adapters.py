@@ -1,4 +1,4 @@
-"""Adapters as plain `peft` loads them: `PeftModel.from_pretrained(model, folder)` on the model that they were made for."""
+"""Saves adapters in peft's own format: `PeftModel.from_pretrained(model, folder)` loads them into their base model."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,18 +12,18 @@ from frostline_trainer.families.adapters import PREFIX, adapted_layers, adapted_
 from frostline_trainer.families.base import CutModel, learnable
 
 BASE_FOLDER = "base"
-"""Below the saved adapters: the model that they were made for, where it came from no checkpoint."""
+"""Folder below the saved adapters for their base model, if that came from no checkpoint."""
 WEIGHTS = "adapter_model.safetensors"
 OF_MODEL = "base_model.model."
-"""How peft's names of weights begin, before the model's own."""
+"""Prefix of peft's weight names, before the model's own name."""
 ADAPTER = ".default"
-"""peft's name of the adapter, which is no part of a saved name."""
+"""peft's name of the adapter, which saved weight names leave out."""
 
 
 def save_adapters(cut: CutModel, section: ModelSection, directory: Path) -> None:
-    """Write adapters and head, and below them the model itself where it came from no checkpoint.
+    """Write adapters and head, and in a folder below them the base model if it came from no checkpoint.
 
-    Raises OSError where the directory cannot be written.
+    Raises OSError if the directory cannot be written.
     """
     assert section.adapters is not None
     head = head_modules(cut)
@@ -43,7 +43,7 @@ def save_adapters(cut: CutModel, section: ModelSection, directory: Path) -> None
 
 
 def head_modules(cut: CutModel) -> list[str]:
-    """Names, in the unsplit model, of the head's modules that learn: what peft calls modules_to_save."""
+    """Names, in the unsplit model, of the head's modules that learn: peft's modules_to_save."""
     names = {id(module): name for name, module in cut.model.named_modules()}
     learning = {name.partition(".")[0] for name in learnable(cut.units[-1])}
     return [names[id(child)] for name, child in cut.units[-1].named_children() if name in learning]
@@ -59,7 +59,7 @@ def _tensors(cut: CutModel, head: list[str]) -> Iterator[tuple[str, Tensor]]:
 
 @contextmanager
 def without_adapters(model: nn.Module) -> Iterator[None]:
-    """Inside, the unsplit model has its own layers where there are adapters."""
+    """A context in which the unsplit model has its original layers in place of those with adapters."""
     pairs = list(adapted_pairs(model))
     for owner, name, layer in pairs:
         setattr(owner, name, layer.base_layer)

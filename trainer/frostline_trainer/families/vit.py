@@ -46,7 +46,7 @@ class Head(Unit):
 
 
 class ViT(HuggingFaceFamily):
-    """ViT with its classifier, which the seed draws where a checkpoint lacks it."""
+    """ViT with its classifier, which is initialised if a checkpoint lacks it."""
 
     name = "vit"
     config_class = ViTConfig
@@ -75,7 +75,7 @@ class ViT(HuggingFaceFamily):
         return assemble(model, Embedding(model), [Block(layer) for layer in layers], Head(model))
 
     def tensor_table(self, config: ViTConfig) -> TensorTable:
-        """Which of a block's linear layers tensor tiles cut; see Family."""
+        """The linear layers of a block that tensor tiles cut; see Family."""
         attention = ("attention.q_proj", "attention.k_proj", "attention.v_proj")
         return TensorTable(columns=(*attention, "mlp.fc1"), rows=("attention.o_proj", "mlp.fc2"), together=(attention,))
 
@@ -85,7 +85,7 @@ class ViT(HuggingFaceFamily):
         return (height // patch_height) * (width // patch_width) + 1, config.hidden_size
 
     def forward_flops(self, config: ViTConfig, sizes: DataSizes, task_kind: str) -> tuple[int, ...]:
-        """Of one sample through each unit: matrix products, two FLOPs a multiplication; the head reads the class token alone."""
+        """FLOPs of one sample in each unit: matrix products only, two FLOPs a multiply-add; the head reads one token."""
         tokens, width = self.hidden_shape(config, sizes)
         patch_height, patch_width = pair(config.patch_size)
         embedding = 2 * (tokens - 1) * config.num_channels * patch_height * patch_width * width

@@ -1,8 +1,8 @@
-"""Planned faults of a worker (docs/faults.md): a package that nothing imports but a job that plans some (process/plug.py)."""
+"""Planned faults of a worker (docs/faults.md), imported only for a job that plans some (process/plug.py)."""
 
 from frostline_trainer.faults.of_worker import PlannedFaults
 
 
 def plug() -> PlannedFaults:
-    """What a worker plugs in."""
+    """The plug that carries out planned faults."""
     return PlannedFaults()

@@ -1,10 +1,10 @@
-"""What the job's `faults` do to a worker, at (step, phase), each once (docs/faults.md).
+"""Carries out a job's `faults` in a worker, each once, at its (step, phase) (docs/faults.md).
 
-`raise`, `tear` and `late_commit` raise RuntimeError in the training thread, as a failed collective does: the process goes on
-as a survivor. `oom` and `device_error` raise what torch raises where a GPU has no memory, or has failed; with `device_hang` the
-device's work is never done, as far as the fence can see (step/fence.py). The other kinds end, stop, block, slow or cut it off.
-A fault is carried out by whoever first creates `<run>/cluster/faults/<index>`, so it happens once, also where its step is
-computed again by another process.
+`raise`, `tear` and `late_commit` raise RuntimeError in the training thread, like a failed collective: the process goes on as a
+survivor. `oom` and `device_error` raise torch's errors of a GPU without memory and of a failed GPU. With `device_hang` the
+device's work never ends, as seen by the fence (step/fence.py). The other kinds end, stop, block, slow down or cut off the worker.
+The process that first creates `<run>/cluster/faults/<index>` carries a fault out, so it happens only once, even if another
+process recomputes its step.
 """
 
 import json
@@ -40,17 +40,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PLACES = {"tear": Phase.UPDATE, "late_commit": Phase.TALLY, "flip": Phase.COMMITTED, "device_hang": Phase.LOAD}
-"""Kinds with a place of their own. UPDATE: some of a unit is written."""
+"""Kinds with a phase of their own. UPDATE: a part of a unit is written."""
 HALF_WRITTEN = "rename"
-"""The bytes are in a file that is not yet under its name; other files of the checkpoint may be there, or missing."""
+"""The file operation at which a file has its content and not yet its name; other files of the checkpoint may exist or not."""
 SLOW_STEPS = 20
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where the training thread is. committed: last committed step. generation: that runs or is being entered; "" for none.
+    """The training thread's progress.
 
-    torn: pieces of its plan that are in no whole state here.
+    committed: last committed step. generation: the one that runs or is being entered; "" for none. torn: pieces of its plan that
+    are not intact here.
     """
 
     committed: int
@@ -61,7 +62,7 @@ class Progress:
 
 @dataclass
 class _Slow:
-    """A worker that was made slow. left: steps still to be slowed."""
+    """A planned slowness. left: steps still to be slowed down."""
 
     phase: str
     seconds: float
@@ -70,9 +71,9 @@ class _Slow:
 
 
 class FaultPlan:
-    """The faults that may still befall this worker. Its training thread calls `enter`, its checkpoint writer `before_file`.
+    """The faults that this worker may still suffer. Its training thread calls `enter`, its checkpoint writer `before_file`.
 
-    flip(fault, step): changes a bit; given as soon as the worker has any. hang(): its device does nothing more.
+    flip: called with (fault, step) to change a bit; set as soon as the worker has a model. hang: called to stop its device.
     """
 
     def __init__(self, faults: dict[int, Fault], identity: Identity, progress: Callable[[], Progress]) -> None:
@@ -90,7 +91,7 @@ class FaultPlan:
 
     @staticmethod
     def of(job: Job, identity: Identity, progress: Callable[[], Progress]) -> "FaultPlan":
-        """What the job plans for this worker's pod."""
+        """The faults that the job plans for this worker's pod."""
         mine = {
             index: fault
             for index, fault in enumerate(job.faults)
@@ -99,12 +100,12 @@ class FaultPlan:
         return FaultPlan(mine, identity, progress)
 
     def watch(self, clock: PhaseClock) -> None:
-        """Be called at each phase that the training thread enters; without faults nothing is done, now or later."""
+        """Let the clock call `enter` at each phase, if there are planned faults at phases."""
         if self._in_phases:
             clock.hook = self.enter
 
     def enter(self, phase: str) -> None:
-        """The training thread enters `phase`; what is due here happens. Raises RuntimeError, or one of its kinds, for some."""
+        """Carry out the faults that are due when the training thread enters `phase`. Some raise RuntimeError or a subclass."""
         if self._slow:
             self._slow_down(phase)
         for index, fault in list(self._in_phases.items()):
@@ -119,7 +120,7 @@ class FaultPlan:
                 self._happen(index, fault, phase, step)
 
     def before_file(self, operation: str, step: int) -> None:
-        """The checkpoint writer is about to do this to a file of the checkpoint of `step`."""
+        """Carry out faults that are due before this operation on a file of the checkpoint of `step`."""
         if operation != HALF_WRITTEN:
             return
         for index, fault in list(self._in_files.items()):
@@ -129,7 +130,7 @@ class FaultPlan:
                     os.kill(os.getpid(), signal.SIGKILL)
 
     def _claim(self, index: int, fault: Fault, phase: str, step: int, progress: Progress) -> bool:
-        """Whether it is this process that carries the fault out. What is said of it is on disk before it happens."""
+        """Whether this process is to carry the fault out. The fault's record is on disk before it happens."""
         said = {
             "index": index,
             "kind": fault.kind,
@@ -173,7 +174,7 @@ class FaultPlan:
             raise RuntimeError(f"planned fault {index}: {fault.kind} at step {step} in {phase}")
 
     def _slow_down(self, phase: str) -> None:
-        """Once a step, for SLOW_STEPS steps from the fault's on."""
+        """Slow the worker down once a step, for SLOW_STEPS steps."""
         for slow in list(self._slow):
             step = _step(self._progress(), phase)
             if slow.phase == phase and step > slow.step:
@@ -184,7 +185,7 @@ class FaultPlan:
 
 
 class _Stopped:
-    """The clock of a device that comes nowhere any more, and each of its marks."""
+    """The clock of a device that hangs, and each of its marks."""
 
     runs_behind = True
 
@@ -199,7 +200,7 @@ class _Stopped:
 
 
 def hang_device(context: "RunContext") -> None:
-    """From now on no work that the device is given is ever done, a CPU's neither."""
+    """Let the device's work never end from now on; also a CPU's."""
     context.device_clock = _Stopped()
 
 
@@ -246,8 +247,8 @@ class PlannedFaults(Plug):
         return Progress(parts.state.step, parts.state.lineage, str(plan.generation) if plan is not None else "", torn)
 
     def _flip(self, fault: Fault, step: int) -> None:
-        """Change what the worker owns of its last unit; or, for `cached_value`, all that it stores in the cache in `step`; or
-        what it computes in `step` and, where the fault lasts, ever after.
+        """Flip bits: in the worker's own pieces of its last unit; or, for `cached_value`, in all values that it stores in the
+        cache in `step`; or in its computations in `step` and, if the fault is lasting, ever after.
         """
         if fault.what == "cached_value":
             self._flip_stored_in = step
@@ -267,10 +268,10 @@ class PlannedFaults(Plug):
 
 
 def _place_of(fault: Fault) -> str:
-    """The phase in which it happens. What a step computes is changed before it does."""
+    """The phase in which a fault happens. Computations are changed before the step's schedule."""
     return Phase.LOAD if fault.kind == "flip" and fault.what in FLIPS_OF_A_STEP else PLACES.get(fault.kind, fault.phase)
 
 
 def _step(progress: Progress, phase: str) -> int:
-    """The step that a fault in `phase` belongs to: the one being computed, or the last committed where no step is computed."""
+    """The step of a fault in `phase`: the one being computed, or the last committed one if none is."""
     return progress.committed + (phase in IN_STEP)

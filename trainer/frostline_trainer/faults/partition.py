@@ -1,7 +1,8 @@
-"""A worker that is cut off from the control plane: while the file that FROSTLINE_CUT names says so, no control message passes.
+"""Simulates a network partition: while the file in FROSTLINE_CUT says so, no control message of a worker passes.
 
-The local cluster sets FROSTLINE_CUT for its pods and writes the file when a node is cut; a worker writes its own for a planned
-`cut`. Its content is the Unix time until which it holds. Peers still reach the worker: what is cut is the way to the services.
+The local cluster sets FROSTLINE_CUT for its pods and writes the file when a node is cut off; a worker writes its own for a
+planned `cut`. The file contains the Unix time until which the partition lasts. Peers still reach the worker; only its
+connections to the control plane are cut.
 """
 
 import logging
@@ -19,23 +20,23 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.02
 STREAM_SECONDS = 15.0
-"""A stream that was held up for longer is broken, as keepalive breaks one (frostline_rpc.channel)."""
+"""A stream that was held back for longer is broken, like by keepalive (frostline_rpc.channel)."""
 
 
 class CutOff(grpc.RpcError):
-    """What a call meets that cannot get through."""
+    """The error of a call during a partition."""
 
     def code(self) -> grpc.StatusCode:
-        """UNAVAILABLE, as for a controller that no connection reaches."""
+        """UNAVAILABLE, as for a controller that cannot be reached."""
         return grpc.StatusCode.UNAVAILABLE
 
     def details(self) -> str:
-        """The reason as gRPC's own errors give it."""
+        """The reason, in the form of gRPC's own errors."""
         return "cut off from the control plane by a planned fault"
 
 
 def is_cut_off(path: str | None = None) -> bool:
-    """Whether no control message passes now. path: another pod's FROSTLINE_CUT; "" for one that nothing cuts off."""
+    """Whether no control message passes now. path: another pod's FROSTLINE_CUT; "" for a pod without one."""
     path = os.environ.get("FROSTLINE_CUT", "") if path is None else path
     try:
         return bool(path) and time.time() < float(Path(path).read_text(encoding="utf-8"))
@@ -44,7 +45,7 @@ def is_cut_off(path: str | None = None) -> bool:
 
 
 def cut_off(seconds: float) -> None:
-    """Let no control message of this pod pass for so long."""
+    """Cut this pod off from the control plane for so long."""
     path = os.environ.get("FROSTLINE_CUT", "")
     if not path:
         log.warning("FROSTLINE_CUT is not set, so nothing is cut off for %g s", seconds)
@@ -54,7 +55,7 @@ def cut_off(seconds: float) -> None:
 
 
 def through_partition(channel: grpc.Channel) -> grpc.Channel:
-    """The channel as this pod may use it: itself where nothing can cut it off."""
+    """The channel with a simulated partition; the channel itself if FROSTLINE_CUT is not set."""
     return grpc.intercept_channel(channel, _Partition()) if os.environ.get("FROSTLINE_CUT") else channel
 
 
@@ -81,7 +82,7 @@ class _Partition(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterce
 
 
 def _until_cut_off(requests: Iterator[Any]) -> Iterator[Any]:
-    """A caller's messages. Raises CutOff, with which gRPC ends the call, at the first that cannot get through."""
+    """A caller's messages. Raises CutOff, with which gRPC ends the call, at the first message during a partition."""
     for request in requests:
         if is_cut_off():
             raise CutOff
@@ -89,7 +90,7 @@ def _until_cut_off(requests: Iterator[Any]) -> Iterator[Any]:
 
 
 class _HeldBack:
-    """A stream whose messages wait while the worker is cut off; everything else is the call's own."""
+    """A stream whose messages wait while the worker is cut off; all other attributes are the call's own."""
 
     def __init__(self, call: Any) -> None:
         self._call = call

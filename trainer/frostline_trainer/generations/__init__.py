@@ -1,1 +1,1 @@
-"""Generations: how a worker joins, forms groups, takes over state, trains, recovers from a failure, and ends."""
+"""Generations: a worker joins a run, forms process groups, receives state, trains, recovers from failures, and ends."""

@@ -1,6 +1,6 @@
-"""What a worker does between two steps: the acts for the values that the training loop returns (step/due.py).
+"""A worker's actions between two steps, one for each kind of value that the training loop returns (step/due.py).
 
-Which is due when, and in which order, is the loop's table `BETWEEN_STEPS`.
+Which action is due when, and in which order, is in the loop's table `BETWEEN_STEPS`.
 """
 
 import time
@@ -25,7 +25,7 @@ from frostline_trainer.step.run_state import RunState
 
 
 class BetweenSteps:
-    """All of them can be done again by the next generation: nothing is in the run state before it is done."""
+    """Carries out the actions between steps. The next generation can repeat each: only a finished one is in the run state."""
 
     def __init__(self, context: RunContext, state: RunState, calendar: DecisionCalendar, mailbox: Mailbox, client: ControlClient,
                  saving: Saving, entrance: Entrance, caching: CacheUse, preparation: Preparation) -> None:  # fmt: skip
@@ -34,7 +34,7 @@ class BetweenSteps:
         self._entrance, self._caching, self._preparation = entrance, caching, preparation
 
     def do(self, entered: Entered, due: Due) -> None:
-        """Raises RuntimeError where a member is lost in an act that all do together."""
+        """Carry out one action. Raises RuntimeError if a member is lost during a collective one."""
         match due:
             case VotePassed():
                 self._after_vote(entered, due)
@@ -55,7 +55,7 @@ class BetweenSteps:
             late = f"decision {passed.given_up} did not come within {self._context.job.decisions.wait_seconds} s"
             self._report("decision_void", late, 0.0, number=str(passed.given_up))
         if passed.first:
-            # What came before is safe with this generation's members, and ends here.
+            # This generation's members hold all state, so older generations can be closed.
             self._preparation.close_before(entered.plan.generation)
             self._preparation.forget_switch(entered.plan)
             release_unneeded(self._context, entered.plan, entered.generation.worker_id)
@@ -66,7 +66,7 @@ class BetweenSteps:
     def _save(self, entered: Entered, due: CheckpointDue) -> None:
         generation, state = entered.generation, self._state
         generation.phase(Phase.CHECKPOINT)
-        # A share that one member leaves out is missing in the checkpoint of all, so all leave it out, or none.
+        # A checkpoint lacks the share of a member that skips it, so either all members take it or none does.
         behind = [] if due.before_freeze else who_says(generation, self._saving.is_behind(entered))
         if not behind:
             state.agreed_step = compare_copies(generation, state.step, state.agreed_step)
@@ -78,13 +78,13 @@ class BetweenSteps:
             self._mailbox.tell(checkpoint=False)
 
     def _freeze(self, entered: Entered, decision: Decision) -> None:
-        """The freeze point moved: stage, schedule and optimizer are rebuilt; the reshape may follow."""
+        """Bring a freeze into force: rebuild stages, schedule and optimizer. A reshape may follow."""
         entered.generation.phase(Phase.FREEZE)
         self._entrance.extend_chain(decision.freeze_point)
         self._rebuild(entered, decision.freeze_point)
 
     def _roll_back(self, entered: Entered, decision: Decision) -> None:
-        """Weights, moments, cursor and freeze point go back together (docs/protocols.md 6.6)."""
+        """Restore weights, moments, data position and freeze point of an earlier step together (docs/protocols.md 6.6)."""
         started = time.perf_counter()
         entered.generation.phase(Phase.ROLLBACK)
         pieces = entered.plan.needs(entered.generation.worker_id)
@@ -107,6 +107,6 @@ class BetweenSteps:
         self._caching.connect(entered.generation, self._state)
 
     def _report(self, kind: str, reason: str, seconds: float, **detail: str) -> None:
-        """An event. Where every member sends it, it is not lost with one of them: the controller takes it once."""
+        """Send an event. If every member sends it, no failure of one member loses it; the controller records it once."""
         at = {"step": self._state.step, "lineage": self._state.lineage}
         self._client.add_event(control_pb2.RunEvent(kind=kind, reason=reason, seconds=seconds, detail=detail, **at))

@@ -1,4 +1,4 @@
-"""Entering a generation: state comes from where the plan says, then stages are built over the groups that were prepared."""
+"""Entering a generation: a worker gets its state as the plan says, then builds its stages over the prepared groups."""
 
 import logging
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Entered:
 
     @property
     def is_sender(self) -> bool:
-        """Whether this member sends the records and statistics, which all members know alike."""
+        """Whether this member sends the records and statistics to the controller; all members have the same ones."""
         return self.index == 0
 
 
@@ -49,9 +49,9 @@ class Entrance:
         self._is_initial = True
 
     def enter(self, plan: Plan, groups: Groups, recovery: Recovery, clock: PhaseClock, caching: CacheUse) -> Entered | None:
-        """Bring this worker's state to the plan's start, and build its generation. None for a leaver, which sends its state.
+        """Bring this worker's state to the plan's start, and build its generation. None for a leaver, which only sends state.
 
-        Raises RuntimeError where a participant is lost meanwhile; each piece has its correct state tag at any moment.
+        Raises RuntimeError if a participant is lost meanwhile. Each piece has its correct state tag at any moment.
         """
         self._drop_unnamed(plan)
         if plan.start in (CONTINUE, SURVIVORS):
@@ -112,7 +112,7 @@ class Entrance:
             state.take(RunState.model_validate_json(broadcast_bytes(moving, b"", root)), keep_unacknowledged=False)
 
     def _enter_lineage(self, plan: Plan) -> None:
-        """Enter the plan's lineage, where the plan begins a new one. State tags stay as they are."""
+        """Enter the plan's lineage, if the plan begins a new one. State tags do not change."""
         if plan.lineage > self._state.lineage:
             self._state.enter_lineage(plan.lineage)
 
@@ -133,7 +133,7 @@ class Entrance:
         return RunState(lineage=plan.lineage, freeze_point=plan.freeze_point)
 
     def _reset_weights(self) -> None:
-        """Give all weights their initial values, also those that never learn. Raises ValueError where these have changed."""
+        """Give all weights their initial values, also those that never learn. Raises ValueError if their source has changed."""
         drawn = build_cut_model(self._context.job, self._context.data.sizes)
         for unit, fresh in zip(self._context.cut.units, drawn.units, strict=True):
             reset_unit(unit, fresh)
@@ -145,8 +145,8 @@ class Entrance:
             )
 
     def _load(self, plan: Plan) -> RunState:
-        """Load the plan's checkpoint. Weights below adapters are in no checkpoint; they are initialized again, since they may be
-        what was wrong."""
+        """Load the plan's checkpoint. Weights below adapters are in no checkpoint; they are read from their source again, in case
+        they had wrong bits."""
         folder, context = self._root / plan.checkpoint_path, self._context
         if context.cut.adapted is not None and not self._is_initial:
             self._reset_weights()
@@ -155,6 +155,6 @@ class Entrance:
         restored = RunState.model_validate(manifest["state"])
         restored.enter_lineage(plan.lineage)
         if plan.decision_number > restored.decision_number:
-            # The plan names the decision in force at its first step: a rollback taken back to this very step, for one.
+            # The plan names the decision in force at its first step, for example a rollback to this very step.
             restored.adopt_by_plan(plan)
         return restored

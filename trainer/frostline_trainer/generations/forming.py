@@ -1,4 +1,4 @@
-"""Forms the groups of announced plans in the background while training goes on, and keeps account of all groups there are."""
+"""Forms the process groups of announced plans in background threads while training goes on, and owns all groups."""
 
 import logging
 import threading
@@ -12,7 +12,7 @@ from frostline_trainer.control.client import ControlClient
 from frostline_trainer.control.connection import Refused
 from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.generations.groups import Formation, Groups
-from frostline_trainer.generations.plan_table import FORMED, PlanState
+from frostline_trainer.generations.plan_states import FORMED, PlanState
 from frostline_trainer.generations.watchdog import Watchdog
 from frostline_trainer.process.device_facts import host_identity
 from frostline_trainer.process.identity import Identity
@@ -24,7 +24,7 @@ SWITCH_POLL_SECONDS = 0.02
 
 
 class NotFormed(RuntimeError):
-    """The groups of a plan that could not wait were not formed. until: the plan's generation."""
+    """The groups of a plan that does not continue a running generation were not formed. until: the plan's generation."""
 
     def __init__(self, until: GenerationId, reason: str) -> None:
         super().__init__(reason)
@@ -32,10 +32,14 @@ class NotFormed(RuntimeError):
 
 
 class Preparation:
-    """Every plan that names this worker is prepared at once, each in a thread of its own.
+    """Prepares every plan that names this worker, each in a thread of its own, as soon as it is announced.
 
-    What has become of a plan is said by the mailbox's table; here are its groups. step(): the worker's last committed step. The
-    training thread never waits in here for others. on_stand_by: called while the newest plan is one of others alone.
+    The state of a plan is in the mailbox's plan table; this class has its groups. The training thread never waits in it for other
+    members during a step.
+
+    Args:
+        step: Called for the worker's last committed step.
+        on_stand_by: Called while the newest plan does not name this worker.
     """
 
     def __init__(
@@ -59,10 +63,13 @@ class Preparation:
     # ---- which plan is next
 
     def next_plan(self) -> Plan | None:
-        """The plan to enter now; None where this worker is told to end. Raises Fenced where a report is due.
+        """The plan to enter now; None if the controller has told this worker to end.
 
-        A member comes here when a vote has switched. Anybody else is a joiner, a spare or a survivor, and waits for a plan that
-        is due. Raises NotFormed where the groups of a plan that cannot wait were not formed.
+        A member calls this when a vote has switched. Any other worker (a joiner, a spare or a survivor) waits here for a plan.
+
+        Raises:
+            Fenced: A recovery report is due.
+            NotFormed: The groups of a plan that does not continue a running generation were not formed.
         """
         is_member = self._plans.running is not None
         while is_member or not (self._mailbox.end or self._mailbox.lost):
@@ -82,7 +89,7 @@ class Preparation:
     # ---- the groups
 
     def groups_of(self, plan: Plan) -> Groups:
-        """Raises RuntimeError where they have been dropped meanwhile."""
+        """The groups of a prepared plan. Raises RuntimeError if they have been closed meanwhile."""
         with self._lock:
             groups = self._groups.get(plan.generation)
         if groups is None:
@@ -90,11 +97,11 @@ class Preparation:
         return groups
 
     def job_of(self, plan: Plan) -> Job:
-        """The job that the plan's members follow; known once the plan is prepared."""
+        """The job of the plan; known once the plan is prepared."""
         return self._jobs.get(plan.job_revision, self._context.job)
 
     def close(self, generation: GenerationId) -> None:
-        """The generation is over, or will never be: its sockets close."""
+        """Close the groups of a generation that is over or will never run."""
         with self._lock:
             formation, groups = self._formations.pop(generation, None), self._groups.pop(generation, None)
         self._watchdog.release(generation)
@@ -105,7 +112,7 @@ class Preparation:
             groups.close()
 
     def close_before(self, generation: GenerationId) -> None:
-        """Close what is older: `generation` runs, and has voted."""
+        """Close the groups of generations before `generation`, which has held its first vote."""
         for older in self._generations_until(generation):
             if older != generation:
                 self.close(older)
@@ -116,13 +123,19 @@ class Preparation:
             self.close(generation)
 
     def interrupt(self, until: GenerationId) -> None:
-        """Whatever blocks in a generation up to this one ends with an error, soon. Returns at once; callable from any thread."""
+        """Interrupt all groups of generations up to this one: calls that block in them end with an error, soon.
+
+        Returns at once; callable from any thread.
+        """
         generations = self._generations_until(until)
         if generations:
             self._watchdog.interrupt(*generations)
 
     def abandon_store(self, host: str, port: int) -> None:
-        """The store there is dead: plans whose participants were to meet in it are not prepared, now or later, and made anew."""
+        """Give up, now and later, all plans whose participants would meet in the dead store at this address.
+
+        The controller makes such plans anew, with the address of the store that replaces it.
+        """
         with self._lock:
             self._dead_stores.add((host, port))
             waiting = [
@@ -148,13 +161,13 @@ class Preparation:
     # ---- telling joiners of the switch
 
     def announce_switch(self, plan: Plan, step: int) -> None:
-        """A vote has switched to `plan`: joiners, who held no vote, find it in the plan's store."""
+        """Write into the plan's store that a vote has switched to it: joiners, who hold no vote, read it there."""
         store = self.groups_of(plan).store
         if store is not None:
             self._in_background(lambda: store.set(_switch_key(plan), str(step)))
 
     def forget_switch(self, plan: Plan) -> None:
-        """All have entered: nobody looks for it any more."""
+        """Delete the switch from the plan's store, after all participants have entered."""
         with self._lock:
             groups = self._groups.get(plan.generation)
         if groups is not None and groups.store is not None and groups.moving.index == 0 and plan.start == CONTINUE:
@@ -191,7 +204,7 @@ class Preparation:
     def _prepare(self, plan: Plan) -> None:
         started = time.perf_counter()
         timeout = timedelta(seconds=self._context.job.controller.reshape_deadline_seconds)
-        machine = host_identity() if self._context.exact else ""  # sums in the library's order have one level
+        machine = host_identity() if self._context.exact else ""  # two-level sums are for exact numerics only
         identity, traffic = self._identity, self._context.traffic
         formation = Formation(plan, identity.worker_id, plan.backend, timeout, identity.host, machine, traffic)
         with self._lock:
@@ -226,7 +239,7 @@ class Preparation:
             self._await_switch(plan, groups.store)
 
     def _fetch_job(self, plan: Plan) -> None:
-        """Raises RuntimeError where the controller follows another one by now: then another plan is on its way."""
+        """Fetch the plan's job. Raises RuntimeError if the controller has a newer job by now: then another plan follows."""
         if not plan.job_revision or plan.job_revision in self._jobs:
             return
         job = parse_job(read_yaml(self._client.describe_job()), "the controller's job")
@@ -235,13 +248,13 @@ class Preparation:
         self._jobs[plan.job_revision] = job
 
     def _report_not_formed(self, plan: Plan, reason: str) -> None:
-        """The groups were not formed; the controller hears of it from `_watch_plans`."""
+        """Note in the plan table that the groups were not formed; `_watch_plans` reports it to the controller."""
         self.close(plan.generation)
         if self._plans.not_formed(plan.generation, reason):
             log.warning("plan %s not prepared: %s", plan.generation, reason)
 
     def _await_switch(self, plan: Plan, store: object) -> None:
-        """A joiner learns from the plan's store that the base's members have switched."""
+        """Poll the plan's store, as a joiner, until the members of the base generation have switched."""
         try:
             while plan.generation in self._groups and not store.check([_switch_key(plan)]):  # type: ignore[attr-defined]
                 time.sleep(SWITCH_POLL_SECONDS)

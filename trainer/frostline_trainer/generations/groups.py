@@ -1,13 +1,13 @@
-"""The process groups of one generation: those in which all take part, and one along each axis of its mesh.
+"""The process groups of one generation: two groups of all participants, and one group along each axis of the mesh.
 
-Whoever computes asks for a group by axis, `groups.along("dp")`: its members are this rank's line along that axis
+Code that computes asks for a group by axis, `groups.along("dp")`: its members are this rank's line along that axis
 (`frostline_contract.mesh`), in the order of their coordinate on it. Messages along the pipeline go over a transport
 (`transport.transport`). Two groups lie along no axis:
 
 world   All members, by global rank: votes, evaluation, comparison of copies, gradients for buddies. Always gloo, in host memory:
-        it must be interruptible at any time, and what it carries is small or lies in host memory already.
-moving  The world, followed by those leavers that still give state away: units move in it at a switch. A generation without
-        leavers has one group for both.
+        it must be interruptible at any time, and its data is small or in host memory already.
+moving  The world, followed by the leavers, which still send their state: pieces move in this group at a switch. A generation
+        without leavers has one group for both.
 """
 
 import threading
@@ -29,12 +29,12 @@ from frostline_trainer.transport.traffic import Tally, Traffic
 from frostline_trainer.transport.transport import GlooTransport, Transport
 
 ATTEMPT = timedelta(seconds=2)
-"""One attempt to reach the store of another worker, which may be gone."""
+"""Timeout of one attempt to reach the store of another worker, which may be gone."""
 RETRY_SECONDS = 0.05
 CONNECTING = timedelta(seconds=30)
-"""For connections between participants that have all arrived: who dies in this moment is waited for no longer."""
+"""Timeout for connections between participants that have all arrived, so that a participant that dies now ends the forming."""
 COLLECTIVES = timedelta(days=1)
-"""Nothing fails because a healthy member is slow: who hangs is the controller's verdict, and then the groups are interrupted."""
+"""Timeout of collectives. A slow member must not fail a step: the controller decides who hangs, and interrupts the groups."""
 
 
 class Interrupted(RuntimeError):
@@ -49,13 +49,14 @@ class Groups:
         store: the generation's store, None for a lone worker.
         moving: members and leavers, see above.
         world: the members; None for a leaver.
-        lines: by axis the group of this member's line along it; empty for a leaver. With NCCL none along the pipeline. Where
-            replicas share machines "dp_near" and "dp_far" stand for "dp", see `replicas`.
+        lines: by axis the group of this member's line along it; empty for a leaver. With NCCL there is none along the pipeline.
+            If replicas share machines, "dp_near" and "dp_far" replace "dp", see `replicas`.
         transport: carries the messages along the pipeline; None for a leaver.
-        interrupted: set before any of them is.
-        unconnected: what `connect` still has to connect.
-        communicators, communicator_bytes: NCCL's, and what the device had less when they were connected; what the generation
-            before allocated meanwhile counts too.
+        interrupted: set before any group is interrupted.
+        unconnected: NCCL communicators that `connect` has to connect.
+        communicators: the number of NCCL communicators.
+        communicator_bytes: device memory that was taken while they were connected, including what the previous generation
+            allocated meanwhile.
     """
 
     store: Any
@@ -75,7 +76,7 @@ class Groups:
         one when it is formed.
 
         Args:
-            continued: of the generation that this one continues: its communicators are given back first, on an idle device.
+            continued: groups of the generation that this one continues: their communicators are freed first, on an idle device.
 
         Raises:
             RuntimeError: a member did not come within CONNECTING, the library refuses, or the groups are interrupted.
@@ -89,7 +90,7 @@ class Groups:
             self.communicators, self.communicator_bytes = len(connections), max(0, free - free_bytes(nccl.OWN_DEVICE))
 
     def leave_device(self) -> None:
-        """Give NCCL's communicators back: their last step is over on this member's device. gloo's groups stay."""
+        """Free NCCL's communicators, after their last step has ended on this member's device. gloo's groups stay."""
         for group in self.all():
             if isinstance(group, nccl.NcclTransport) or (isinstance(group, Group) and group.backend == NCCL):
                 group.close()
@@ -99,7 +100,7 @@ class Groups:
             raise Interrupted("the groups were interrupted while they were being connected")
 
     def along(self, axis: str) -> Group:
-        """The group of this member's line along an axis of the mesh: the members that differ from it there alone.
+        """The group of this member's line along an axis of the mesh: the members that differ from it on this axis only.
 
         Raises:
             KeyError: for an axis that the mesh does not name, and for a leaver.
@@ -112,27 +113,27 @@ class Groups:
 
     @property
     def replicas(self) -> Group | Levels:
-        """This member's line along dp, over which its gradients are summed: one group, or one a level."""
+        """This member's line along dp, over which its gradients are reduced: one group, or one for each level."""
         return self.lines["dp"] if "dp" in self.lines else Levels(self.lines["dp_near"], self.lines["dp_far"])
 
     @property
     def tensor(self) -> Group | None:
-        """Those that share this member's stages with it, tile by tile; None where it computes them alone."""
+        """The tensor-parallel group, which shares this member's stages tile by tile; None if the member computes them alone."""
         return self.lines.get("tp_columns")
 
     def all(self) -> list[Group | Transport]:
-        """Each group once, and the transport."""
+        """All groups, each once, and the transport."""
         groups = [one for one in (self.transport, *self.lines.values(), self.world, self.moving) if one is not None]
         return list({id(group): group for group in groups}.values())
 
     def interrupt(self) -> None:
-        """Whatever blocks in one of them ends with RuntimeError. Callable from any thread."""
+        """Interrupt all groups: calls that block in them end with RuntimeError. Callable from any thread."""
         self.interrupted.set()
         for group in self.all():
             group.interrupt()
 
     def check(self) -> None:
-        """Raises RuntimeError where they were interrupted, or a communicator has failed: what it was to fill holds anything."""
+        """Raise RuntimeError if the groups were interrupted or a communicator has failed: its output is undefined then."""
         if self.interrupted.is_set():
             raise Interrupted("the groups were interrupted while the device was computing")
         for group in self.all():
@@ -140,12 +141,12 @@ class Groups:
 
     @property
     def wait_on_device(self) -> bool:
-        """Whether the device itself waits for other members in them."""
+        """Whether the device itself, not the host, waits for other members (with NCCL)."""
         along_pipeline = isinstance(self.transport, nccl.NcclTransport) and self.transport.size > 1
         return along_pipeline or any(group.backend == NCCL and group.size > 1 for group in self.lines.values())
 
     def close(self) -> None:
-        """Close the sockets and communicators of every group, and let the store go. Nobody may block in one of them."""
+        """Close the sockets and communicators of every group, and release the store. No thread may block in a group."""
         for group in self.all():
             group.close()
         self.store = None
@@ -155,8 +156,8 @@ class Formation:
     """Meets a plan's other participants and makes the groups; it can be interrupted at any time, also afterwards.
 
     backend: of the groups along axes; world and moving are always gloo. timeout: for all to arrive. host: the address at
-    which others reach this worker. machine: what its machine calls itself, where sums may go over machines; "": they do not.
-    traffic: counts what the groups carry.
+    which others reach this worker. machine: its machine's id, if sums may have two levels; "": they have one.
+    traffic: counts the groups' bytes.
     """
 
     def __init__(self, plan: Plan, worker_id: str, backend: str = "gloo", timeout: timedelta = DEFAULT_TIMEOUT,
@@ -170,12 +171,12 @@ class Formation:
         self._own_store: Any = None
 
     def form(self) -> Groups:
-        """Raises RuntimeError where the participants do not all come within `timeout`, or where it is interrupted."""
+        """Make the groups. Raises RuntimeError if not all participants come within `timeout`, or if it is interrupted."""
         try:
             store = self._rendezvous() if len(self.plan.participants) > 1 else None
             groups = self._make_groups(store)
             if store is not None:
-                # Who has come here has all its groups: from now on nobody reads what they were made by.
+                # Behind this barrier all participants have their groups, and nobody reads the keys in the store any more.
                 groups.moving.barrier()
                 self._delete_keys(store)
             self._check()
@@ -185,13 +186,13 @@ class Formation:
             raise
 
     def interrupt(self) -> None:
-        """Forming ends soon, with RuntimeError; what blocks in a group that is formed ends at once. Callable from any thread."""
+        """End the forming soon, with RuntimeError, and interrupt the groups that are formed. Callable from any thread."""
         self._interrupted.set()
         for group in list(self._formed):
             group.interrupt()
 
     def release(self) -> None:
-        """The groups are closed by their owner: refer to them no more."""
+        """Drop the references to the groups, which their owner closes."""
         self._formed.clear()
 
     def _check(self) -> None:
@@ -211,7 +212,7 @@ class Formation:
         while store is None:
             self._check()
             try:
-                # A store that is not there blocks its client for seconds, and one that is silent for ever.
+                # The client blocks for seconds if there is no store, and for ever if the store is silent.
                 if not store_answers(plan.store_host, plan.store_port, ATTEMPT.total_seconds()):
                     raise ConnectionError("it does not answer")
                 store = connect_store(plan.store_host, plan.store_port, ATTEMPT)
@@ -242,9 +243,9 @@ class Formation:
         return Groups(store, moving, world, lines, GlooTransport(lines["pp"]), self._interrupted)
 
     def _lines(self, store: Any, world: Group, axes: list[str]) -> dict[str, Group]:
-        """The groups of this member's lines; of replicas that share machines two, see `Groups.lines`. All members call it."""
+        """The groups of this member's lines; two along dp if replicas share machines, see `Groups.lines`. Collective."""
         placement, mesh = self.plan.placement, self.plan.placement.shape.mesh
-        levels = self._machine and placement.dp_degree > 2 and not placement.is_sharded  # shares are exchanged in one level
+        levels = self._machine and placement.dp_degree > 2 and not placement.is_sharded  # sharded state is exchanged in one level
         machines = machines_of(world, self._machine) if levels else []
         line = mesh.line(self._index, "dp")
         each = replicas_a_machine([machines[member] for member in line], placement.leaf_bounds) if machines else 0
@@ -265,9 +266,9 @@ class Formation:
         return self._group(store, f"{axis}{line[0]}", mesh.coordinate_on(axis, self._index), len(line), self._backend, way)
 
     def _make_nccl(self, store: Any, moving: Group, world: Group) -> Groups:
-        """The groups with NCCL's lines and transport; NCCL's keys are in a store of this generation's own.
+        """The groups with NCCL lines and an NCCL transport. NCCL's keys are in a store of this generation's own.
 
-        They are connected here unless they continue a generation, which may be in a step on the same device now.
+        The communicators are connected here unless the plan continues a generation, which may now run a step on the same device.
         """
         shape, mesh = self.plan.placement.shape, self.plan.placement.shape.mesh
         self._own_store = self._nccl_store(store)
@@ -287,7 +288,7 @@ class Formation:
         return groups
 
     def _nccl_store(self, store: Any) -> Any:
-        """A store that lives as long as the generation: global rank 0 serves it."""
+        """A store with the generation's lifetime, served by global rank 0."""
         key = f"{self._name}/nccl"
         if self._index == 0:
             own, port = open_store(self._host)
@@ -303,7 +304,7 @@ class Formation:
         return group
 
     def _delete_keys(self, store: Any) -> None:
-        """A store outlives its generations: what this participant has put there for the groups is taken away again."""
+        """Delete the keys that this participant has written for the groups, since the store outlives its generations."""
         for group in self._formed:
             for key in group.keys if isinstance(group, Group) else ():
                 store.delete_key(key)

@@ -1,4 +1,4 @@
-"""What a worker says of itself: its registration, and the heartbeat that follows it."""
+"""Makes the messages in which a worker describes itself: registration and heartbeats."""
 
 import os
 import resource
@@ -24,9 +24,10 @@ from frostline_trainer.step.phases import PhaseClock
 def make_registration(
     identity: Identity, context: RunContext, store_port: int, steps_per_epoch: int, profiles: Sequence[WorkerProfile] = ()
 ) -> control_pb2.RegisterRequest:
-    """Hashes the units on the way; no step has changed them yet.
+    """The worker's registration, with a digest of its initial weights, which no step has changed yet.
 
-    profiles: the run's, by kind of device. A worker whose kind is not among them measures its units, which takes a moment.
+    profiles: the run's, one for each kind of device. If this worker's kind is not among them, its units are measured now, which
+    takes a moment.
     """
     refusal = cache_refusal(context.job)
     context.weights_digest = weights_digest(context)
@@ -60,7 +61,7 @@ def make_registration(
 def heartbeat(worker_id: str, step: int, clock: PhaseClock, generation: GenerationId | None, links: Links,
               cache: CacheProfile | None, uncovered_pieces: Sequence[int] = (), memory: MemoryUse | None = None,
               ) -> control_pb2.HeartbeatRequest:  # fmt: skip
-    """Liveness and progress now; newest wins. uncovered_pieces: those that its last vote showed without a keeper."""
+    """A heartbeat with the worker's current progress; only the newest counts. uncovered_pieces: as of its last vote."""
     now = clock.now()
     request = control_pb2.HeartbeatRequest(
         worker_id=worker_id,
@@ -93,7 +94,7 @@ def heartbeat(worker_id: str, step: int, clock: PhaseClock, generation: Generati
 
 
 def memory_use(context: RunContext, groups: Groups, counted: int) -> MemoryUse:
-    """What this worker's device holds in the generation of `groups`. counted: bytes of tensors, where a step's were counted."""
+    """Memory use of this worker's device in the generation of `groups`. counted: bytes of a step's tensors; 0: not counted."""
     peak, size = peak_of(context.device)
     return MemoryUse(
         peak_bytes=peak,

@@ -1,4 +1,4 @@
-"""State moves peer to peer at a plan's start: from each piece's source to every member that needs and lacks it."""
+"""State transfer at a plan's start, peer to peer: from each piece's source to every member that needs and lacks the piece."""
 
 from frostline_contract.plan import Plan, StateTag
 from frostline_trainer.step.context import RunContext
@@ -8,10 +8,12 @@ from frostline_trainer.transport.collectives import Group, receive_bytes, send_b
 
 
 def move_pieces(context: RunContext, plan: Plan, worker_id: str, moving: Group, tag: StateTag) -> int:
-    """Send and receive what the plan asks of this worker. Returns the bytes received.
+    """Send and receive this worker's pieces as the plan says. Returns the bytes received.
 
-    tag: the state that the plan starts from; a source must have it. A piece that arrives is torn until it is whole, and at `tag`
-    then. Nothing is given up here (`release_unneeded`). Raises RuntimeError where a participant is lost on the way.
+    A received piece is torn until it is complete, and at `tag` then. Pieces that were sent are kept (until `release_unneeded`).
+    Raises RuntimeError if a participant is lost meanwhile.
+
+    tag: the state at which the plan starts; each source must have it.
     """
     table, places = plan.pieces, plan.places
     sent = []
@@ -45,9 +47,9 @@ def receivers_of(plan: Plan, piece: int) -> list[str]:
 
 
 def release_unneeded(context: RunContext, plan: Plan, worker_id: str) -> None:
-    """Forget what the plan does not need here: it is safe with others now, and nobody may ask for it here.
+    """Release the pieces that the plan does not need on this worker, because other members hold them now.
 
-    Units of which nothing is needed give back all memory: of a model that is cut over many workers none holds the whole.
+    A unit without any needed piece frees all its memory, so that no worker holds the whole of a model that is cut over many.
     """
     needed = set(plan.needs(worker_id))
     context.holdings.drop(piece for piece in range(plan.pieces.count) if piece not in needed)

@@ -1,7 +1,7 @@
-"""A worker's own store: where the participants of a generation meet whose global rank 0 this worker is.
+"""A worker's own TCPStore: the rendezvous of each generation whose global rank 0 this worker is.
 
-A store that has died is noticed by nobody who trains: groups that are formed need it no more. The next plan would name it all
-the same, and nobody would meet. So it is asked now and then, and where it does not answer another one is opened.
+Training does not notice a dead store, since formed groups do not need it. But the next plan would name it, and its participants
+could not meet. So the worker polls its store, and opens another one if the store does not answer.
 """
 
 import logging
@@ -13,11 +13,11 @@ from frostline_trainer.transport.collectives import open_store, store_answers
 log = logging.getLogger(__name__)
 ASK_EVERY_SECONDS = 5.0
 TRIES = 2
-"""Questions in a row without an answer after which a store counts as dead: one may fail on a machine that stood still."""
+"""Polls in a row without an answer after which a store counts as dead; one may fail because the machine stood still."""
 
 
 class OwnStore:
-    """The store and its port. `keep` watches it, `stop` ends that; one that was replaced is kept for whoever still uses it."""
+    """The store and its port. A store that was replaced is kept open for participants that still use it."""
 
     def __init__(self, host: str, ask_every_seconds: float = ASK_EVERY_SECONDS) -> None:
         self._host, self._ask_every_seconds = host, ask_every_seconds
@@ -27,14 +27,14 @@ class OwnStore:
         self._stopping = threading.Event()
 
     def watch(self, tell: Callable[[int, int], bool]) -> None:
-        """Watch it from a thread. tell(old port, new port): another store was opened; repeated until it returns True."""
+        """Poll the store from a thread. tell: called with (old port, new port) of a replaced store until it returns True."""
         if not self._pings:
             log.warning("the store of this torch does not answer a ping: it is not watched")
             return
         threading.Thread(target=self._watch, args=(tell,), name="own-store", daemon=True).start()
 
     def stop(self) -> None:
-        """End the watching thread; the store itself stays open as long as this process."""
+        """End the polling thread; the store itself stays open as long as this process."""
         self._stopping.set()
 
     def _watch(self, tell: Callable[[int, int], bool]) -> None:
@@ -49,7 +49,7 @@ class OwnStore:
         return any(store_answers(self._host, self.port) for _ in range(TRIES))
 
     def _replace(self) -> list[tuple[int, int]]:
-        """(old port, new port) in a list that is empty where no other store can be opened now."""
+        """Open another store. Returns [(old port, new port)], or [] if none can be opened now."""
         dead = self.port
         try:
             store, self.port = open_store(self._host)

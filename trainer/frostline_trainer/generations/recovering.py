@@ -27,7 +27,7 @@ class Recovery:
     Only the training thread uses it.
 
     Attributes:
-        ran: the generation of which this worker was last a member. Prepared gradients belong to its votes.
+        ran: the generation of which this worker was last a member, and to which prepared gradients belong.
         seen: the votes of the newest steps; the training loop adds them.
     """
 
@@ -57,13 +57,13 @@ class Recovery:
 
     @property
     def seen_step(self) -> int:
-        """The step of the newest vote that was seen; -1 for none."""
+        """The step of the newest vote that this worker has seen; -1 for none."""
         return self.seen[-1].step if self.seen else -1
 
     # ---- when it has failed
 
     def take_over(self, loop: TrainingLoop) -> None:
-        """Keep the step that the failed loop could still commit, and nothing that refers to the loop's groups."""
+        """Take the prepared step of the failed loop, for a late commit, and nothing that refers to the loop's groups."""
         self.drop_prepared()
         loop.generation.abandon(keep_prepared=loop.prepared is not None)
         if loop.prepared is not None:
@@ -76,7 +76,7 @@ class Recovery:
         self._failed = None
 
     def report(self, failure: RuntimeError, heard: GenerationId) -> None:
-        """Send the report, in the background. heard: this worker promises to enter no generation up to it."""
+        """Send the report, in the background. heard: the generation up to which this worker promises to enter none."""
         request = control_pb2.ReportRecoveryRequest(
             worker_id=self._worker_id,
             incarnation=self._client.response.incarnation if self._client.response is not None else 0,
@@ -153,12 +153,12 @@ class Recovery:
 
 
 def text_of(failure: BaseException) -> str:
-    """A failure's text with its traceback, from the end."""
+    """A failure's text and the end of its traceback."""
     return "".join(traceback.format_exception(failure))[-ERROR_CHARACTERS:]
 
 
 def release_frames(failure: BaseException | None) -> None:
-    """Clear an exception's frames. They refer to works and tensors of a dead generation, whose sockets would stay open."""
+    """Clear an exception's frames, since they keep references to a failed generation's tensors, and so its sockets open."""
     while failure is not None:
         traceback.clear_frames(failure.__traceback__)
         before = failure.__cause__ or failure.__context__

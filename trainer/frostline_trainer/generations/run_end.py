@@ -1,6 +1,6 @@
-"""The end of a run: all members score, digest and save together; the outcome is told; everybody waits until it is stored.
+"""The end of a run: all members evaluate, hash and save together, then wait until the controller has stored the outcome.
 
-All of it can be done again, by whoever is left after a failure: nothing of it changes the run state or the units.
+After a failure the remaining members can repeat all of it, since it changes neither the run state nor the units.
 """
 
 import logging
@@ -35,8 +35,8 @@ STATUS = {Ended.FINISHED: RunStatus.COMPLETED, Ended.DRAINED: RunStatus.SUSPENDE
 class Conclusion:
     """The end of a run in a worker: final evaluation, last checkpoint, final model.
 
-    run_dir: where the final model goes. clock: is told of each phase, and of each part of a long one that is done: a split of
-    any size is scored, and a model of any size written, however slow the disk."""
+    run_dir: folder of the final model. clock: the phase clock; it is notified of each part that is done, so that neither a large
+    split nor a slow disk looks like a hang."""
 
     def __init__(self, context: RunContext, state: RunState, saving: Saving, client: ControlClient, mailbox: Mailbox,
                  run_dir: Path, clock: PhaseClock) -> None:  # fmt: skip
@@ -45,8 +45,8 @@ class Conclusion:
         self._clock = clock
 
     def conclude(self, entered: Entered, ended: LoopEnd) -> None:
-        """Returns when the controller has said that the result is stored. Raises RuntimeError where a member is lost before, or
-        copies of a unit are not equal."""
+        """Conclude the run; returns when the controller has stored the result. Raises RuntimeError if a member is lost before
+        that, or if copies of a unit differ."""
         self._clock.enter(Phase.FINISH)
         generation = entered.generation
         self._state.agreed_step = compare_copies(generation, self._state.step, self._state.agreed_step)
@@ -68,22 +68,22 @@ class Conclusion:
     def _outcome(
         self, ended: LoopEnd, folder: Path, unwritten: str, digest: str, metrics: dict[str, float]
     ) -> control_pb2.RunOutcome:
-        """What came of the run. unwritten: what kept its last files from being written."""
+        """The run's outcome. unwritten: why its last files could not be written; empty if they were."""
         published = is_complete(folder)
         status, message = STATUS[ended.how], ended.message
         if status != RunStatus.FAILED and unwritten:
-            # Without its weights a run is not completed, and cannot be gone on with from where it drained.
+            # A run without its last weights is neither completed nor can it be resumed from where it drained.
             status, message = RunStatus.FAILED, unwritten_text(self._state.step, folder, unwritten)
         place = str(folder.relative_to(self._saving.root)) if published else ""
         return make_outcome(status, self._context, self._state, digest, metrics, place, message)
 
     def _send_outcome(self, outcome: control_pb2.RunOutcome) -> None:
-        """In the background: whoever hands in the outcome must still hear that its generation is over."""
+        """Send the outcome in the background, since the sender must still be able to receive a fence."""
         threading.Thread(target=self._client.outcome, args=(outcome,), name="outcome", daemon=True).start()
 
 
 def final_score(generation: Generation) -> dict[str, float]:
-    """The test split's metrics, measured without a lossy codec; nothing that steers the run reads them."""
+    """The test split's metrics, measured without a lossy codec; they steer nothing in the run."""
     if not generation.context.job.evaluation.test_at_end:
         return {}
     generation.freeze_to(generation.freeze_point)
@@ -92,7 +92,7 @@ def final_score(generation: Generation) -> dict[str, float]:
 
 
 def unwritten_text(step: int, folder: Path, why: str) -> str:
-    """For the user: what is missing and what to do. why: the system's words, empty where another member's share is missing."""
+    """A message for the user: what is missing and what to do. why: the system's error; empty if another member has failed."""
     return (
         f"trained to step {step}, but its weights could not be written to {folder} ({why or 'a share of it is missing'}); "
         "free some space and resume from the last complete checkpoint"
@@ -101,7 +101,7 @@ def unwritten_text(step: int, folder: Path, why: str) -> str:
 
 def make_outcome(status: RunStatus, context: RunContext, state: RunState, digest: str, metrics: dict[str, float], checkpoint: str,
                  message: str = "") -> control_pb2.RunOutcome:  # fmt: skip
-    """What the controller writes into result.json."""
+    """The outcome that the controller writes into result.json."""
     job = context.job
     settings = {
         "torch": torch.__version__,

@@ -1,8 +1,8 @@
-"""Interrupts process groups from a thread of its own: aborting NCCL may block, and neither the heartbeat nor the control
-stream may wait for it (docs/design.md 12.2: a dead NCCL peer hangs, so somebody beside the blocked training thread has to act).
+"""The watchdog: interrupts process groups from a thread of its own.
 
-Who decides that a peer is dead is the controller: it sees heartbeats, and answers with a fence. This thread carries it out:
-every group that it guards is interrupted, so that whatever the training thread is blocked in ends with an error.
+With a dead NCCL peer the training thread hangs (docs/design.md 12.2), so another thread has to act. It is not the heartbeat or
+the control stream's thread, since aborting NCCL may block. The controller decides from heartbeats that a peer is dead, and sends
+a fence; the watchdog then interrupts every group that it guards, so that the training thread's blocked call ends with an error.
 """
 
 import logging
@@ -16,7 +16,7 @@ class Interruptible(Protocol):
     """A process group, or anything that blocks on peers. Interrupting twice is harmless; it may block for a while."""
 
     def interrupt(self) -> None:
-        """End whatever blocks in it, soon, with RuntimeError; callable from any thread."""
+        """Let calls that block in it end with RuntimeError, soon; callable from any thread."""
 
 
 class Watchdog:
@@ -32,24 +32,24 @@ class Watchdog:
         self._thread.start()
 
     def guard(self, key: object, groups: tuple[Interruptible, ...]) -> None:
-        """Interrupt these with `key` from now on; replaces what the key named before."""
+        """Register groups under `key`, in place of those registered before."""
         with self._lock:
             self._guarded[key] = groups
 
     def release(self, key: object) -> None:
-        """The groups are closed: refer to them no more (gloo closes sockets with the last reference)."""
+        """Drop the references to closed groups (gloo closes sockets with the last reference)."""
         with self._lock:
             self._guarded.pop(key, None)
 
     def interrupt(self, *keys: object) -> None:
-        """Interrupt what these keys name (nothing named: everything), soon, from the watchdog's thread. Returns at once."""
+        """Interrupt the groups under these keys (without keys: all), soon, from the watchdog's thread. Returns at once."""
         with self._lock:
             chosen = keys or tuple(self._guarded)
             self._due += [self._guarded[key] for key in chosen if key in self._guarded]
         self._wake.set()
 
     def stop(self) -> None:
-        """End the thread, waited for 5 seconds at most: an abort that blocks must not keep the worker from ending."""
+        """End the thread; waits 5 seconds at most, so that a blocked abort does not keep the worker from ending."""
         self._stopping = True
         self._wake.set()
         self._thread.join(5.0)
@@ -68,5 +68,5 @@ class Watchdog:
     def _interrupt(self, group: Interruptible) -> None:
         try:
             group.interrupt()
-        except (RuntimeError, OSError) as error:  # its peers are gone already: the next group must still be interrupted
+        except (RuntimeError, OSError) as error:  # its peers may be gone already; the other groups must still be interrupted
             log.warning("a group was not interrupted cleanly: %s", error)

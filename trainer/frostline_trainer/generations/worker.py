@@ -208,9 +208,9 @@ class Worker:
         return told
 
     def _later_epoch(self, run_epoch: int) -> None:
-        """Stop, as after a fence, since the checkpoint writer has found a later run epoch on disk (docs/protocols.md 5.5).
+        """Stop as after a fence, because the checkpoint writer has found a later run epoch on disk (docs/protocols.md 5.5).
 
-        Only a member of a generation of an older epoch stops. A worker that is in the new epoch, or waits for a plan, goes on.
+        Only a member of a generation of an older epoch stops; a worker that is in the new epoch or waits for a plan goes on.
         """
         plan = self.mailbox.plans.running
         if plan is not None and plan.run_epoch < run_epoch:
@@ -224,7 +224,7 @@ class Worker:
         end_if_sick(failure)
         heard = self.mailbox.plans.promise(failure.until if isinstance(failure, (Fenced, NotFormed)) else None)
         self.preparation.drop(heard)
-        end_if_silent(self.context)  # until its device has answered, this worker is still in a step: no plan may count on it
+        end_if_silent(self.context)  # a worker whose device does not answer is still in a step and must not report
         try:
             self.clock.enter(Phase.RECOVERY)
         except RuntimeError as another:
@@ -233,7 +233,7 @@ class Worker:
         if self.loop is not None:
             self.recovery.take_over(self.loop)
         self.entered = self.loop = None
-        self.caching.take_counts()  # of a step that has no record
+        self.caching.take_counts()  # drops the counts of a step that has no record
         self.saving.abandon(self.recovery.seen_step)
         self.recovery.report(failure, heard)
         release_frames(failure)
@@ -241,18 +241,18 @@ class Worker:
     # ---- the end
 
     def _end_unfinished(self) -> int:
-        """End before the run's end: the controller has said so, or has refused this worker."""
+        """End before the run's end, because the controller has told this worker to, or has refused it."""
         if self.mailbox.lost:
             log.error("refused: %s", self.mailbox.lost)
             return REFUSED
         log.info("ended: %s", self.mailbox.end)
-        # Checkpoints whose step is committed for certain are published; all others are left to the remaining members.
+        # Checkpoints of steps that are certainly committed are published; the remaining members handle the others.
         self.saving.abandon(self.recovery.seen_step)
         self.saving.finish()
         return DONE
 
     def leave(self, reason: str) -> None:
-        """SIGTERM: ask the controller for a plan without this worker; the run goes on (docs/protocols.md 10.2)."""
+        """Answer SIGTERM: ask the controller for a plan without this worker, with which the run continues (protocols.md 10.2)."""
         if self.client is None or self.client.response is None:
             # Not registered yet, so no plan names it.
             os._exit(DONE)

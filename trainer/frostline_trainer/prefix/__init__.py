@@ -1,1 +1,1 @@
-"""The frozen prefix: boundary activations read from the cache or computed, and whether their bits depend on where."""
+"""The frozen prefix: boundary activations are read from the cache or computed; checks that both give the same bits."""

@@ -1,4 +1,4 @@
-"""When and under which identity a worker uses the activation cache."""
+"""A worker's use of the activation cache: when it reads the frozen prefix through it, and by which identity of the values."""
 
 import logging
 import threading
@@ -27,14 +27,14 @@ from frostline_trainer.step.side_copies import streams_of
 
 log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 1.0
-"""How long a generation's entry waits for the digest of its frozen prefix, some gigabytes of weights, and for a new cache to know
-its shards: what others have filled is then read from the first step on."""
+"""How long entering a generation waits for the digest of its frozen prefix (some gigabytes of weights) and for the shard map of a
+new cache, so that values of others are read from the first step on."""
 
 
 @dataclass
 class _Asked:
-    """What a generation asks of the cache. identities: of its boundary, and of the one before where there is one. known: they
-    were found.
+    """The identities of cached values that a generation needs. identities: functions that compute them, for its boundary and for
+    the previous boundary, if there is one. known: whether they have been computed.
     """
 
     cache: BoundaryCache
@@ -44,9 +44,9 @@ class _Asked:
 
 
 class CacheUse:
-    """Connects the worker's generations to its BoundaryCache; the cache is made when it is first needed.
+    """Connects the worker's generations to its BoundaryCache, which is created when it is first needed.
 
-    A run that shares a cache with others has been given the token that opens it; the worker's own opens the run's own cache.
+    A shared cache is opened with the token that the run was given for it, the run's own cache with the worker's token.
     """
 
     def __init__(self, context: RunContext, cache_address: str, token: str, worker_id: str, run_dir: Path) -> None:
@@ -71,10 +71,10 @@ class CacheUse:
         return cache_refusal(self._context.job) or unsigned_refusal(self._context.job.cache, self._run_dir)
 
     def connect(self, generation: Generation, state: RunState) -> None:
-        """Let `generation` read its frozen prefix through the cache, where its placement says so and stage 0 holds the prefix.
+        """Let `generation` read its frozen prefix through the cache, if its placement says so and stage 0 holds the prefix.
 
-        The values' identity has the digest of the prefix's weights in it. Where that takes longer than PATIENCE_SECONDS, a thread
-        goes on with it, and until it is known every read misses: the prefix is computed, to the same bits.
+        The values' identity includes a digest of the prefix's weights. If computing it takes longer than PATIENCE_SECONDS, a
+        thread goes on with it; until then every read misses, and the prefix is computed, with the same bits.
         """
         with self._lock:
             self._asked = None
@@ -125,11 +125,11 @@ class CacheUse:
                 asked.cache.suspend()
 
     def _find(self, asked: "_Asked") -> None:
-        """In a thread of its own, on a stream of its own."""
+        """Compute the identities, in a thread and on a device stream of their own."""
         try:
             with streams_of(self._context.device).beside():
                 found = [identity() for identity in asked.identities]
-        except RuntimeError as error:  # the training thread will have the device's error too
+        except RuntimeError as error:  # the training thread will get the device's error too
             log.warning("the frozen prefix has no digest, and is not cached: %s", error)
             return
         with self._lock:
@@ -148,9 +148,9 @@ class CacheUse:
         return counts.hits, counts.misses
 
     def profile(self) -> CacheProfile | None:
-        """Measured traffic, for the planner's use decision; None before anything was fetched.
+        """The measured cost of reads, for the planner's decision to use the cache; None before the first read.
 
-        What a step waits for counts, not what a prefetch hides.
+        Only the time that a step waits counts, not reads that a prefetch hides.
         """
         measured = self.cache.profile() if self.cache is not None else None
         if measured is None or measured.exposed_seconds_per_sample is None:
@@ -162,14 +162,14 @@ class CacheUse:
         )
 
     def close(self) -> None:
-        """Close the cache's connections and end its threads; none is made any more."""
+        """Close the cache's connections and end its threads; no cache is created any more."""
         with self._lock:
             self._asked = None
         if self.cache is not None:
             self.cache.close()
 
     def _identity_of(self, boundary: int, chain: list[int], tile: int) -> Callable[[], CacheIdentity]:
-        """What finds the name of a boundary's cached values: by model, data, numerics and the frozen weights that are there now.
+        """A function that computes the identity of a boundary's values: of model, data, numerics and current frozen weights.
 
         tile: samples that the prefix computes together.
         """
@@ -186,7 +186,7 @@ class CacheUse:
         return find
 
     def _previous_boundary(self, state: RunState, boundary: int) -> int | None:
-        """The boundary before this one, whose values can be advanced."""
+        """The previous boundary, if its values can be advanced to this one; None otherwise."""
         points = [
             self._context.job.initial_freeze_point(self._context.num_units),
             *(decision.freeze_point for decision in state.decisions),
@@ -196,9 +196,9 @@ class CacheUse:
 
 
 def preprocessing_of(job: Job, precision: str) -> str:
-    """What a boundary activation depends on beside weights, tile and numerics, as text.
+    """All that a boundary activation depends on beside weights, tile and numerics, as text.
 
-    The same sample and variant look different under another seed, where samples vary at all; elsewhere seeds share their values.
+    It includes the seed only if samples are augmented before the cache; otherwise runs with different seeds share values.
     """
     drawn_by = f"seed {job.seed}|" if augmentation_of(job) is not None else ""
     return f"{job.data.augmentation.model_dump_json()}|{drawn_by}{precision}|{job.model.attention}"

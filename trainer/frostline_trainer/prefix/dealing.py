@@ -1,7 +1,7 @@
-"""The frozen prefix of a group that shares a stage tile by tile: micro-batches are dealt out, each is read or computed once.
+"""The frozen prefix of a tensor-parallel group: its members divide the micro-batches, so that each is read or computed once.
 
 A member reads (or computes, with all tiles) the boundary activations of its consecutive share of a replica's micro-batches; then
-all get all of them. A boundary activation has the same bits whoever has it from where, so nobody can tell.
+an exchange gives all members all of them. The bits are the same, whoever reads or computes an activation.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ class DealtPrefix:
 
     Args:
         own: reads and computes this member's share.
-        group: the members, all of which deal; a replica has a micro-batch for each at least.
+        group: the members, each with a reader; a replica has at least one micro-batch for each.
         size: samples of a micro-batch.
     """
 
@@ -37,17 +37,17 @@ class DealtPrefix:
         return torch.cat([told[n * length :][: one.stop - one.start] for n, one in enumerate(shares)])
 
     def prefetch(self, samples: Sequence[int], variants: Sequence[int]) -> None:
-        """A coming step will ask for these: the share's are read ahead."""
+        """Prefetch this member's share of the samples that a coming step will read."""
         share = self._share(len(samples), self._group.index)
         self._own.prefetch(samples[share], variants[share])
 
     def audit(self, samples: Sequence[int], variants: Sequence[int], rows: torch.Tensor, step: int) -> None:
-        """Compare this member's share with what it computes again, as its reader does. Raises CacheDiffers."""
+        """Recompute this member's share of the samples to be audited, and compare bits. Raises CacheDiffers."""
         share = self._share(len(samples), self._group.index)
         self._own.audit(samples[share], variants[share], rows[share], step)
 
     def _share(self, rows: int, member: int) -> slice:
-        """A member's rows: consecutive micro-batches, of which the last member has the most."""
+        """A member's rows: consecutive micro-batches; no member has more than the last one."""
         count, members = rows // self._size, self._group.size
         return slice(self._size * (member * count // members), self._size * ((member + 1) * count // members))
 
@@ -55,7 +55,7 @@ class DealtPrefix:
 def all_have(group: Group, prefix: object, device: torch.device) -> bool:
     """Whether each member of a group reads the prefix through a cache. Collective.
 
-    Members may differ in it: one has joined before there was a cache server to tell it of. device: the group's tensors are there.
+    Members may differ: one may have joined before there was a cache server. device: of the group's tensors.
     """
     count = torch.tensor([float(prefix is not None)], device=device)
     group.all_reduce_sum(count)

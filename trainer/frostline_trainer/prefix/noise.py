@@ -1,4 +1,4 @@
-"""Augmentation after the cache: noise on the boundary activation, the one kind of fresh randomness that cached values allow.
+"""Augmentation behind the cache: noise on the boundary activation, the only randomness in each step that cached values allow.
 
 The noise of a sample in a step follows from (seed, step, sample) alone, so it is the same on any placement, cached or not.
 """
@@ -12,7 +12,7 @@ from frostline_trainer.step.transfer import to_device
 
 
 def add_feature_noise(hidden: torch.Tensor, samples: Sequence[int], step: int, seed: int, scale: float) -> torch.Tensor:
-    """Boundary activations (samples, tokens, width) with Gaussian noise of `scale` x each sample's RMS; padding as is."""
+    """Boundary activations (samples, tokens, width) plus Gaussian noise of `scale` x each sample's RMS; padding unchanged."""
     noisy = hidden.clone()
     rows = [row for row, sample in enumerate(samples) if sample >= 0]
     drawn = [_noise(hidden.shape[1:], seed_of("feature-noise", seed, step, samples[row])) for row in rows]

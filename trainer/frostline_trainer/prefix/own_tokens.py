@@ -1,9 +1,9 @@
-"""Which tokens of a text's boundary activation are its own, so that the rest need not be stored.
+"""The number of a text's own tokens, without padding: the cache need not store the padding's rows of a boundary activation.
 
-Texts are padded to one length. What a padding token holds reaches nothing that counts where no other token attends to it and the
-loss reads none of its logits: its gradient is then exactly 0 at every unit, and what it adds to any sum is a 0 (sums begin at +0,
-and +0 and -0 make +0). So the padding's rows may hold any finite numbers, and a cached prefix gives zeros, hit or miss
-(docs/protocols.md 11.7). A worker looks whether that is so on its machine before it begins (`padding_check`).
+Texts are padded to one length. If no other token attends to a padding token and the loss reads none of its logits, its gradient
+is exactly 0 at every unit, and it adds 0 to every sum (sums begin at +0, and +0 plus -0 is +0). So the padding's rows may hold
+any finite numbers, and a cached prefix returns zeros for them, hit or miss (docs/protocols.md 11.7). Before a worker begins, it
+checks that this holds on its machine (`padding_check`).
 """
 
 import numpy as np
@@ -13,14 +13,14 @@ from frostline_trainer.step.context import RunContext
 
 
 def own_tokens(context: RunContext) -> np.ndarray | None:
-    """How many tokens each training sample has before its padding; None where all count, or none is padded.
+    """How many tokens each training sample has before its padding; None if padding matters, or if no sample is padded.
 
-    A text of no token at all is attended to as a whole, padding and all.
+    A text without any token counts as a whole, since all its padding is attended to.
     """
     whole = context.hidden_shape[0]
     lengths = getattr(context.data.train, "own_tokens", None)
     blind = all(getattr(one, "padding_blind", False) for one in (family_named(context.job.model.family), context.task))
-    noisy = context.job.data.augmentation.mode == "pointwise-feature"  # its scale is that of all rows together
+    noisy = context.job.data.augmentation.mode == "pointwise-feature"  # its scale is measured over all rows, padding included
     if lengths is None or not blind or noisy or context.padding_dependence:
         return None
     own = np.where(np.asarray(lengths) > 0, lengths, whole)

@@ -1,8 +1,7 @@
-"""The start-up check that padding behind a text changes nothing that counts, so that the cache need not hold it (`own_tokens`).
+"""The start-up check that the content of padding changes no result, so that the cache need not store it (`own_tokens`).
 
-What a family and a task say of themselves (`padding_blind`) holds on a machine whose kernels give a hidden token exactly no
-weight, and add exactly nothing for it. So this is measured with the job's own units, samples, shapes and precision, forward and
-backward.
+The property `padding_blind` of a family and a task holds only if the machine's kernels give a masked token exactly the weight 0.
+So the check runs the job's own units, samples, shapes and precision, forward and backward.
 """
 
 import numpy as np
@@ -20,11 +19,11 @@ from frostline_trainer.step.unit_state import lent_to
 
 
 def find_padding_dependence(context: RunContext, own: np.ndarray) -> str:
-    """Which unit's results change with what padding holds, in words; empty where none do.
+    """The unit whose results change with the content of padding, in words; empty if there is none.
 
     Computes each distinct unit behind the embedding on one micro-batch of padded samples, forward and backward, then again with
-    zeros for padding. Outputs, and gradients of weights and inputs, must have the same bits where a sample has tokens of its own,
-    and padding must get no gradient at all.
+    zeros for padding. At the samples' own tokens, outputs and gradients of weights and inputs must have the same bits; padding
+    must get a gradient of exactly 0.
 
     own: how many tokens each training sample has before its padding.
     """
@@ -48,7 +47,7 @@ def find_padding_dependence(context: RunContext, own: np.ndarray) -> str:
 
 
 def _padded_samples(context: RunContext, own: np.ndarray) -> list[int]:
-    """A micro-batch's: the shortest ones, and the longest at the end where there is more than one."""
+    """A micro-batch of padded samples: the shortest ones, with the longest at the end if there is more than one."""
     ascending = np.argsort(own, kind="stable")
     chosen = np.resize(ascending, context.micro_batch_size)
     if len(chosen) > 1:
@@ -66,7 +65,7 @@ def _is_blind(context: RunContext, number: int, hidden: torch.Tensor, inputs: In
 
 def _results(context: RunContext, number: int, hidden: torch.Tensor, inputs: Inputs, padding: torch.Tensor,
              samples: list[int]) -> tuple[list[torch.Tensor], torch.Tensor]:  # fmt: skip
-    """What counts of one forward and backward of a unit, and whether padding got a gradient."""
+    """The results of a unit's forward and backward that must not change, and whether padding got a gradient."""
     unit, is_head = context.cut.units[number], number == context.num_units - 1
     counts = context.task.loss_counts(context.data.train, samples)
     stage = Stage([unit], number, 0, stage_settings(context))

@@ -1,8 +1,8 @@
 """The frozen prefix's output for any set of samples: read from the cache, advanced from the previous boundary, or computed.
 
-Computation runs in tiles of the micro-batch's shape, whatever samples they gather, or one sample at a time where the machine's
-kernels need that (`tile_check`), so that a boundary activation has the same bits whether it is fresh, cached, missed or advanced,
-and whoever its neighbours are. Where padding counts nothing (`own_tokens`), its rows are zero.
+Computation runs in tiles of the micro-batch's shape, or one sample at a time if the machine's kernels need that (`tile_check`).
+So a boundary activation has the same bits whether it was computed, cached or advanced, and beside whichever samples. If padding
+does not matter (`own_tokens`), its rows are zero.
 """
 
 from collections.abc import Sequence
@@ -48,12 +48,12 @@ class PrefixReader:
         return out
 
     def prefetch(self, samples: Sequence[int], variants: Sequence[int]) -> None:
-        """Samples that a coming step will ask for."""
+        """Prefetch the samples that a coming step will read."""
         places = [place for place, sample in enumerate(samples) if sample >= 0]
         self._cache.prefetch([samples[place] for place in places], [variants[place] for place in places])
 
     def audit(self, samples: Sequence[int], variants: Sequence[int], rows: torch.Tensor, step: int) -> None:
-        """Compute the samples whose turn it is again and compare bits; one tile at most. Raises CacheDiffers."""
+        """Shadow audit: recompute the samples that are due, one tile at most, and compare bits. Raises CacheDiffers."""
         due = self._cache.audit_due(samples, step)
         chosen = [place for place, sample in enumerate(samples) if sample >= 0 and due[place]][: self._context.micro_batch_size]
         if not chosen:
@@ -66,18 +66,18 @@ class PrefixReader:
             raise CacheDiffers(f"cached activations at boundary {boundary} differ from recomputed ones in step {step}")
 
     def _read(self, samples: Sequence[int], variants: Sequence[int], places: list[int], out: torch.Tensor) -> list[int]:
-        """Read what the cache has; returns the places that it has not."""
+        """Read cached values into `out`; returns the places of the misses."""
         landing = self._landing(len(places))
         hits = self._cache.read([samples[p] for p in places], [variants[p] for p in places], landing)
         self._take(landing, places, hits, out)
         return [place for place, hit in zip(places, hits, strict=True) if not hit]
 
     def _landing(self, rows: int) -> torch.Tensor:
-        """Host memory into which rows are read, and from which the device copies them."""
+        """A receive buffer in host memory for rows, from which the device copies them."""
         return host_memory_for(self._context.device, (rows, *self._context.hidden_shape), self._context.dtype)
 
     def _take(self, landing: torch.Tensor, places: list[int], hits: list[bool], out: torch.Tensor) -> None:
-        """The rows that were hit, from where they landed to their places."""
+        """Copy the rows that were hit from the receive buffer to their places."""
         rows = [row for row, hit in enumerate(hits) if hit]
         scatter(out, [places[row] for row in rows], gather(landing, rows) if rows else landing)
 
@@ -96,7 +96,7 @@ class PrefixReader:
     def _compute(self, samples: Sequence[int], variants: Sequence[int], places: list[int], out: torch.Tensor, first: int) -> None:
         """Run units [first, freeze_point) for the rows at `places`, in tiles, and store the results.
 
-        The cache gets what has not been through the codec: encoding twice may change bits.
+        The cache gets values that have not been through the codec: encoding twice may change bits.
         """
         size = self._context.micro_batch_size
         for start in range(0, len(places), size):
@@ -108,7 +108,7 @@ class PrefixReader:
     def _run_tile(
         self, samples: Sequence[int], variants: Sequence[int], tile: list[int], out: torch.Tensor, first: int
     ) -> torch.Tensor:
-        """One tile, padded to the micro-batch's shape unless samples are computed singly; its rows, before the codec."""
+        """Compute one tile, padded to the micro-batch's shape unless samples are computed singly; its rows, before the codec."""
         padding = [] if self._stage.settings.one_sample_tiles else [-1] * (self._context.micro_batch_size - len(tile))
         indices, kinds = [samples[p] for p in tile] + padding, [variants[p] for p in tile] + [0] * len(padding)
         inputs = self._context.on_device(inputs_of(self._split, indices, kinds, samples=first == 0))
@@ -122,7 +122,7 @@ class PrefixReader:
         return self._without_padding(rows, [samples[place] for place in tile])
 
     def _without_padding(self, rows: torch.Tensor, samples: Sequence[int]) -> torch.Tensor:
-        """Zeros where a sample has no tokens of its own: what a hit gives there."""
+        """The rows with zeros for padding, as a hit has them."""
         if self._cache.own_tokens is None:
             return rows
         lengths = to_device(torch.as_tensor(self._cache.own_tokens[list(samples)]), rows.device)

@@ -1,7 +1,7 @@
-"""The prefix probe: the digest of what frozen units compute on this machine, in the job's precision (docs/protocols.md 11.1).
+"""The prefix probe: a digest of frozen units' outputs on this machine, in the job's precision (docs/protocols.md 11.1).
 
-It is a part of every cached value's key. The start-up probe would not do: it steps over the run's own first samples, with the
-run's dropout and optimizer, so two runs that differ in a seed or in a rate of decay would share nothing, although their frozen
+It is part of every cached value's key. The start-up probe does not serve for this: it runs a step on the run's own first samples,
+with the run's dropout and optimizer. So two runs with another seed or weight decay could not share values, although their frozen
 units compute the same.
 """
 
@@ -37,7 +37,7 @@ def probe_prefix(context: RunContext) -> str:
 
 
 def _inputs(context: RunContext, pattern: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Inputs of one micro-batch that hold no sample: numbers drawn, tokens those of padding, three quarters of them visible."""
+    """Inputs of one micro-batch without samples: random numbers; tokens of padding, three quarters of them visible."""
     count = context.micro_batch_size
     inputs = context.on_device(context.data.train.collate([PADDING] * count, [0] * count))
     for name, tensor in inputs.items():

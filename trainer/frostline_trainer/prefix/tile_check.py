@@ -1,9 +1,9 @@
-"""The start-up check that a sample's boundary activation does not depend on where it is computed.
+"""The start-up check that a sample's boundary activation does not depend on its place in a tile, nor on its neighbours.
 
-A cached run gathers into tiles whatever samples miss the cache; an uncached one computes them with their micro-batch. Both have
-one set of bits only where the machine's kernels give a row of a product the same bits at every place of a tile, whoever its
-neighbours are. Most do. MKL's float64 product on AVX2 does not at some shapes, so this is measured at start with the job's own
-units, samples, shapes and precision.
+A cached run computes in one tile the samples that miss the cache; an uncached run computes them with their micro-batch. Both have
+the same bits only if the machine's kernels give a row of a product the same bits at every place of a tile, with any neighbours.
+Most do; MKL's float64 product on AVX2 does not at some shapes. So this is measured at start with the job's own units, samples,
+shapes and precision.
 """
 
 import time
@@ -26,13 +26,13 @@ TIMED_TURNS = 3
 
 
 def may_use_cache(job: Job) -> bool:
-    """Whether a frozen prefix of this job may ever be read from the cache in exact numerics: only then tiles are gathered."""
+    """Whether this job may ever read a frozen prefix from the cache in exact numerics; only then is the check needed."""
     wanted = job.elastic.cache and job.elastic.freeze and job.cache.use != "never"
     return wanted and job.training.numerics == "exact" and cache_refusal(job) is None
 
 
 def find_place_dependence(context: RunContext) -> str:
-    """Which unit's output for a sample changes with the sample's place or neighbours, in words; empty where none does.
+    """The unit whose output for a sample changes with the sample's place or neighbours, in words; empty if there is none.
 
     Computes each distinct unit but the last one (shapes alone distinguish blocks) on one micro-batch of real samples, then again
     reversed, shifted by one, with other neighbours, and beside padding, and compares bits sample by sample.
@@ -51,9 +51,9 @@ def find_place_dependence(context: RunContext) -> str:
 
 
 def find_address_dependence(context: RunContext) -> str:
-    """Which unit's output changes when its operands lie off a 64-byte boundary, in words; empty where none does.
+    """The unit whose output changes if its operands lie off a 64-byte boundary, in words; empty if there is none.
 
-    Every operand is kept aligned, so this alone breaks no promise: it says that kernels were not chosen as they should be.
+    Frostline aligns every operand, so such a unit breaks no promise; it only shows that kernels are chosen by address.
     """
     for number, unit, hidden, inputs in _distinct_units(context):
         whole = _forward(context, unit, hidden, inputs)
@@ -68,7 +68,7 @@ def find_address_dependence(context: RunContext) -> str:
 
 
 def measure_sample_tiles(context: RunContext) -> float:
-    """What computing the units one sample at a time costs, over whole micro-batches: a ratio of seconds, at least 1."""
+    """Seconds of computing the units one sample at a time, divided by the seconds by whole micro-batches; at least 1."""
     whole_seconds = single_seconds = 0.0
     for _, unit, hidden, inputs in _distinct_units(context):
         whole_seconds += _least_seconds(lambda u=unit, h=hidden, i=inputs: _forward(context, u, h, i))
@@ -79,7 +79,7 @@ def measure_sample_tiles(context: RunContext) -> float:
 def _distinct_units(context: RunContext) -> Iterator[tuple[int, nn.Module, torch.Tensor | None, Inputs]]:
     """(number, unit, its input, the micro-batch's inputs) of each unit before the last that differs in type or shapes.
 
-    A unit is on the device until the next one is asked for.
+    A unit stays on the device until the next one is requested.
     """
     size = context.micro_batch_size
     samples = [number % len(context.data.train) for number in range(size)]
@@ -94,7 +94,7 @@ def _distinct_units(context: RunContext) -> Iterator[tuple[int, nn.Module, torch
 
 
 def _arrangements(size: int) -> list[tuple[str, list[int]]]:
-    """Names and orders of samples: each order is the list of which sample lies at which place."""
+    """(name, order) of arrangements of samples; an order lists the sample at each place."""
     orders = [
         ("reversed", list(reversed(range(size)))),
         ("shifted by one", [(place + 1) % size for place in range(size)]),
@@ -106,7 +106,7 @@ def _arrangements(size: int) -> list[tuple[str, list[int]]]:
 
 def _forward(context: RunContext, unit: nn.Module, hidden: torch.Tensor | None, inputs: Inputs,
              one_sample_tiles: bool = False) -> torch.Tensor:  # fmt: skip
-    """One frozen unit as a run computes it; the unit's mode and what learns of it stay as they were."""
+    """Compute one frozen unit as in a run; its mode and its trainable parameters are restored."""
     settings = stage_settings(context, one_sample_tiles)
     training, learning = unit.training, [parameter.requires_grad for parameter in unit.parameters()]
     try:
@@ -123,12 +123,12 @@ def _take(hidden: torch.Tensor | None, order: list[int]) -> torch.Tensor | None:
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """NaNs compare by their bits."""
+    """The tensor's bits as integers, so that NaNs can be compared."""
     return tensor.contiguous().view(torch.uint8)
 
 
 def _misaligned(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy that begins one element behind a boundary; other types than floating ones as they are."""
+    """A copy that begins one element behind a 64-byte boundary; a tensor of another than a floating type unchanged."""
     if not tensor.is_floating_point() or tensor.ndim == 0:
         return tensor
     memory = torch.empty(tensor.numel() + 1, dtype=tensor.dtype, device=tensor.device)
@@ -136,7 +136,7 @@ def _misaligned(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class _swapped:
-    """Inside, a unit's weights and buffers are other tensors of the same values."""
+    """A context in which a unit's weights and buffers are replaced by other tensors of the same values."""
 
     def __init__(self, unit: nn.Module, state: dict[str, torch.Tensor]) -> None:
         own = {**dict(unit.named_parameters()), **dict(unit.named_buffers())}

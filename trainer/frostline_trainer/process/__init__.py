@@ -1,1 +1,1 @@
-"""Processes of a pod: agent, preload process, worker, and what each finds out about the machine before it joins."""
+"""The processes of a pod (agent, preload process, worker, exit reporter), and the checks of the machine before a worker joins."""

@@ -1,18 +1,18 @@
-"""The agent: PID 1 of a pod. It starts one worker a GPU, starts crashed ones again, and passes SIGTERM on. No torch here.
+"""The agent: PID 1 of a pod. It starts one worker a GPU, restarts crashed ones, and passes SIGTERM on. It imports no torch.
 
     python -m frostline_trainer.process.agent
 
-Each worker is started with its own GPU alone (CUDA_VISIBLE_DEVICES, gpus.py). Where that cannot be, workers are started with
-FROSTLINE_DEVICE_MISTAKE, the reason: they tell the controller, which the agent does not speak to, and end.
+Each worker sees only its own GPU (CUDA_VISIBLE_DEVICES, gpus.py). If the agent cannot assign GPUs, it starts the workers with the
+reason in FROSTLINE_DEVICE_MISTAKE: they report it to the controller, to which the agent has no connection, and end.
 
 Environment: FROSTLINE_WORKERS_PER_POD (1), FROSTLINE_DEVICE (the job's training.device; auto), FROSTLINE_PRELOAD (socket of a
 preload process; unset: the agent starts its own), FROSTLINE_LOG (file of the workers' output; unset: the agent's own),
 FROSTLINE_GRACE_SECONDS (from SIGTERM to SIGKILL), FROSTLINE_HEALTH_PORT (HTTP port for probes, on FROSTLINE_BIND_HOST; unset:
 none), and what workers read.
 
-Exit codes of a worker: 0 done, 2 the user's mistake, 3 refused by the controller: these are not started again, but for one try
-after a refusal, since what was refused may have been the process (it belonged to a world that is over) and not the pod. Anything
-else is a crash. The agent ends when no worker is left: 0, 2 or 3 as its workers did, 1 where one crashed over and over.
+Exit codes of a worker: 0 done, 2 the user's mistake, 3 refused by the controller. Such a worker is not restarted, except once
+after a refusal, since the controller may have refused the process (of a generation that is over) and not the pod. Any other code
+is a crash. The agent ends when no worker is left, with 0, 2 or 3 like its workers, or with 1 if one crashed repeatedly.
 """
 
 import json
@@ -42,8 +42,8 @@ CONNECT_SECONDS = 0.1
 
 @dataclass
 class Slot:
-    """The place of one worker. connection: to the preload process, open while the worker lives. joined: file that the worker
-    makes when it has joined the run."""
+    """The place of one worker in the pod. connection: to the preload process, open while the worker lives. joined: the file that
+    the worker creates when it has joined the run."""
 
     local_rank: int
     connection: socket.socket | None = None
@@ -58,7 +58,7 @@ class Slot:
 
 
 class Agent:
-    """Single-threaded: a selector over the workers' connections, woken by SIGTERM."""
+    """The agent, single-threaded: a selector over the workers' connections, woken by SIGTERM."""
 
     def __init__(self, env: dict[str, str]) -> None:
         self._env = env
@@ -72,7 +72,7 @@ class Agent:
         self._health_port = int(env.get("FROSTLINE_HEALTH_PORT", "0"))
         self._health: HTTPServer | None = None
         self._devices: list[dict[str, str]] = [{} for _ in self._slots]
-        self._folder: ScratchFolder | None = None  # only where it is used
+        self._folder: ScratchFolder | None = None  # created if it is needed
         if not self._socket or self._health_port:
             self._folder = ScratchFolder()
 
@@ -112,7 +112,7 @@ class Agent:
         return next((code for code in (CRASH_LOOP, USER_MISTAKE, REFUSED) if code in codes), DONE)
 
     def assign_devices(self) -> list[dict[str, str]]:
-        """What each worker's environment says of its device, by local rank: once in the agent's life, so that none moves."""
+        """The environment variables of each worker's device, by local rank. Called once, so that no worker changes its device."""
         ordinal = ordinal_of(self._env.get("FROSTLINE_POD_NAME", ""))
         try:
             gpus = assign_gpus(self._env.get("FROSTLINE_DEVICE", "auto"), ordinal, len(self._slots), self._env)
@@ -128,7 +128,7 @@ class Agent:
             self._kill_at = time.monotonic() + self._grace_seconds
 
     def _forward_term(self) -> None:
-        """The pod is to go: workers drain, none is started again."""
+        """Pass SIGTERM on: workers drain, and none is restarted."""
         if self._kill_at is None:
             return
         for slot in self._slots:
@@ -161,7 +161,7 @@ class Agent:
         self._selector.register(connection, selectors.EVENT_READ, slot)
 
     def _read(self, slot: Slot) -> None:
-        """The worker's process id, its exit code, or the end of the preload process, with which the worker has died."""
+        """Read the worker's process id, its exit code, or the end of the preload process, which ends the worker too."""
         assert slot.connection is not None
         try:
             data = slot.connection.recv(4096)
@@ -210,14 +210,14 @@ class Agent:
         say(f"worker crashed local_rank={slot.local_rank} code={code} again_in={wait:.1f}")
 
     def _next_wait(self) -> float | None:
-        """Until the next start or kill is due; None: nothing is."""
+        """Seconds until the next start or kill is due; None: none is."""
         due = [slot.next_start for slot in self._slots if slot.exit_code is None and slot.connection is None]
         if self._kill_at is not None:
             due.append(self._kill_at)
         return max(0.0, min(due) - time.monotonic()) if due else None
 
     def _start_preload(self) -> None:
-        """A preload process of the pod's own, in the agent's process group."""
+        """Start the pod's own preload process, in the agent's process group."""
         assert self._folder is not None
         self._socket = str(self._folder.path / "preload.sock")
         self._preload = subprocess.Popen(
@@ -229,11 +229,11 @@ class Agent:
             self._health = serve_pod_health(self._env.get("FROSTLINE_BIND_HOST", ""), self._health_port, self._not_joined)
 
     def _not_joined(self) -> list[int]:
-        """Local ranks without a worker that has joined; called by the threads that answer probes."""
+        """Local ranks whose worker has not joined; called by the threads that answer probes."""
         return [slot.local_rank for slot in self._slots if (file := slot.joined) is None or not file.exists()]
 
     def _end(self) -> None:
-        """Closing the connections kills what still runs."""
+        """Close the connections, which kills the workers that still run."""
         if self._health is not None:
             self._health.shutdown()
             self._health.server_close()
@@ -248,9 +248,9 @@ class Agent:
 
 
 def say(text: str) -> None:
-    """One line on standard error, with time and pod."""
+    """Log one line on standard error, with time and pod."""
     pod = os.environ.get("FROSTLINE_POD_NAME", "")
-    # One write: the workers of the pod write to the same file, and print would write the line's end apart.
+    # One write, since the pod's workers write to the same file, and print writes the line's end separately.
     sys.stderr.write(f"time={time.strftime('%H:%M:%S')} agent pod={pod} {text}\n")
     sys.stderr.flush()
 

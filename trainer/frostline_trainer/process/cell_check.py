@@ -1,8 +1,8 @@
-"""What a run with token cells asks of its model, looked at before the run begins (docs/protocols.md 1.21).
+"""The start-up check that a model can compute token cells (docs/protocols.md 1.21).
 
-One unit of each kind computes a sequence as a whole and in cells: outputs and gradients are the same but for rounding. That finds
-what no type can say: a block that reads tokens behind its own, or keeps a state along tokens that its cells do not pass on, or
-attends to earlier keys without a mask that says which.
+One unit of each kind computes a sequence as a whole and in cells; outputs and gradients must be the same up to rounding. This
+finds a block that reads later tokens, that keeps state along tokens which its cells do not pass on, or that attends to earlier
+keys with a wrong mask.
 """
 
 import copy
@@ -25,12 +25,12 @@ from frostline_trainer.step.stage import Stage, StageSettings
 from frostline_trainer.step.unit_kinds import first_of_its_kind
 
 ROUNDING = 1e-3
-"""Largest difference of two ways to compute the same in float32, in norms: a thousand times what is seen. A mask that is missing,
-or a token too many, makes a hundredth."""
+"""Largest relative difference in norm between the two computations in float32: a thousand times the observed one. A missing mask
+or a token too many changes results by a hundredth."""
 
 
 def check_cells(context: RunContext) -> None:
-    """Raise ValueError, with the field, its value and a remedy, where units do not compute cells as they compute sequences."""
+    """Raise ValueError, with field, value and remedy, if a unit computes other results in cells than on whole sequences."""
     if not context.grid:
         return
     with torch.random.fork_rng(devices=[context.device] if context.device.type == "cuda" else []):
@@ -76,7 +76,7 @@ class _Examined:
                 )
 
     def _check_order(self) -> None:
-        """The tokens before a cell's end do not change with those behind it."""
+        """Check that outputs of tokens before a cell's end do not depend on tokens behind it."""
         bound = self._context.grid[len(self._context.grid) // 2]
         changed = torch.cat([self._entry[:, :bound], self._other[:, bound:]], dim=1)
         with torch.no_grad():
@@ -107,5 +107,5 @@ class _Examined:
 
 
 def _differ(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two results of one computation are apart by more than rounding; what is no number is apart."""
+    """Whether two results of one computation differ by more than rounding; NaN counts as a difference."""
     return not bool((one - other).double().norm() <= ROUNDING * one.double().norm())

@@ -1,4 +1,4 @@
-"""What this process computes on and with, as it registers it (docs/adr/0011-devices.md). Everything here reads; nothing waits."""
+"""Reads the facts of a worker's device and libraries for its registration (docs/adr/0011-devices.md), without waiting."""
 
 import ctypes
 import os
@@ -14,14 +14,14 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 DRIVER = Path("/proc/driver/nvidia/version")
 MAPS = Path("/proc/self/maps")
 CUBLAS_PROPERTIES = range(3)
-"""cuBLAS numbers the parts of its version so: major, minor, patch."""
+"""cuBLAS' numbers for the parts of its version: major, minor, patch."""
 
 
 def device_facts(device: torch.device) -> DeviceFacts:
     """The facts of this process's device.
 
     Args:
-        device: the worker's; on a CPU only host and libraries are told.
+        device: the worker's; for a CPU the facts are of host and libraries only.
     """
     facts = {"host": host_identity(), **library_versions()}
     if device.type != "cuda":
@@ -38,19 +38,19 @@ def device_facts(device: torch.device) -> DeviceFacts:
 
 
 def device_uuid(visible: str, told: str) -> str:
-    """The UUID as the agent gave it, where it gave one: of a MIG instance CUDA may tell its GPU's. told: by CUDA, bare."""
+    """The device's UUID: the agent's, else CUDA's, which for a MIG instance may be its GPU's. told: CUDA's, bare."""
     if re.fullmatch(r"(GPU|MIG)-[^,\s]+", visible):
         return visible
     return told if told.startswith(("GPU-", "MIG-")) else f"GPU-{told}"
 
 
 def host_identity() -> str:
-    """The machine that this container shares with others: its kernel's boot id; empty where the kernel tells none."""
+    """The machine's id, shared by all its containers: the kernel's boot id; empty if there is none."""
     return _text(BOOT).strip()
 
 
 def library_versions() -> dict[str, str]:
-    """Versions of what torch would compute and communicate with on a GPU; empty texts in a build without CUDA."""
+    """Versions of the libraries with which torch computes and communicates on a GPU; empty texts in a build without CUDA."""
     if torch.version.cuda is None:
         return {}
     nccl = torch.cuda.nccl.version()
@@ -63,7 +63,7 @@ def library_versions() -> dict[str, str]:
 
 
 def cublas_version(maps: str) -> str:
-    """Of the library that torch has loaded into this process, asked of itself; empty where none is. maps: /proc/self/maps."""
+    """The version of the cuBLAS library that this process has loaded; empty if it has not. maps: text of /proc/self/maps."""
     loaded = re.search(r"\S*/libcublas\.so[.\d]*$", maps, re.MULTILINE)
     if loaded is None:
         return ""
@@ -77,7 +77,7 @@ def cublas_version(maps: str) -> str:
 
 
 def driver_version(text: str) -> str:
-    """Out of the driver's own file, of the open and the closed kernel module alike; empty where it is not there."""
+    """The driver's version from the text of its file, for the open and the closed kernel module; empty without such a file."""
     found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", text)
     return found[1] if found else ""
 

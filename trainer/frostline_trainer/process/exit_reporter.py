@@ -1,8 +1,8 @@
-"""Reports a worker's end to the controller in its place: a process that was killed cannot.
+"""The exit reporter: reports a worker's end to the controller, since a killed process cannot.
 
-The exit reporter is a fork of the preload process, whose children the workers are: it sees an end before anybody else, and also
-that of a worker whose agent or pod was killed. It reads JSON lines from a pipe and keeps a connection to the controller open, so
-that an end is known there a few milliseconds later. It ends with the pipe.
+It is a fork of the preload process. The preload process, as the workers' parent, sees their ends first, also if the agent or the
+pod was killed, and writes them to a pipe as JSON lines. The exit reporter reads the pipe and keeps a connection to the controller
+open, so that the controller knows of an end a few milliseconds later. It ends when the pipe is closed.
 """
 
 import json
@@ -23,17 +23,18 @@ from frostline_trainer.process.identity import worker_id_of
 from frostline_trainer.process.plug import PLUG, plug_of
 
 PATIENCE_SECONDS = 30.0
-"""How long a controller that is away is waited for: longer than its successor needs."""
+"""How long to retry while no controller answers: longer than a successor needs to start."""
 RETRY_SECONDS = 0.1
 CALL_SECONDS = 5.0
 CHANNELS_MAX = 4
-"""Connections kept: to the controllers of the newest runs, where many share a preload process."""
+"""Limit of open connections: to the controllers of the newest runs, if several runs share a preload process."""
 MEANINGS = {DEVICE: f"its device failed (exit code {DEVICE})"}
 NEEDED = ("FROSTLINE_POD_UID", "FROSTLINE_WORKER_NONCE", "FROSTLINE_TOKEN", "FROSTLINE_CONTROLLER")
 
 
 def line_of(env: Mapping[str, str], code: int | None) -> bytes:
-    """For the pipe: a worker with this environment has started (None), or ended with `code`. Empty where nobody is to hear."""
+    """The pipe's line for a worker with this environment that has started (None) or ended with `code`; empty without a controller
+    to report to."""
     if not all(name in env for name in NEEDED):
         return b""
     told = {name: env[name] for name in (*NEEDED, PLUG, "FROSTLINE_CUT", "FROSTLINE_NODE", VISIBLE) if name in env}
@@ -41,7 +42,7 @@ def line_of(env: Mapping[str, str], code: int | None) -> bytes:
 
 
 def serve(pipe: int) -> int:
-    """Report the ends that the pipe tells of, each in a thread of its own, until it is closed. Returns the exit status."""
+    """Report the ends that come through the pipe, each in a thread of its own, until it is closed. Returns the exit status."""
     reporter = ExitReporter()
     with os.fdopen(pipe, "rb") as lines:
         for line in lines:
@@ -59,8 +60,8 @@ class ExitReporter:
         self._channels: dict[tuple[str, str], SharedChannel] = {}
 
     def connect(self, env: Mapping[str, str], code: None = None) -> bool:
-        """Open the way that the worker's end may have to go. False where nobody is there yet."""
-        plug_of(env)  # what is to be imported is imported before it is needed
+        """Connect to the worker's controller ahead of its end. False if there is no controller yet."""
+        plug_of(env)  # import the plug's module before it is needed
         try:
             with self._channel(env).use() as channel:
                 grpc.channel_ready_future(channel).result(timeout=CALL_SECONDS)
@@ -69,9 +70,9 @@ class ExitReporter:
         return True
 
     def report(self, env: Mapping[str, str], code: int, patience_seconds: float = PATIENCE_SECONDS) -> bool:
-        """Report that a worker has ended with `code` (negative: a signal's number). False where nobody would hear it.
+        """Report that a worker has ended with `code` (negative: a signal's number). False if no controller took the report.
 
-        It is given up where the run is over: the file with the controller's address is gone then.
+        It gives up if the run is over: the file with the controller's address is gone then.
         """
         reason = f"its process ended: {signal.Signals(-code).name if code < 0 else MEANINGS.get(code, f'exit code {code}')}"
         request = control_pb2.LeaveRequest(
@@ -87,15 +88,15 @@ class ExitReporter:
                     return True
             except FileNotFoundError:
                 return False
-            except (grpc.RpcError, ConnectionResetError) as error:  # the channel may have made room for another
+            except (grpc.RpcError, ConnectionResetError) as error:  # the channel may have been closed in favour of a newer one
                 code_of_error = error.code() if isinstance(error, grpc.RpcError) else grpc.StatusCode.UNAVAILABLE
                 if code_of_error not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-                    return False  # the controller will have nothing to do with us: that is an answer
+                    return False  # the controller refuses the report: no retry
             time.sleep(RETRY_SECONDS)
         return False
 
     def _channel(self, env: Mapping[str, str]) -> SharedChannel:
-        """To where the controller is now. Raises FileNotFoundError where there is none."""
+        """A channel to the controller's current address. Raises FileNotFoundError if there is none."""
         key = (current_text(env["FROSTLINE_CONTROLLER"]), env["FROSTLINE_TOKEN"])
         with self._lock:
             if key not in self._channels:

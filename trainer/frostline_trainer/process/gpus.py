@@ -1,4 +1,4 @@
-"""Which GPU each worker of a pod gets. The agent asks `nvidia-smi`, a process of its own: no process that forks touches CUDA.
+"""Assigns a GPU to each worker of a pod. The agent runs `nvidia-smi` for the list, since a process that forks must not use CUDA.
 
 A GPU is named by its UUID, or its MIG instance's: CUDA takes both in CUDA_VISIBLE_DEVICES, and an index means something else
 to each library (docs/adr/0011-devices.md).
@@ -12,26 +12,26 @@ from pathlib import Path
 
 PROGRAM = "nvidia-smi"
 LISTING_SECONDS = 60.0
-"""It waits for the driver, which takes seconds where nothing else holds a GPU open."""
+"""Timeout of the listing: the driver takes seconds to start if no process has a GPU open."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 DEVICES = Path("/dev")
 
 
 class NoDevice(ValueError):
-    """The pod cannot give each of its workers a GPU: the user's mistake, or the node's."""
+    """The pod cannot give each of its workers a GPU, by a mistake of the user or a fault of the node."""
 
 
 def assign_gpus(device: str, ordinal: int, workers: int, env: Mapping[str, str], devices: Path = DEVICES) -> list[str]:
-    """The UUID of each worker's GPU, by local rank; empty where the workers compute on the CPU.
+    """The UUID of each worker's GPU, by local rank; empty if the workers compute on the CPU.
 
     Args:
         device: the job's `training.device`: auto, cpu or cuda.
-        ordinal: of the pod. Pods that see the same GPUs (a local run's) take them in turn, and may share them.
-        workers: of the pod.
-        env: the agent's environment: PATH finds the program, and CUDA_VISIBLE_DEVICES, where set, leaves fewer GPUs.
+        ordinal: of the pod. Pods of a local run see the same GPUs: they take them in turn, and may share them.
+        workers: number of the pod's workers.
+        env: the agent's environment: PATH for the program, and CUDA_VISIBLE_DEVICES, which may limit the GPUs.
         devices: folder of the device files.
 
-    Raises NoDevice: the GPUs are fewer than the workers, or the driver cannot say which there are.
+    Raises NoDevice if there are fewer GPUs than workers, or the driver cannot list them.
     """
     if device == "cpu":
         return []
@@ -51,7 +51,7 @@ def assign_gpus(device: str, ordinal: int, workers: int, env: Mapping[str, str],
 def list_gpus(env: Mapping[str, str], devices: Path = DEVICES) -> list[tuple[str, list[str]]]:
     """Each GPU's UUID with those of its MIG instances, in the driver's order.
 
-    Raises NoDevice where the driver does not answer.
+    Raises NoDevice if the driver does not answer.
     """
     program = shutil.which(PROGRAM, path=env.get("PATH"))
     if program is None:
@@ -75,7 +75,7 @@ def list_gpus(env: Mapping[str, str], devices: Path = DEVICES) -> list[tuple[str
 
 
 def parse_listing(text: str) -> list[tuple[str, list[str]]]:
-    """What `nvidia-smi -L` prints: a line a GPU, then an indented line for each of its MIG instances, each with its UUID."""
+    """Parse the output of `nvidia-smi -L`: a line for each GPU, then an indented one for each MIG instance, with UUIDs."""
     found: list[tuple[str, list[str]]] = []
     for line in text.splitlines():
         named = re.search(r"\(UUID: ([^)\s]+)\)", line)
@@ -89,10 +89,10 @@ def parse_listing(text: str) -> list[tuple[str, list[str]]]:
 
 
 def visible(gpus: Sequence[tuple[str, list[str]]], wanted: str | None) -> list[str]:
-    """UUIDs that workers may be given: of a GPU that is cut into MIG instances theirs.
+    """The UUIDs that workers may get; for a GPU with MIG instances, those of the instances.
 
-    wanted: CUDA_VISIBLE_DEVICES as the pod has it; None: all. As for CUDA, entries are indices or beginnings of UUIDs, what comes
-    after the first entry that names nothing is not there, and an index of a GPU in instances names its first one.
+    wanted: the pod's CUDA_VISIBLE_DEVICES; None: all. As in CUDA, entries are indices or beginnings of UUIDs, entries after the
+    first invalid one are ignored, and the index of a GPU with instances names its first instance.
     """
     whole = [instances or [uuid] for uuid, instances in gpus]
     if wanted is None:

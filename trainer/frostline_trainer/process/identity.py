@@ -1,4 +1,4 @@
-"""Who a worker is, from its pod's environment."""
+"""A worker's identity, from its pod's environment."""
 
 import os
 import secrets
@@ -12,12 +12,15 @@ from frostline_contract.worker_id import make_worker_id
 
 @dataclass(frozen=True)
 class Identity:
-    """Who this worker is: pod UID + process nonce, never a pod's name (docs/protocols.md 5.1).
+    """A worker's identity: pod UID and process nonce, never a pod's name (docs/protocols.md 5.1).
 
-    controller, token: themselves, or the paths of files that hold them (`frostline_rpc.current_text`). node: its failure domain.
-    host: the address at which other workers reach its store and its groups. joined_file: made when it has joined, for whoever
-    asks after its pod. The agent gives the nonce (FROSTLINE_WORKER_NONCE), so that the end of the process can be told by whoever
-    sees it.
+    The agent chooses the nonce (FROSTLINE_WORKER_NONCE), so that other processes can report the worker's end.
+
+    Attributes:
+        controller, token: Address and token, or the paths of files that hold them (`frostline_rpc.current_text`).
+        node: The worker's failure domain.
+        host: The address at which other workers reach its store and its groups.
+        joined_file: Created when the worker has joined, for the pod's probes.
     """
 
     run_dir: Path
@@ -36,7 +39,7 @@ class Identity:
 
     @staticmethod
     def from_environment() -> "Identity":
-        """The identity that pod and agent have put into the environment. Raises KeyError where they have not."""
+        """The identity from the environment variables of pod and agent. Raises KeyError if one is missing."""
         run_dir = Path(os.environ["FROSTLINE_RUN_DIR"])
         return Identity(
             run_dir=run_dir,
@@ -57,5 +60,5 @@ def ordinal_of(pod_name: str) -> int:
 
 
 def worker_id_of(env: Mapping[str, str], nonce: str = "") -> str:
-    """The id of the worker that was started with this environment. nonce: where the agent gave it none."""
+    """The id of the worker that was started with this environment. nonce: used if the environment has none."""
     return make_worker_id(env.get("FROSTLINE_POD_UID", "pod"), env.get("FROSTLINE_WORKER_NONCE", nonce))

@@ -1,9 +1,9 @@
-"""Settings that choose the CPU libraries' kernels. They must be in the environment before a library first computes.
+"""Environment settings that choose the CPU libraries' kernels; they must be set before a library first computes.
 
-MKL chooses its code by the address of an operand, so that one product has other bits at another address (measured on AMD
-processors, float32 and float64). Its strict mode of conditional numerical reproducibility ends that: AUTO takes the best code for
-this processor, STRICT makes it independent of addresses. Importing `frostline_trainer` settles it; MKL reads the variable at its
-first computation. torch itself is not imported here.
+MKL chooses its code by an operand's address, so that a product has other bits at another address (measured on AMD processors,
+float32 and float64). Its strict mode of conditional numerical reproducibility prevents that: AUTO takes the best code for this
+processor, STRICT makes it independent of addresses. Importing `frostline_trainer` sets it; MKL reads the variable at its first
+computation. This file does not import torch.
 """
 
 import os
@@ -14,8 +14,8 @@ CHOOSERS = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "ATEN_C
 
 
 def settle_kernels(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Set MKL's mode of reproducibility in `environ`. What the user has set stays; the start-up probe says what it does."""
-    narrow = environ.get("MKL_ENABLE_INSTRUCTIONS") == "AVX2"  # AUTO would go beyond it on a processor with AVX-512
+    """Set MKL's mode of reproducibility in `environ`, unless the user has; the start-up probe detects the effect."""
+    narrow = environ.get("MKL_ENABLE_INSTRUCTIONS") == "AVX2"  # AUTO would use AVX-512 in spite of it
     if not environ.get("MKL_CBWR"):
         environ["MKL_CBWR"] = "AVX2,STRICT" if narrow else "AUTO,STRICT"
 

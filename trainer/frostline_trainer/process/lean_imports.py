@@ -1,9 +1,9 @@
-"""Imports torch and transformers without what they import for features that no worker uses: a fifth of a cold pod's imports.
+"""Imports torch and transformers without modules that no worker uses, which saves a fifth of a cold pod's import time.
 
-transformers looks for scipy (losses of object detection), for torch.distributed (its own sharding, with DTensor) and for
-accelerate (its own placing of models), which is there for peft alone.
-The compiler of `torch.compile`, torch._dynamo, is imported by whatever wants to say that the compiler leaves it alone, which is
-each optimizer step too. A worker needs none of them to build, run, load or save a model; who compiles gets the real compiler.
+transformers imports scipy (losses of object detection), torch.distributed (its own sharding, with DTensor) and accelerate (its
+own placement of models; installed for peft only), if it finds them. torch's own code imports the compiler, torch._dynamo, just
+to mark functions as not to be compiled, also in each optimizer step. A worker needs none of them to build, run, load or save a
+model. With `training.compile` it gets the real compiler.
 """
 
 import importlib
@@ -17,26 +17,27 @@ from typing import Any
 
 COMPILER = "torch._dynamo"
 MASKS = f"{COMPILER}._trace_wrapped_higher_order_op"
-"""The one module of the compiler that transformers imports by name, for masks of a whole model; units get theirs ready made."""
+"""The compiler's only module that transformers imports by name, for masks of a whole model, which units do not use."""
 
 
 @contextmanager
 def lean_imports() -> Iterator[None]:
-    """Inside, scipy and accelerate look as if they were not installed, and torch as if it were built without torch.distributed.
-    What is imported already stays as it is. The stand-in for the compiler remains."""
+    """A context in which scipy and accelerate seem not to be installed, and torch seems to be built without torch.distributed.
+
+    Modules that are imported already are not changed. The stand-in for the compiler remains afterwards."""
     defer_compiler()
     with _hidden("scipy"), _hidden("accelerate"), _not_distributed():
         yield
 
 
 def import_peft() -> ModuleType:
-    """peft, which looks for torch.distributed too: where transformers has not imported DTensor, each layer would miss it."""
+    """Import peft as if without torch.distributed: otherwise each of its layers would miss DTensor, which is not imported."""
     with _not_distributed():
         return importlib.import_module("peft")
 
 
 def defer_compiler() -> None:
-    """Put a stand-in in the compiler's place, which the first use of the compiler replaces by the real one."""
+    """Replace the compiler's module by a stand-in, which its first real use replaces by the compiler."""
     if COMPILER not in sys.modules:
         sys.modules[COMPILER] = _Compiler(COMPILER)
         sys.modules[MASKS] = _Masks(MASKS)
@@ -57,7 +58,7 @@ def _hidden(package: str) -> Iterator[None]:
 
 @contextmanager
 def _not_distributed() -> Iterator[None]:
-    """transformers asks once, and keeps the answer for as long as the process lives."""
+    """A context in which torch.distributed seems unavailable. transformers checks once, and keeps the answer for good."""
     import torch.distributed
 
     asked = torch.distributed.is_available
@@ -69,7 +70,7 @@ def _not_distributed() -> Iterator[None]:
 
 
 class _Compiler(ModuleType):
-    """Stands in for torch._dynamo where code only says that it must not be compiled; all else is the real module's."""
+    """The stand-in for torch._dynamo: it has the functions that mark code as not compiled; any other use imports the real one."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -77,21 +78,21 @@ class _Compiler(ModuleType):
 
     @staticmethod
     def graph_break(*_: Any, **__: Any) -> None:
-        """Nothing is compiled, so there is no graph to break."""
+        """Do nothing: there is no compiled graph to break."""
 
     @staticmethod
     def disable(function: Callable[..., Any] | None = None, *_: Any, **__: Any) -> Any:
-        """A function that the compiler must leave alone, as it is; without one, the decorator."""
+        """Return the function unchanged, or without one the decorator: nothing is compiled."""
         return _as_it_is if function is None else function
 
     @staticmethod
     def assume_constant_result(function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that the compiler may call once, as it is."""
+        """Return the function unchanged: nothing is compiled."""
         return function
 
     @staticmethod
     def allow_in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that the compiler need not look into, as it is."""
+        """Return the function unchanged, as it needs no tracing."""
         return function
 
     def __getattr__(self, name: str) -> Any:
@@ -101,7 +102,7 @@ class _Compiler(ModuleType):
 
 
 class _Masks(ModuleType):
-    """Stands in for the compiler's module of that name."""
+    """The stand-in for the compiler's module MASKS."""
 
     @staticmethod
     def TransformGetItemToIndex() -> Any:
@@ -111,7 +112,7 @@ class _Masks(ModuleType):
 
 
 class _Submodules(MetaPathFinder, Loader):
-    """Where a module of the compiler is imported by name, the real compiler takes the stand-in's place first."""
+    """The import hook for modules of the compiler: it replaces the stand-in by the real compiler first."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if not fullname.startswith(f"{COMPILER}.") or not isinstance(sys.modules.get(COMPILER), _Compiler):
@@ -120,13 +121,13 @@ class _Submodules(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self) if fullname in sys.modules else PathFinder.find_spec(fullname, parent.__path__)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """The module as the compiler has just imported it."""
+        """The module, which importing the real compiler has imported."""
         found = sys.modules[spec.name]
         spec.loader_state = found.__spec__
         return found
 
     def exec_module(self, module: ModuleType) -> None:
-        """It is executed already."""
+        """Do nothing: the module is executed already."""
         assert module.__spec__ is not None, module
         module.__spec__ = module.__spec__.loader_state
 
@@ -136,7 +137,7 @@ def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _real_compiler() -> ModuleType:
-    """Import the real one; from then on it is what everybody finds."""
+    """Import the real compiler, which replaces the stand-in for all importers."""
     if isinstance(sys.modules.get(COMPILER), _Compiler):
         import torch
 

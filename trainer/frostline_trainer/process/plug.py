@@ -1,7 +1,7 @@
-"""The one place where something from outside may watch and change a worker: planned faults do (docs/faults.md).
+"""The plug: the only hook by which code from outside may watch and change a worker, as planned faults do (docs/faults.md).
 
-FROSTLINE_PLUG names a module with a function `plug()`; without it nothing is plugged in, and every method does nothing. No module
-of the trainer imports one that plugs itself in.
+FROSTLINE_PLUG names a module with a function `plug()`, which returns a Plug. Without it, the default Plug does nothing. No module
+of the trainer imports a plug's module by itself.
 """
 
 import importlib
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 PLUG = "FROSTLINE_PLUG"
 PLANNED_FAULTS = "frostline_trainer.faults"
-"""Carries out what a job's `faults` plan for a worker."""
+"""The plug that carries out a job's planned `faults`."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a worker consists of when it knows its job, data and model, and has not registered yet."""
+    """A worker's parts at the time when it has built its job, data and model, and has not registered yet."""
 
     identity: "Identity"
     job: Job
@@ -39,42 +39,42 @@ class Parts:
 
 
 class Plug:
-    """What a worker lets a plug do. This one does nothing."""
+    """The interface of plugs, with methods that do nothing."""
 
     def attach(self, parts: Parts) -> None:
-        """The worker begins; called once, before it registers."""
+        """Attach to a worker; called once, before it registers."""
 
     def channel(self, channel: "grpc.Channel") -> "grpc.Channel":
-        """The channel to the controller, as this process is to use it."""
+        """The channel to the controller that this process uses: the given one, or one that wraps it."""
         return channel
 
     def silences(self, env: Mapping[str, str]) -> bool:
-        """Whether no word may leave a pod with this environment now, not even of its end."""
+        """Whether no message may leave a pod with this environment now, not even a report of its end."""
         return False
 
     def before_file(self, operation: str, step: int) -> None:
-        """The checkpoint writer is about to do this to a file of the checkpoint of `step`; called in its thread."""
+        """Called in the checkpoint writer's thread before an operation on a file of the checkpoint of `step`."""
 
     def activation(self, output: "Tensor") -> "Tensor":
-        """What a stage gives on after a forward."""
+        """A stage's output after a forward, perhaps changed."""
         return output
 
     def gradient(self, parameters: "list[nn.Parameter]") -> None:
-        """The `.grad`s of a stage after the backward of one micro-batch."""
+        """Called with a stage's parameters after the backward of one micro-batch; may change their `.grad`s."""
 
     def end_of_schedule(self) -> None:
-        """All computations of a step are done."""
+        """Called when all computations of a step are done."""
 
     def rows_to_store(self, rows: "Tensor") -> "Tensor":
-        """Boundary activations, one a sample, on their way into the cache."""
+        """Boundary activations, one a sample, that are about to be stored in the cache, perhaps changed."""
         return rows
 
 
 def plug_of(env: Mapping[str, str], job: Job | None = None) -> Plug:
-    """What is plugged into a process with this environment: the module that FROSTLINE_PLUG names.
+    """The plug of a process with this environment, from the module that FROSTLINE_PLUG names.
 
-    Where it names none, and the job plans faults, theirs: on a cluster nobody sets the variable.
-    Raises ValueError where there is no such module.
+    Without the variable (on a cluster nobody sets it), a job with planned faults gets their plug. Raises ValueError if there is
+    no such module.
     """
     name = env.get(PLUG, "") or (PLANNED_FAULTS if job is not None and job.faults else "")
     if not name:

@@ -1,7 +1,7 @@
-"""What a pod's probes ask: HTTP on a port of its own, answered by the agent without any worker's help.
+"""The HTTP server for a pod's probes, on a port of its own. The agent answers without any worker's help.
 
-/started and /ready: every worker of the pod has joined the run since its process started. /live: the agent answers. Steps, Redis
-and the controller's health are no part of it: a pod that is restarted for them would only lose its state.
+/started and /ready: every worker of the pod has joined the run since its process started. /live: the agent answers. The answers
+do not depend on steps, Redis or the controller, since restarting the pod for them would only lose its state.
 """
 
 import threading
@@ -31,7 +31,7 @@ def serve_pod_health(host: str, port: int, missing: Callable[[], list[int]]) -> 
             self.wfile.write(f"{text}\n".encode())
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """A probe a few seconds is nothing to log."""
+            """Do not log probes, which come every few seconds."""
 
     server = ThreadingHTTPServer((host, port), Handler)
     threading.Thread(target=server.serve_forever, name="health", daemon=True).start()

@@ -1,13 +1,13 @@
-"""A warm process that forks workers: torch and the models are imported once, a worker starts in tens of milliseconds.
+"""The preload process: it imports torch and the models once and forks workers, so that a worker starts in tens of milliseconds.
 
     python -m frostline_trainer.process.preload SOCKET
 
 Protocol, over a UNIX socket, one connection a worker, JSON lines: the agent sends {"env": {...}, "log": path}; the answer is
-{"pid": n} and, when the worker has ended, {"exit": code} (a negative signal number where one killed it). Closing the
-connection kills the worker. Nothing here starts threads or opens channels, so that a fork is a clean copy.
+{"pid": n} and, when the worker has ended, {"exit": code} (a negative signal number if a signal killed it). Closing the
+connection kills the worker. This process starts no threads and opens no channels, so that a fork is a clean copy.
 
-Where a worker did not end by itself (a signal, a crash), the controller is told at once (exit_reporter.py): a process that is
-known to have ended is not waited for, and neither the agent nor the kubelet sees it sooner.
+If a worker was killed or has crashed, the exit reporter (exit_reporter.py) reports it to the controller at once, so that no
+recovery waits for that process. The preload process sees its end before the agent or the kubelet does.
 """
 
 import ctypes
@@ -34,11 +34,11 @@ REQUEST_BYTES_MAX = 1 << 20
 
 
 def warm_up() -> None:
-    """Import what the workers of the run in FROSTLINE_RUN_DIR need, of any run where that is not set.
+    """Import the modules that workers of the run in FROSTLINE_RUN_DIR need; without that variable, those of any run.
 
-    FROSTLINE_WORKER_MODULE names another worker, which brings its own imports.
+    FROSTLINE_WORKER_MODULE names another worker's module, with its own imports.
     """
-    gc.disable()  # a tenth of the time would go into looking for garbage among hundreds of thousands of objects that stay
+    gc.disable()  # collections over hundreds of thousands of permanent objects would take a tenth of the time
     module = os.environ.get("FROSTLINE_WORKER_MODULE", WORKER_MODULE)
     if module == WORKER_MODULE:
         import torch
@@ -48,14 +48,14 @@ def warm_up() -> None:
     importlib.import_module(module)
     exit_reporter()
     check_untouched()
-    gc.freeze()  # the shared pages stay shared, and a collection in a worker stays cheap
+    gc.freeze()  # keeps memory pages shared with workers, and a worker's collections cheap
     gc.enable()
 
 
 def check_untouched(descriptors: Path = Path("/proc/self/fd")) -> None:
-    """Raises RuntimeError where an import has opened a GPU: a fork of this process could not use one any more.
+    """Raise RuntimeError if an import has opened a GPU: forks of this process could not use CUDA then.
 
-    descriptors: folder of links, one an open file.
+    descriptors: folder with a link for each open file.
     """
     opened = {os.readlink(link) for link in descriptors.iterdir() if link.is_symlink()}
     if gpus := sorted(name for name in opened if name.startswith("/dev/nvidia")):
@@ -67,7 +67,7 @@ def check_untouched(descriptors: Path = Path("/proc/self/fd")) -> None:
 
 @dataclass
 class _Child:
-    """A connection and the worker that it asked for. process_id: 0 before it was forked. env: the worker's."""
+    """A connection, and the worker that was requested over it. process_id: 0 before the fork. env: the worker's environment."""
 
     connection: socket.socket
     received: bytes = b""
@@ -77,7 +77,7 @@ class _Child:
 
 @dataclass
 class Preload:
-    """Serves one socket until SIGTERM. reporter: process that reports workers' ends; 0 before the first worker."""
+    """The preload process's server on one socket. reporter: process id of the exit reporter; 0 before the first worker."""
 
     path: Path
     children: dict[int, _Child] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class Preload:
         self._stopped = True
 
     def _read(self, child: _Child) -> None:
-        """A request, or the end of the connection: then the worker goes with it."""
+        """Read a request, or the end of the connection, which kills the worker."""
         try:
             data = child.connection.recv(65536)
         except ConnectionError:
@@ -150,9 +150,9 @@ class Preload:
         self._tell(child, None)
 
     def _fork_into(self, env: dict[str, str], log: str | None, body: Callable[[], int]) -> int:
-        """Returns the child's process id. In the child: drop everything of the preload process, run `body`, never come back.
+        """Fork, and return the child's process id. The child closes the preload process's files, runs `body` and exits.
 
-        log: where its output goes; None: where ours does.
+        log: file of its output; None: this process's own output.
         """
         process_id = os.fork()
         if process_id != 0:
@@ -186,7 +186,7 @@ class Preload:
             os._exit(code)
 
     def _reap(self) -> None:
-        """Tell of every worker that has ended."""
+        """Report every worker that has ended, to the agent and the exit reporter."""
         if self.reporter and os.waitpid(self.reporter, os.WNOHANG)[0]:
             os.close(self.reporter_pipe)
             self.reporter, self.reporter_pipe = 0, -1
@@ -200,7 +200,7 @@ class Preload:
                 self._close(child)
 
     def _tell(self, child: _Child, code: int | None) -> None:
-        """Hand on to the exit reporter that a worker has started (None), so that it may connect, or how it ended."""
+        """Tell the exit reporter that a worker has started (None), so that it can connect, or its exit code."""
         line = exit_reporter().line_of(child.env, code)
         if not line:
             return
@@ -212,7 +212,7 @@ class Preload:
             os.close(receiving)
         try:
             os.write(self.reporter_pipe, line)
-        except OSError as error:  # it has died, or is stuck: the pod's status tells the same, later
+        except OSError as error:  # the exit reporter has died or is stuck: the pod's status shows the end later
             print(f"the end of {child.process_id} could not be handed on: {error}", file=sys.stderr)
 
     def _become_reporter(self, receiving: int, sending: int) -> int:
@@ -222,7 +222,7 @@ class Preload:
     def _send(self, child: _Child, message: dict[str, int]) -> None:
         try:
             child.connection.sendall(json.dumps(message).encode() + b"\n")
-        except OSError as error:  # the agent is gone: its end of file is read next
+        except OSError as error:  # the agent is gone: the next read sees the end of its connection
             print(f"{message} could not be told: {error}", file=sys.stderr)
 
     def _close(self, child: _Child) -> None:
@@ -232,7 +232,7 @@ class Preload:
 
 
 def exit_reporter() -> ModuleType:
-    """Imported with what every worker needs, so that importing this module stays cheap."""
+    """The exit reporter's module, imported late, so that importing this module stays cheap."""
     return importlib.import_module("frostline_trainer.process.exit_reporter")
 
 

@@ -1,8 +1,8 @@
 """The start-up probe: the digest of one step of one real unit of each kind, in the job's precision (docs/protocols.md 1.9).
 
-Two workers whose probes agree compute the same bits; `numerics: exact` admits no other. Forward, loss, backward and update are
-the run's own code on the first samples, which follow the seed; weights are drawn here. One unit at a time is on the device. What
-runs that share cached values must agree in is another digest (`prefix.prefix_probe`).
+Workers with equal probes compute the same bits; `numerics: exact` admits only workers with the run's probe. Forward, loss,
+backward and update are the run's own code on the run's first samples; the probe draws its own weights. One unit at a time is on
+the device. Runs that share cached values compare another digest (`prefix.prefix_probe`).
 """
 
 import copy
@@ -25,12 +25,12 @@ from frostline_trainer.step.stage import Stage
 from frostline_trainer.step.unit_kinds import first_of_its_kind
 
 PATTERN_VALUES = 65521
-"""Drawn once and repeated; a prime, so that no two rows of a matrix are alike."""
+"""Numbers drawn once and repeated; a prime, so that no two rows of a matrix are alike."""
 WEIGHT_SCALE, LEARNING_RATE = 0.05, 1e-3
 
 
 def run_probe(context: RunContext) -> tuple[str, str]:
-    """Returns (digest as hex, a line for people that says what it ran on). Leaves units and torch's generators as they were."""
+    """Run the probe. Returns (digest in hex, a description of its platform). Units and torch's generators are not changed."""
     decisive, where = computes_on(context)
     digest = hashlib.sha256(decisive.encode())
     pattern = drawn_pattern(context.device, context.precision.weights)
@@ -43,15 +43,15 @@ def run_probe(context: RunContext) -> tuple[str, str]:
 
 
 def drawn_pattern(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """The numbers that weights and inputs are made of, the same everywhere."""
+    """The pattern with which weights and inputs are filled, the same on every worker."""
     values = torch.randn(PATTERN_VALUES, generator=torch.Generator().manual_seed(seed_of("probe")))
     return values.to(device, dtype)
 
 
 def computes_on(context: RunContext) -> tuple[str, str]:
-    """(what decides bits that one step may not show, and so is a part of the digest; the rest), in words.
+    """The platform in words: (facts that are part of the digest, since they decide bits which one step may not show; the rest).
 
-    A GPU's libraries promise equal bits for one version, one model and one number of multiprocessors.
+    A GPU's libraries promise equal bits for the same version, GPU model and number of multiprocessors.
     """
     numerics = ", ".join(filter(None, (context.precision.name, context.numerics)))
     common = f"torch {torch.__version__.split('+')[0]}, {numerics}, {torch.get_num_threads()} thread(s), {kernel_settings()}"
@@ -63,9 +63,9 @@ def computes_on(context: RunContext) -> tuple[str, str]:
 
 
 def _one_step(context: RunContext, index: int, pattern: torch.Tensor) -> list[torch.Tensor]:
-    """All that one step of a copy of a unit gives rise to: output, gradients, updated weights, moments."""
+    """All results of one step of a copy of a unit: output, gradients, updated weights, moments."""
     unit = copy.deepcopy(context.cut.units[index]).to(context.device)
-    never_learns(unit, ())  # adapters' base weights learn in the probe: one kind of step for all units
+    never_learns(unit, ())  # in the probe all weights learn, also those below adapters
     draw_weights(unit, pattern)
     samples = first_samples(context.data.train, context.micro_batch_size)
     inputs = context.on_device(context.data.train.collate(samples, [0] * len(samples)))
@@ -86,16 +86,16 @@ def _one_step(context: RunContext, index: int, pattern: torch.Tensor) -> list[to
 
 @torch.no_grad()
 def draw_weights(unit: nn.Module, pattern: torch.Tensor) -> None:
-    """Give a copy of a unit weights that depend on nothing but its shapes."""
+    """Give a copy of a unit weights that depend on its shapes only."""
     for name, parameter in unit.named_parameters():
         parameter.requires_grad_(True)
         drawn(pattern, parameter).mul_(WEIGHT_SCALE)
         if parameter.ndim == 1 and name.endswith("weight"):
-            parameter.add_(1.0)  # of a normalisation
+            parameter.add_(1.0)  # a normalisation's scale
 
 
 def drawn(pattern: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
-    """Fill a tensor, however it lies in memory, with the pattern, again and again; returns it."""
+    """Fill a tensor, with any strides, with the repeated pattern; returns it."""
     count = into.numel()
     into.detach().copy_(pattern.repeat(-(-count // len(pattern)))[:count].view(into.shape))
     return into

@@ -1,7 +1,7 @@
-"""What a GPU must pass before its worker joins: the probe gives the same bits twice, and memory keeps what is written into it.
+"""The self test of a GPU before its worker joins: the probe must give the same bits twice, and memory must keep its contents.
 
-A second or less, against a run that fails later with somebody else's name on it. A GPU that does not pass has failed, as one
-that fails in a step: the process ends with that code, and the second time the GPU is in quarantine.
+It takes a second or less, and spares the run a later failure that is hard to attribute. A GPU that does not pass counts like one
+that fails in a step: the process ends with the same exit code, and the second time the GPU is quarantined.
 """
 
 import logging
@@ -12,18 +12,18 @@ import torch
 log = logging.getLogger(__name__)
 
 PATTERNS = (0x5555555555555555, -0x5555555555555556)
-"""Every bit once 0 and once 1, its neighbours the other."""
+"""Patterns in which every bit is once 0 and once 1, with neighbours of the other value."""
 PIECE_BYTES = 256 << 20
 MEMORY_SHARE, MEMORY_BYTES_MAX = 0.5, 16 << 30
-"""Of the memory that is free at start, so much is written and read, at a bandwidth of hundreds of GB/s."""
+"""Share and limit of the free memory that is written and read, at hundreds of GB/s."""
 
 
 class SickDevice(RuntimeError):
-    """The device does not do what it is asked."""
+    """The device gives wrong results."""
 
 
 def examine_gpu(device: torch.device, probe: Callable[[], str], digest: str) -> None:
-    """Raise SickDevice where the GPU fails. digest: what a first call of `probe` gave."""
+    """Raise SickDevice if the GPU fails the test. digest: the result of a first call of `probe`."""
     compare_probes(digest, probe())
     free, _ = torch.cuda.mem_get_info(device)
     try:
@@ -35,7 +35,7 @@ def examine_gpu(device: torch.device, probe: Callable[[], str], digest: str) -> 
 
 
 def compare_probes(first: str, second: str) -> None:
-    """Raise SickDevice where one computation gave two results."""
+    """Raise SickDevice if two runs of one computation gave different digests."""
     if first != second:
         raise SickDevice(f"the start-up probe gave {first[:12]}, and then {second[:12]}: the device computes wrong")
 
@@ -51,13 +51,13 @@ def check_memory(device: torch.device, size: int) -> None:
 
 
 def write_pattern(pieces: Iterable[torch.Tensor], pattern: int) -> None:
-    """All pieces before any is read: an address that leads to another one's memory shows."""
+    """Write the pattern to all pieces, before any is read, so that two addresses of the same memory are detected."""
     for piece, value in _values(pieces, pattern):
         piece.fill_(value)
 
 
 def count_wrong(pieces: Iterable[torch.Tensor], pattern: int) -> int:
-    """Words that are not what `write_pattern` wrote."""
+    """Number of words that differ from the written pattern."""
     return sum(int((piece != value).sum()) for piece, value in _values(pieces, pattern))
 
 

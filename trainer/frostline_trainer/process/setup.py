@@ -1,4 +1,4 @@
-"""From a job to a RunContext: data, model cut into units, numerics of this process."""
+"""Builds the RunContext of a job: data, model cut into units, numerics of this process."""
 
 import hashlib
 import logging
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 def build_context(job: Job, device: torch.device | None = None) -> RunContext:
-    """Load data and model as the job says. Raises ValueError for the user's mistakes, one line each."""
+    """Load the job's data and model, and run the start-up checks. Raises ValueError with one line for a mistake of the user."""
     _check_schedules(job)
     context = unproven_context(job, device)
     _check_batch(context)
@@ -50,7 +50,7 @@ def build_context(job: Job, device: torch.device | None = None) -> RunContext:
 
 
 def unproven_context(job: Job, device: torch.device | None = None) -> RunContext:
-    """Data and model as the job says, before anything has been computed. Raises ValueError for the user's mistakes."""
+    """The context with the job's data and model, before the start-up checks. Raises ValueError for a mistake of the user."""
     torch.set_num_threads(job.training.threads)
     device = device or choose_device(job)
     if device.type == "cuda":
@@ -80,15 +80,18 @@ def draws_random_numbers(job: Job, cut: CutModel) -> bool:
 
 
 def unit_flops(family: Family, cut: CutModel, sizes: DataSizes, job: Job) -> tuple[int, ...]:
-    """FLOPs of one sample's forward in each unit; an adapter's matrices are two for each number and token."""
+    """FLOPs of one sample's forward in each unit; adapters add two for each of their parameters and token."""
     tokens, _ = family.hidden_shape(cut.model.config, sizes)
     own = family.forward_flops(cut.model.config, sizes, job.task.kind)
     return tuple(flops + 2 * tokens * parameters_added(unit) for flops, unit in zip(own, cut.units, strict=True))
 
 
 def check_tiles(context: RunContext) -> None:
-    """Find out what frozen units compute here, and whether a sample's bits depend on its place in a tile, and on addresses, which
-    becomes a part of the probe; and whether anything depends on what padding holds, which says how much of a value is cached."""
+    """Run the checks of frozen units, and store the results in the context.
+
+    They give the digest of the prefix; whether a sample's bits depend on its place in a tile, or on addresses (which becomes part
+    of the probe); and whether results depend on the content of padding, which decides how much of a value is cached.
+    """
     if not may_use_cache(context.job):
         return
     context.prefix_digest = probe_prefix(context)
@@ -108,9 +111,9 @@ def check_tiles(context: RunContext) -> None:
 
 
 def choose_device(job: Job) -> torch.device:
-    """The worker's device: the first GPU that it sees, which is the only one where an agent has started it (gpus.py).
+    """The worker's device: the first GPU that it sees. A worker that an agent has started sees only one (gpus.py).
 
-    Raises ValueError where the job asks for CUDA and there is none.
+    Raises ValueError if the job asks for CUDA and there is no GPU.
     """
     wanted, available = job.training.device, torch.cuda.is_available()
     if wanted == "cuda" and not available:
@@ -121,17 +124,17 @@ def choose_device(job: Job) -> torch.device:
 
 
 def deterministic_cuda() -> None:
-    """Exact numerics on CUDA in this process: deterministic kernels only (docs/protocols.md 1.8)."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats its bits with one workspace on any stream
+    """Set this process to deterministic kernels on CUDA, for exact numerics (docs/protocols.md 1.8)."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # with one workspace size, cuBLAS has the same bits on any stream
     torch.use_deterministic_algorithms(True)
-    # It would fill each new tensor with NaN first: messages and gradients are received into new memory in every step.
+    # Otherwise torch would fill each new tensor with NaN first, also receive buffers in every step.
     torch.utils.deterministic.fill_uninitialized_memory = False
     torch.backends.cudnn.benchmark = False
     torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def _check_schedules(job: Job) -> None:
-    """A schedule that nobody knows is said now, not when the first pipeline deeper than one needs it."""
+    """Raise an error for an unknown schedule now, not when the first pipeline with several stages needs it."""
     wanted = [job.placement.schedule, *(reshape.schedule for reshape in job.reshapes)]
     for name in wanted:
         if name != "auto":

@@ -1,8 +1,9 @@
-"""A device that has failed, hangs, or has too little memory, and what the process does about it (docs/adr/0011-devices.md).
+"""Handles a device that has failed, hangs, or has too little memory (docs/adr/0011-devices.md).
 
-An error of a CUDA context stays: every later call in this process fails, what its memory holds is unknown, and only another
-process may use the device again. So the process ends, at once and with a code of its own. Whoever reaps it tells the controller,
-and its units count as lost. Too little memory is no such error: the process goes on, and says what it measured.
+An error of a CUDA context is permanent: every later call in this process fails, its memory's contents are unknown, and only
+another process can use the device again. So the process ends at once, with an exit code of its own; the exit reporter reports it
+to the controller, and its units count as lost. Too little memory is no such error: the process goes on, and reports what it
+measured.
 """
 
 import logging
@@ -22,12 +23,12 @@ from frostline_trainer.step.context import RunContext
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 10.0
-"""How long a device may take to add one to one: behind what it was still given to do, which is a step at most."""
+"""How long a device may take for one addition, which waits behind its queued work, at most one step."""
 POLL_SECONDS = 0.01
 
 
 def is_device_error(failure: BaseException | None) -> bool:
-    """Whether a device's error is the failure, or what it came from."""
+    """Whether the failure, or one of its causes, is a device's error."""
     while failure is not None:
         if isinstance(failure, torch.AcceleratorError | SickDevice):
             return True
@@ -36,10 +37,10 @@ def is_device_error(failure: BaseException | None) -> bool:
 
 
 def answers(context: RunContext, seconds: float = ANSWER_SECONDS) -> str:
-    """Why the device is of no use; empty where it computes. A CPU always does.
+    """Why the device is unusable; empty if it computes. A CPU always does.
 
-    A library on a broken device may raise any RuntimeError, and a device that is stuck raises nothing: so the device is asked. By
-    a thread beside this one, since the call itself may not come back.
+    On a broken device a library may raise any RuntimeError, and a stuck device raises none; so this function lets the device
+    compute something. It does so in another thread, since the call may never return.
     """
     clock = context.device_clock
     if not clock.runs_behind:
@@ -62,13 +63,13 @@ def answers(context: RunContext, seconds: float = ANSWER_SECONDS) -> str:
     asking = threading.Thread(target=ask, name="ask-device", daemon=True)
     asking.start()
     asking.join(seconds)
-    answer = list(said)  # what comes later is too late
+    answer = list(said)  # a later answer is ignored
     given_up.set()
     return answer[0] if answer else f"it has not answered within {seconds:g} s"
 
 
 def end_process(why: object) -> NoReturn:
-    """End here and now: no clean-up may wait for the device, and nothing of this process is reported as intact."""
+    """End the process at once: no clean-up may wait for the device, and no piece of this process is reported as intact."""
     log.critical("the device is of no use, this process ends with code %d: %s", DEVICE, why)
     logging.shutdown()
     sys.stdout.flush()
@@ -77,19 +78,19 @@ def end_process(why: object) -> NoReturn:
 
 
 def end_if_sick(failure: BaseException) -> None:
-    """End the process where a failure is its device's: nothing may be promised of what such a device holds."""
+    """End the process if the failure is its device's, since such a device's memory cannot be trusted."""
     if is_device_error(failure):
         end_process(failure)
 
 
 def end_if_silent(context: RunContext) -> None:
-    """End the process where its device does not compute any more; asked when a generation is over, for whatever reason."""
+    """End the process if its device does not compute any more; called at the end of a generation, for any reason."""
     if why := answers(context):
         end_process(why)
 
 
 def memory_shortage(context: RunContext) -> control_pb2.MemoryShortage:
-    """What was measured when memory ran out, in bytes; and give back what the allocator holds without need."""
+    """The measured memory use when memory ran out, bytes. Also frees the allocator's unused memory."""
     peak, limit = peak_of(context.device)
     forget_peak(context.device)
     limit = limit or context.job.placement.worker_memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

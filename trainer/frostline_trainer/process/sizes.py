@@ -2,7 +2,8 @@
 
     python -m frostline_trainer.process.sizes JOB.yaml OUT.json
 
-`frostline run` starts it so before a run begins; on a cluster a worker measures before it registers. Exit codes: a worker's.
+`frostline run` starts it before a run begins; on a cluster a worker measures before it registers. Exit codes are those of a
+worker.
 """
 
 import logging
@@ -23,20 +24,21 @@ from frostline_trainer.profile import profile_units
 log = logging.getLogger(__name__)
 
 SECONDS_MAX = 30.0
-"""A larger size is not begun after so long: each takes about twice as long as the one before."""
+"""Time after which no larger size is measured; each takes about twice as long as the previous one."""
 WORSE = 1.1
-"""Where a sample takes so much longer at two sizes than at the best, larger ones are not measured: they only take more memory."""
+"""If a sample takes this much longer than at the best size, at two sizes, larger ones are not measured: they only need more
+memory."""
 
 
 def measure_sizes(job: Job) -> SizeProfiles:
-    """Units' costs at each micro-batch size that may be chosen, from the smallest, as far as time and memory allow.
+    """Units' costs at each possible micro-batch size, from the smallest on, as far as time and memory allow.
 
-    Raises ValueError for the user's mistakes.
+    Raises ValueError for a mistake of the user.
     """
     started, found = time.monotonic(), list[WorkerProfile]()
     sizes = sizes_to_try(job.training, job.placement.workers)
     context = unproven_context(at_size(job, sizes[0]))
-    # A machine that does other things as well delays one size and not the other; the one thread's own time says what each costs.
+    # Other load on the machine may delay one size and not another; a single thread's own CPU time does not depend on it.
     alone = context.device.type == "cpu" and job.training.threads == 1
     clock = time.thread_time if alone else time.perf_counter
     sizes = [size for size in sizes if size <= len(context.data.train)]
@@ -74,7 +76,7 @@ def _seconds_a_sample(profile: WorkerProfile) -> float:
 
 
 def main(job_file: str, out: str) -> int:
-    """Write what was measured as JSON; a mistake of the user's is told on standard error."""
+    """Write the measured costs as JSON; a mistake of the user is reported on standard error. Returns the exit status."""
     try:
         measured = measure_sizes(load_job(job_file))
     except ValueError as mistake:

@@ -1,4 +1,4 @@
-"""Where every thread of this process is: what a worker says when it is asked because it seems to hang (docs/protocols.md 7.3)."""
+"""Stack dumps of all threads, which a worker sends on request when it seems to hang (docs/protocols.md 7.3)."""
 
 import sys
 import threading
@@ -8,7 +8,7 @@ from frostline_proto.v1 import control_pb2
 
 STACK_BYTES_MAX = 16_000
 FRAMES_MAX = 40
-"""Innermost frames that are shown of one thread."""
+"""Limit of innermost frames shown of one thread."""
 
 
 def record(reason: str) -> str:
@@ -29,7 +29,7 @@ def record(reason: str) -> str:
 
 
 def stack_event(worker_id: str, step: int, lineage: int, reason: str) -> control_pb2.RunEvent:
-    """The answer to a StackNotice. The controller joins it with its verdict."""
+    """The event that answers a StackNotice. The controller adds it to its verdict on the hang."""
     detail = {"worker": worker_id, "stack": record(reason)}
     return control_pb2.RunEvent(kind="hang", step=step, lineage=lineage, reason=reason, detail=detail)
 

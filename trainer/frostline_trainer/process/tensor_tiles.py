@@ -1,4 +1,4 @@
-"""Tensor tiles put into a run's model, once its family's table has been held to the model."""
+"""Installs tensor tiles in a run's model, after checking its family's tensor table on the model."""
 
 import copy
 
@@ -16,9 +16,9 @@ SAMPLES = 2
 
 
 def install_tiles(context: RunContext) -> None:
-    """Let the blocks compute in the job's tiles. With one tile nothing is touched.
+    """Let the blocks compute in the job's tiles; with one tile the model is not changed.
 
-    Raises ValueError, with field, value and remedy, where the model cannot be cut so, or its family's table is wrong.
+    Raises ValueError, with field, value and remedy, if the model cannot be cut like this, or its family's table is wrong.
     """
     inner = context.job.training.tensor_tiles.inner
     if inner == 1:

@@ -1,8 +1,7 @@
-"""What the preload process imports for the workers of one run: the run's own model family, the module that reads its data, and
-peft where the run has adapters.
+"""Imports for the workers of one run, in the preload process: the run's model family, the module that reads its data, and peft if
+the run has adapters.
 
-The run's job file is only a hint here. Where it is not there yet, or says what nobody knows, the worker imports the rest itself
-and tells what is wrong with it.
+The run's job file is only a hint for this. If it is missing or invalid, the worker imports the rest itself, and reports errors.
 """
 
 import importlib
@@ -20,16 +19,16 @@ from frostline_trainer.process.lean_imports import import_peft, lean_imports
 log = logging.getLogger(__name__)
 
 USED_BY_BACKWARD = "torch.fx.experimental.symbolic_shapes"
-"""torch imports it, with sympy, in the first backward that starts from a given gradient: in each worker, if it is not there."""
+"""torch imports this module, with sympy, in the first backward that starts from a given gradient; here once for all workers."""
 
 
 def import_for(run_dir: str) -> None:
-    """Import what the workers of the run in `run_dir` need; for all families that are built in where no run is named (empty)."""
+    """Import the modules that workers of the run in `run_dir` need; for an empty `run_dir`, those of all built-in families."""
     family, source, adapters = _named_in(RunDirectory(run_dir).job) if run_dir else ("", "", False)
     with lean_imports():
         registry = importlib.import_module("frostline_trainer.families.registry")
         for name in [family] if family else registry.BUILT_IN:
-            with suppress(ValueError):  # the worker says so, to the controller
+            with suppress(ValueError):  # the worker reports the error to the controller
                 registry.family_named(name)
     if adapters:
         import_peft()
@@ -40,7 +39,7 @@ def import_for(run_dir: str) -> None:
 
 
 def _named_in(file: Path) -> tuple[str, str, bool]:
-    """model.family and data.source of a job file, and whether it has model.adapters; empty where it cannot be read."""
+    """model.family and data.source of a job file, and whether it has model.adapters; empty if the file cannot be read."""
     try:
         found = read_yaml(file.read_text(encoding="utf-8"))
         model = found["model"]

@@ -78,10 +78,10 @@ def main() -> int:
 
 
 def ask_for_job(identity: Identity) -> tuple[Job, list[WorkerProfile]]:
-    """The run's job as its controller has it, and what the run has measured by kind of device.
+    """The run's job from the controller, and the profiles that the run has measured, by kind of device.
 
-    Where the job leaves numerics to the run, this worker measures what they are settled by, and waits until they are.
-    Raises Refused, or TimeoutError where no controller answers.
+    If the job leaves numerics to the run, this worker measures sizes for their choice, and waits until they are chosen.
+    Raises Refused, or TimeoutError if no controller answers.
     """
     connection = ControllerConnection(identity.controller, identity.token, plug_of(os.environ))
     try:
@@ -89,7 +89,7 @@ def ask_for_job(identity: Identity) -> tuple[Job, list[WorkerProfile]]:
         job = _job_of(answer)
         if job.training.automatic:
             measured = to_message(measure_sizes(job), plan_pb2.SizeProfiles)
-            while job.training.automatic:  # until the run has settled, by what this worker has measured or another one
+            while job.training.automatic:  # until the run has chosen, by this worker's or another one's measurement
                 answer = connection.call("DescribeJob", control_pb2.DescribeJobRequest(measured=measured), JOB_PATIENCE_SECONDS)
                 job = _job_of(answer)
                 time.sleep(SETTLING_SECONDS if job.training.automatic else 0.0)
@@ -103,7 +103,7 @@ def _job_of(answer: control_pb2.DescribeJobResponse) -> Job:
 
 
 def _leave_when_told(worker: Worker) -> None:
-    """SIGTERM is waited for in a thread: a handler would run only when the training thread comes out of its collective."""
+    """Wait for SIGTERM in a thread: a handler would run only after the training thread's current collective."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
     def wait() -> None:
@@ -114,7 +114,7 @@ def _leave_when_told(worker: Worker) -> None:
 
 
 def _tell(identity: Identity, worker: Worker | None, error: str, user_mistake: bool) -> None:
-    """The controller hears of the end even where the worker never registered."""
+    """Report this process's end to the controller, even if the worker has never registered."""
     client = (worker.client if worker is not None else None) or ControlClient(
         identity.controller,
         identity.token,

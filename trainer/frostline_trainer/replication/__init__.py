@@ -1,1 +1,1 @@
-"""Second copies and second opinions: buddies that keep units of others, what a worker could bring back, and audits."""
+"""Protection against loss and corruption: unit replicas at buddies, the inventory of intact pieces, audits of computations."""

@@ -1,7 +1,7 @@
-"""A member's part in an audited step: what one has computed of a micro-batch another computes again, and all compare digests.
+"""A member's part in an audited step: members recompute a micro-batch of each other's work, and compare digests.
 
-It takes place between the schedule and the exchange, with the weights that the schedule had: nothing is copied, and a step whose
-audit differs is never voted on. What travels are a stage's input and the gradient of its output, of one micro-batch.
+The audit takes place between the schedule and the exchange, with the same weights as the schedule, so nothing is copied, and a
+step whose audit differs is never voted on. Members send each other a stage's input and its output's gradient, of one micro-batch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,21 +16,23 @@ from frostline_trainer.step.context import RunContext
 from frostline_trainer.transport.collectives import Group, Message, wait_all
 
 AUDIT_TAG = 1 << 25
-"""First tag of evidence: above those of gradients for buddies (`replication.buddies`), which travel in the same group."""
+"""First tag of evidence: above the tags of gradients for buddies (`replication.buddies`), which use the same group."""
 ENTRY, GRADIENT = 1, 2
-"""A header's bits: what of the evidence follows."""
+"""Bits of a header: which parts of the evidence follow."""
 
 Pair = tuple[Digest, Digest]
 
 
 class ComputationDiffers(WrongBits):
-    """Members that computed the same came to different bits. workers: whose are wrong, or all that it can be."""
+    """Members computed the same micro-batch and got different bits. workers: those whose bits are, or may be, wrong."""
 
 
 class Auditing:
-    """Audits of a member: whose computation it does again, in which step, and the comparison.
+    """One member's part in the audits of a step.
 
-    index: own global rank. again(audit, evidence): the digest of computing it here; ABSENT where that stage is not whole.
+    Args:
+        index: Own global rank.
+        again: (audit, evidence) -> digest of the recomputation on this member; ABSENT if it lacks a piece of the stage.
     """
 
     def __init__(
@@ -39,7 +41,7 @@ class Auditing:
         self._context, self._plan, self._index, self._world, self._again = context, plan, index, world, again
 
     def check(self, step: int, audits: Sequence[Audit], kept: Mapping[int, Evidence]) -> None:
-        """Collective. kept: own evidence, by stage. Raises ComputationDiffers, on all members alike."""
+        """Carry out the audits. Collective. kept: own evidence, by stage. Raises ComputationDiffers, on all members alike."""
         seen = self._bring(audits, kept, {audit: (audit.auditor,) for audit in audits})
         own = {audit: kept[audit.stage].digest for audit in audits if audit.owner == self._index}
         again = {audit: self._again(audit, evidence) for audit, evidence in seen.items()}
@@ -52,7 +54,7 @@ class Auditing:
     def _differ(
         self, step: int, disputed: Mapping[Audit, Pair], kept: Mapping[int, Evidence], seen: dict[Audit, Evidence]
     ) -> ComputationDiffers:
-        """All who can compute it do so once more, which shows whose bits are wrong."""
+        """Let all members that can do so recompute the disputed work, to find out whose bits are wrong."""
         seen |= self._bring(list(disputed), kept, {audit: audit.judges[1:] for audit in disputed})
         seen |= {audit: kept[audit.stage] for audit in disputed if audit.owner == self._index}
         again = {audit: self._again(audit, seen[audit]) for audit in disputed if audit in seen}
@@ -89,7 +91,7 @@ class Auditing:
     def _bring(
         self, audits: Sequence[Audit], kept: Mapping[int, Evidence], receivers: Mapping[Audit, Sequence[int]]
     ) -> dict[Audit, Evidence]:
-        """Owners' evidence, to those who are to compute it again. Returns what has come here."""
+        """Send the owners' evidence to the members that recompute it. Returns the evidence that this member has received."""
         sent, here = list[Message](), dict[Audit, Evidence]()
         for audit in audits:
             if audit.owner == self._index:
@@ -127,7 +129,7 @@ class Auditing:
         return AUDIT_TAG + 3 * audit.stage
 
     def _tell(self, rows: Sequence[Mapping[int, Digest | None]], columns: int) -> list[list[Digest]]:
-        """Every member's digests, to all: each place of the table has one contributor."""
+        """Exchange digests: an all-reduce of a table in which each entry has one contributor."""
         table = torch.zeros(len(rows), columns, DIGEST_BYTES, dtype=torch.int32)
         for place, row in enumerate(rows):
             for column, digest in row.items():

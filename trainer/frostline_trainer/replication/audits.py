@@ -1,6 +1,6 @@
-"""Who computes what again in an audited step, and whose bits are wrong where they differ (docs/adr/0010-silent-corruption.md).
+"""The rules of audits: who recomputes what, and whose bits are wrong if they differ (docs/adr/0010-silent-corruption.md).
 
-Functions of the plan and of digests that all members have: every member comes to the same answer.
+All are functions of the plan and of digests that all members have, so every member gets the same answer.
 """
 
 from collections import Counter
@@ -16,10 +16,10 @@ from frostline_trainer.replication.evidence import Digest
 
 @dataclass(frozen=True)
 class Audit:
-    """One micro-batch of one stage, computed twice. Members by global rank.
+    """One micro-batch of one stage that is computed twice. Members are given by global rank.
 
-    owner: who computes it in the schedule. judges: who else has the stage's weights, the auditor first; the owner itself where
-    nobody has.
+    owner: the member that computes it in the schedule. judges: the other members with the stage's weights, the auditor first; the
+    owner itself if there is none.
     """
 
     stage: int
@@ -35,15 +35,15 @@ class Audit:
 
 
 def audit_is_due(training: TrainingSection, step: int) -> bool:
-    """Fast numerics promise no bits that could be compared."""
+    """Whether a step is audited; never with fast numerics, whose bits may differ between members."""
     every = training.audit_every_steps
     return every > 0 and step % every == 0 and training.numerics == "exact"
 
 
 def audits_of(plan: Plan, seed: int, step: int, num_microbatches: int, num_leaves: int) -> list[Audit]:
-    """What every member computes of one micro-batch of its replica's: all members work for the audit alike.
+    """The audits of a step: of each replica one micro-batch, in all stages, so that all members have equal extra work.
 
-    The stage's next owner is the auditor, of another replica or of the group that shares its tiles; with one owner its buddy.
+    The auditor is the stage's next owner, in another replica or in the same tensor-parallel group; with one owner, its buddy.
     """
     placement, shape, audits = plan.placement, plan.placement.shape, list[Audit]()
     for replica in range(shape.dp_degree):
@@ -55,14 +55,14 @@ def audits_of(plan: Plan, seed: int, step: int, num_microbatches: int, num_leave
         for stage in range(shape.num_stages):
             holders = shape.owners_of(shape.pp_rank_of_stage(stage))
             for place in range(replica * shape.tp_degree, (replica + 1) * shape.tp_degree):
-                owners = holders[place:] + holders[:place]  # the audited one first, then those behind it
+                owners = holders[place:] + holders[:place]  # the audited owner first, then its successors
                 judges = owners[1:] or _keepers(plan, stage) or (owners[0],)
                 audits.append(Audit(stage, replica, number, owners[0], judges))
     return audits
 
 
 def _keepers(plan: Plan, stage: int) -> tuple[int, ...]:
-    """The stage's buddy, where one member keeps all of its units."""
+    """The stage's buddy, if one member keeps all of its units."""
     units = plan.placement.units_of_stage(stage)
     keepers = {plan.buddies[piece] for piece in plan.pieces.of_units(units)} if plan.buddies else set()
     return (plan.placement.global_ranks[keepers.pop()],) if len(keepers) == 1 and "" not in keepers else ()
@@ -70,9 +70,9 @@ def _keepers(plan: Plan, stage: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The judgement on members whose digests of one computation differ.
+    """The verdict on members whose digests of one computation differ.
 
-    culprits: global ranks whose bits are wrong. sure: it is these and no others; else all that it can be.
+    culprits: global ranks whose bits are wrong. sure: whether exactly these are wrong; otherwise they are all candidates.
     """
 
     culprits: frozenset[int]
@@ -80,10 +80,15 @@ class Verdict:
 
 
 def judge(owner: int, auditor: int, first: tuple[Digest, Digest], again: Mapping[int, Digest]) -> Verdict:
-    """Two members came to different bits: who is wrong.
+    """Judge whose bits are wrong, of two members with different digests.
 
-    first: the owner's and the auditor's. again: of all who have computed it (once more) since. What more than half of those
-    agree on is right; where there is no such thing, who contradicts itself is wrong; else it is one of the two, or both.
+    A digest on which more than half of the members in `again` agree is right. Without such a majority, a member whose second
+    digest differs from its first is wrong. Otherwise one of the two is, or both.
+
+    Args:
+        owner, auditor: The two members, by global rank.
+        first: The owner's and the auditor's digest.
+        again: Digests of all members that have recomputed the work since.
     """
     said: dict[int, set[Digest]] = {member: {digest} for member, digest in again.items()}
     said.setdefault(owner, set()).add(first[0])
@@ -97,6 +102,6 @@ def judge(owner: int, auditor: int, first: tuple[Digest, Digest], again: Mapping
 
 
 def all_culprits(verdicts: Sequence[Verdict]) -> frozenset[int]:
-    """Of several differences in one step: those that are sure name the culprits; the others only where none is."""
+    """All culprits of several differences in one step: of the sure verdicts, or of all verdicts if none is sure."""
     sure = [verdict.culprits for verdict in verdicts if verdict.sure]
     return frozenset().union(*(sure or [verdict.culprits for verdict in verdicts]))

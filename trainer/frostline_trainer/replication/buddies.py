@@ -1,19 +1,20 @@
-"""A buddy keeps pieces of others, whole units, so that they can be brought back where all their owners are lost
+"""Buddies: a buddy keeps replicas of other members' units, so that units survive the loss of all their owners
 (docs/protocols.md 2.2 and 4.6).
 
-A ward's weights lie in the buddy's own copy of the model, its moments among the buddy's moments: an owner's state, at the same
-tag. In every step the owner in replica 0 sends the ward's reduced gradient, which the buddy has before it enters the vote; what
-the vote decides both do, by one function. So the bits are the owner's and nothing is replayed: a log of one step.
+A unit replica (in the code: ward) has its weights in the buddy's own copy of the model and its moments among the buddy's moments:
+the owner's state, at the same tag. In every step the owner in replica 0 sends the unit's reduced gradient, which the buddy has
+received before it enters the vote. After the vote both commit by the same function. So the replica has the owner's bits, and a
+recovery has no steps to replay.
 
-Memory, in the buddy's host memory: a ward's state (weights, which a worker holds anyway, and moments) and one reduced gradient
-of its wards; with AdamW 4 times the size of the weights. A ward is updated on the buddy's device, since a CPU's update has other
-bits than a GPU's. Where the device has room for all wards beside what the planner predicts they stay there (`resident`): then a
-step carries a ward's gradient into the device and nothing else. Where it has not they lie in host memory, and in each step every
-ward goes to the device with its moments, one unit at a time, and comes back: 7 times the weights' bytes with AdamW, not 1. The
-owner holds a host copy of the gradient that it sends.
+The buddy's host memory holds a ward's state (weights, which a worker holds anyway, and moments) and one reduced gradient; with
+AdamW 4 times the size of the weights. A ward is updated on the buddy's device, since a CPU's update has other bits than a GPU's.
+If the device has room for all wards beside the peak that the planner predicts, they stay there (`resident`), and a step copies
+only a ward's gradient to the device. Otherwise they are in host memory, and each step copies every ward with its moments to the
+device and back, one unit at a time: with AdamW 7 times the weights' bytes, not 1. The owner holds a host copy of the gradient
+that it sends.
 
-Where replicas share state out (`placement.shard`) each piece has one owner, which sends what it has summed of its pieces. Their
-buddy may be another replica of the stage: it has those weights anyway, as a copy that others may ask it for then.
+If the state is sharded over replicas (`placement.shard`), each piece has one owner, which sends its part of the gradient. The
+buddy may be another replica of the stage: it has a copy of the piece's weights anyway, which counts as state then.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,15 +38,21 @@ from frostline_trainer.step.transfer import host_memory_for, page_locked_empty
 from frostline_trainer.transport.collectives import Group, Message, wait_all
 
 ROOM_SHARE = 0.9
-"""Of a device's memory that may be planned to be used when wards stay there: the rest is the allocator's and the libraries'."""
+"""Share of a device's memory that may be planned for use if wards stay there; the rest is for the allocator and libraries."""
 
 
 class Keeper:
-    """One member's part in keeping: sends what others keep for it, keeps its wards.
+    """One member's replication of units: sends gradients to its buddies, and keeps the replicas of others (wards).
 
-    index: own global rank. world: the members; over gloo, in host memory. freeze_point: what learns; it is fixed, a freeze makes
-    a new keeper. wards: units, since an update is of a whole unit, all of whose pieces have one buddy. In a step: `expect`,
-    `send` each stage's gradient, `collect` before the vote, then `commit` or `drop`.
+    The calls of a step: `expect`, `send` each stage's gradient, `collect` before the vote, then `commit` or `drop`.
+
+    Args:
+        index: Own global rank.
+        world: The members; over gloo, in host memory.
+        freeze_point: The first unit that learns; a freeze makes a new keeper.
+
+    Attributes:
+        wards: Numbers of the units kept: whole units, since all pieces of a unit have one buddy and are updated together.
     """
 
     def __init__(self, context: RunContext, plan: Plan, index: int, world: Group, freeze_point: int) -> None:
@@ -68,7 +75,7 @@ class Keeper:
         self._optimizers = self._ward_optimizers([ward for ward in self.wards if ward >= freeze_point])
 
     def _ward_optimizers(self, wards: list[int]) -> list[tuple[list[int], UnitOptimizer]]:
-        """One for all wards that lie where they are updated; else one each, since they go to the device one by one."""
+        """One optimizer for all wards if they stay on the device; otherwise one for each, since they are copied one by one."""
         context = self._context
         apart = context.device.type != "cpu" and not self.resident
         groups = [[ward] for ward in wards] if apart else [wards] if wards else []
@@ -77,20 +84,20 @@ class Keeper:
 
     @property
     def buffer_bytes(self) -> int:
-        """Of what wards' gradients land in and are updated from, and of what is sent by way of host memory."""
+        """Bytes of all buffers: for receiving wards' gradients, for updating from them, and for sending by way of host memory."""
         landed = [tensor for item in self.incoming for tensor in {id(one): one for one in (item.landing, item.gradient)}.values()]
         return sum(tensor.nbytes for tensor in (*landed, *self._staging.values()))
 
     def expect(self) -> None:
-        """A step begins: its gradients may arrive from now on, while this member computes."""
+        """Begin a step: post the receives of wards' gradients, so that they arrive while this member computes."""
         incoming = [item for item in self.incoming if item.landing.numel()]
         with self._world.tally.carrying(Way.BUDDIES):
             self._expected = [self._world.expect(item.landing, item.parcel.owner, item.parcel.tag) for item in incoming]
 
     def send(self, stage: int, summed_of: Callable[[tuple[int, ...]], torch.Tensor]) -> None:
-        """Start sending what buddies keep of a stage, whose reduced gradients are complete and must not change until `commit`.
+        """Start to send a stage's reduced gradients to its buddies; they must not change until `finish_sending`.
 
-        From a device it is on its way to host memory now, and is sent by `post`. summed_of: what consecutive units have of them.
+        On a GPU this starts the copy to host memory, and `post` sends. summed_of: consecutive units -> their reduced gradients.
         """
         for parcel in self._outgoing:
             if parcel.stage == stage:
@@ -103,7 +110,7 @@ class Keeper:
                     self._send(parcel, payload)
 
     def post(self) -> None:
-        """Send what has come from the device: after the fence (step/fence.py), before `collect`."""
+        """Send the gradients that were copied from the device: after the fence (step/fence.py), before `collect`."""
         for parcel, staging in self._staged:
             self._send(parcel, staging)
         self._staged = []
@@ -113,26 +120,26 @@ class Keeper:
             self._sent.append(self._world.send(payload, parcel.buddy, parcel.tag))
 
     def _stage(self, parcel: Parcel, payload: torch.Tensor) -> torch.Tensor:
-        """From the device into page-locked host memory, which is kept from step to step; whole when the device has come here."""
+        """Start a copy into page-locked host memory, which is reused in every step; it is complete behind the next fence."""
         staging = self._staging.get(parcel)
         if staging is None:
             staging = self._staging[parcel] = page_locked_empty(payload.shape, payload.dtype)
         return staging.copy_(payload, non_blocking=True)
 
     def collect(self) -> None:
-        """Wait until the wards' gradients of this step are here: a vote that passes proves it of every buddy."""
+        """Wait for the wards' gradients of this step. So a passed vote proves that every buddy has received them."""
         wait_all(self._expected)
         self._expected = []
         for item in self.incoming:
             item.arrive()
 
     def finish_sending(self) -> None:
-        """After the vote, when every buddy has what was sent: the gradients may change again."""
+        """Wait for the sends, after the vote, when every buddy has received; the gradients may change again."""
         wait_all(self._sent)
         self._sent = []
 
     def commit(self, learning_rate: float, factor: float) -> None:
-        """What the owners do to their units, to the wards: scale by `factor` where it is below 1, and update."""
+        """Update the wards as their owners do: scale gradients by `factor` if it is below 1, and update."""
         if factor < 1.0:
             for item in self.incoming:
                 item.gradient.mul_(factor)
@@ -144,26 +151,28 @@ class Keeper:
                 optimizer.step(learning_rate, here if self._sharded else None)
 
     def drop(self) -> None:
-        """The step is over."""
+        """Drop the step's gradients."""
         for item in self.incoming:
             item.drop()
 
     def abandon(self, keep_prepared: bool) -> None:
-        """Forget messages under way, so that the group's sockets can close; collected gradients stay where `keep_prepared`."""
+        """Drop messages under way, so that the group's sockets can close. keep_prepared: keep the collected gradients."""
         self._sent, self._expected, self._staged = [], [], []
         if not keep_prepared:
             self.drop()
 
 
 def _learns(context: RunContext, freeze_point: int, parcel: Parcel) -> bool:
-    """Whether any parameter of a parcel's units learns: blocks between adapters have none."""
+    """Whether any parameter of a parcel's units learns; blocks without adapters between blocks with them have none."""
     return any(learning(context, freeze_point, unit) for unit in parcel.units)
 
 
 class _Incoming:
-    """A parcel as its buddy takes it. landing: memory for one step's gradients, laid out as in the owner's buffer, or in its
-    share where `shape` says whose replicas share the state out. gradient: what wards are updated from: the same memory, or the
-    device's where they stay there. kept: the buddy's pieces. parts: of a share, their gradients by piece.
+    """The buddy's side of a replica update (parcel).
+
+    landing: receive buffer of one step's gradients, with the layout of the owner's buffer, or of the owner's share if the state
+    is sharded over the replicas of `shape`. gradient: the tensor from which wards are updated: `landing`, or a copy on the
+    device if wards stay there. kept: the buddy's pieces. parts: with sharded state, views of `gradient` by piece.
     """
 
     def __init__(self, context: RunContext, parcel: Parcel, freeze_point: int, resident: bool, kept: Sequence[int],
@@ -180,22 +189,22 @@ class _Incoming:
             self.parts = {key: shares.all[parcel.replica].view(self.gradient, *run) for key, run in runs.items()}
 
     def arrive(self) -> None:
-        """The gradients have landed, and go where wards are updated from."""
+        """Make received gradients ready for the update, copied to the device if wards stay there."""
         if self.gradient is not self.landing:
             self.gradient.copy_(self.landing, non_blocking=True)
         if not self.parts:
             self.buffers.adopt(self.gradient)
 
     def drop(self) -> None:
-        """They are used no more."""
+        """Drop the gradients of the step."""
         if not self.parts:
             self.buffers.unbind()
 
 
 def wards_stay_on_device(context: RunContext, plan: Plan, wards: Sequence[int]) -> bool:
-    """Whether the device has room for all wards beside the fullest member's predicted peak. A CPU has one memory: no.
+    """Whether wards stay on the device: there is room for all beside the fullest member's predicted peak. Never on a CPU.
 
-    A plan whose peak was not predicted says nothing about room.
+    Without a predicted peak in the plan they do not stay.
     """
     peak, limit = plan.placement.predicted_peak_bytes, device_memory(context)
     if context.device.type == "cpu" or not wards or not peak or not limit:
@@ -208,7 +217,7 @@ def wards_stay_on_device(context: RunContext, plan: Plan, wards: Sequence[int]) 
 
 
 def device_memory(context: RunContext) -> int:
-    """Bytes that the worker may use on its device; 0: it is not known."""
+    """Bytes that the worker may use on its device; 0: unknown."""
     if context.job.placement.worker_memory_bytes:
         return context.job.placement.worker_memory_bytes
     return torch.cuda.get_device_properties(context.device).total_memory if context.device.type == "cuda" else 0
@@ -216,7 +225,7 @@ def device_memory(context: RunContext) -> int:
 
 @contextmanager
 def on_device(context: RunContext, units: list[int]) -> Iterator[None]:
-    """Units that lie in host memory are on the run's device inside: weights, gradients and moments."""
+    """A context in which units from host memory are on the run's device, with gradients and moments."""
     away = [unit for unit in units if next(context.cut.units[unit].parameters()).device != context.device]
     homes = [Home(context.pieces.of_unit(unit), context.cut.units[unit], context.moments, context.device) for unit in away]
     try:
@@ -227,7 +236,7 @@ def on_device(context: RunContext, units: list[int]) -> Iterator[None]:
 
 
 class Home:
-    """Where a unit's tensors lie in host memory while it is on the device. pieces: the unit's."""
+    """The host tensors of a unit while it is on the device. pieces: the unit's."""
 
     def __init__(self, pieces: Iterable[int], module: nn.Module, moments: Moments, device: torch.device) -> None:
         self._pieces, self._module, self._moments = frozenset(pieces), module, moments
@@ -245,7 +254,7 @@ class Home:
             module.get_parameter(name).grad = gradient
 
     def bring_back(self) -> None:
-        """Into the very memory that it came from; moments that the first update has made get some."""
+        """Copy the unit back into its host tensors; moments that the first update has created get new ones."""
         for name, parameter in self._module.named_parameters():
             parameter.grad = None
             self._weights[name].copy_(parameter.data)
@@ -265,7 +274,7 @@ class Home:
 
 
 def _moved(gradients: dict[str, torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:
-    """A unit's gradients on `device`: views of one piece of memory, as the owner's are, so that kernels see one alignment."""
+    """A unit's gradients on `device`: views of one flat tensor, as the owner's are, so that kernels see the same alignment."""
     if not gradients:
         return {}
     views = list(gradients.values())

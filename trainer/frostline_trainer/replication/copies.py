@@ -1,4 +1,4 @@
-"""All copies of a piece hold the same bits, owners' in all replicas and a buddy's: compared before checkpoints and the end."""
+"""Compares the copies of each piece, at owners in all replicas and at the buddy, before checkpoints and at the end of a run."""
 
 import torch
 import xxhash
@@ -12,14 +12,15 @@ ABSENT = bytes(DIGEST_BYTES)
 
 
 class CopiesDiffer(WrongBits):
-    """Copies of one piece are not the same bit for bit. workers: the one that differs from all others, where there is one."""
+    """Copies of one piece differ in bits. workers: the one that differs from all others, if there is exactly one."""
 
 
 def compare_copies(generation: Generation, step: int, agreed_step: int) -> int:
-    """Compare weights and moments of every piece over all who hold it, by XXH3 digests. Collective. Returns `step`.
+    """Compare weights and moments of every piece over all members that hold it, by XXH3 digests. Collective. Returns `step`.
 
-    agreed_step: after which step they were equal the last time. Raises CopiesDiffer, on all members alike. Exact numerics only:
-    with fast ones the library's all-reduce promises no bits.
+    Only in exact numerics: with fast ones the library's all-reduce promises no bits. Raises CopiesDiffer, on all members alike.
+
+    agreed_step: the step after which the copies were equal in the last comparison.
     """
     context, plan, degree = generation.context, generation.plan, generation.shape.owners_each
     if not context.exact or ((degree == 1 or plan.placement.is_sharded) and not any(plan.buddies)):
@@ -43,9 +44,9 @@ def compare_copies(generation: Generation, step: int, agreed_step: int) -> int:
 
 
 def _fast_digest(generation: Generation, piece: int) -> bytes:
-    """Of a piece's whole state, and, with a unit's first piece, of its weights that never learn.
+    """The digest of a piece's whole state and, in a unit's first piece, of its weights that never learn.
 
-    It never leaves the run, so it need not be the SHA-256 that checkpoints and results have.
+    It is used within the run only, so it need not be the SHA-256 of checkpoints and results.
     """
     context, digest = generation.context, xxhash.xxh3_128()
     table = context.pieces

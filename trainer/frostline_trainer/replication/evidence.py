@@ -1,4 +1,4 @@
-"""What a stage has computed of one micro-batch: what it was given, and a digest of all that it made of it."""
+"""Evidence of a stage's computation on one micro-batch: its inputs, and a digest of all its results."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ ABSENT: Digest = bytes(DIGEST_BYTES)
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is kept of an audited micro-batch in a stage, so that another member can compute it again.
+    """The evidence of an audited micro-batch in a stage, from which another member can recompute it.
 
-    entry: the stage's input, or the cached boundary; None where it began with raw samples. gradient: of its output; None in
-    the last stage and in one that does not learn. digest: of its output, its gradient for the stage before, and its weights'.
+    entry: the stage's input, or the cached boundary; None for raw samples. gradient: of its output; None in the last stage and in
+    one that does not learn. digest: of its output, its input's gradient and its weights' gradients.
     """
 
     entry: torch.Tensor | None
@@ -25,7 +25,7 @@ class Evidence:
 
 
 def digest_of(tensors: Iterable[torch.Tensor | None]) -> Digest:
-    """XXH3 of the tensors' bits; None counts as nothing. It never leaves the run."""
+    """XXH3 of the tensors' bits, without those that are None. For use within the run only."""
     digest = xxhash.xxh3_128()
     for tensor in tensors:
         if tensor is not None and tensor.numel():

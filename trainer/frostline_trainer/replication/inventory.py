@@ -1,7 +1,7 @@
-"""What this process could bring back: every piece whose whole state it has, and which state that is (docs/protocols.md 4.4).
+"""The inventory of a worker: every piece whose intact state it holds, with its state tag (docs/protocols.md 4.4).
 
-Pieces that it owns, pieces that it keeps for others (wards), and pieces that it has not given up yet. Written by the training
-thread alone; a report is made by that thread too.
+These are pieces that it owns, pieces of unit replicas, and pieces that it has not released yet. Only the training thread writes
+the inventory, and makes recovery reports from it.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,9 +10,9 @@ from frostline_contract.plan import StateTag
 
 
 class Holdings:
-    """Piece -> the state that is intact here. A piece that is being written is in no state at all (torn).
+    """Maps each piece to the state in which it is intact here. A piece that is being written (torn) has none.
 
-    before_writing: called before any piece is written: what still copies pieces may have to be waited for.
+    before_writing: called before any piece is written, to wait for copies of pieces that are under way.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class Holdings:
         self.before_writing: Callable[[], None] = lambda: None
 
     def state(self, piece: int) -> StateTag | None:
-        """The piece's intact state; None where it is torn or not here."""
+        """The piece's intact state; None if it is torn or not here."""
         return self._states.get(piece)
 
     def pieces_at(self, tag: StateTag) -> list[int]:
@@ -28,20 +28,20 @@ class Holdings:
         return sorted(piece for piece, state in self._states.items() if state == tag)
 
     def all(self) -> dict[int, StateTag]:
-        """The intact pieces with their states, copied: a report must not change while it is sent."""
+        """A copy of the intact pieces with their states, for a report, which must not change while it is sent."""
         return dict(self._states)
 
     def tear(self, pieces: Iterable[int]) -> None:
-        """They are about to be written: until `settle` they are nobody's."""
+        """Mark pieces as torn, before they are written, until `settle`."""
         self.before_writing()
         for piece in pieces:
             self._states.pop(piece, None)
 
     def settle(self, pieces: Iterable[int], tag: StateTag) -> None:
-        """They are whole, at `tag`."""
+        """Mark pieces as intact, at `tag`."""
         for piece in pieces:
             self._states[piece] = tag
 
     def drop(self, pieces: Iterable[int]) -> None:
-        """They are given up: nobody may ask for them here."""
+        """Remove pieces: this worker no longer holds them for others."""
         self.tear(pieces)

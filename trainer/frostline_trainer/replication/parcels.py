@@ -1,4 +1,4 @@
-"""Which owner sends whose gradients to which buddy: the messages of a step, as functions of the plan."""
+"""The replica updates (parcels) of a step: which owner sends the gradients of which units to which buddy, by the plan."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from frostline_contract.plan import Plan
 from frostline_trainer.step.share import pieces_of_replica
 
 KEEP_TAG = 1 << 24
-"""First tag of gradients for buddies, one a unit: above those of state moves, which travel in the same group."""
+"""First tag of gradients for buddies, one a unit: above the tags of state transfers, which use the same group."""
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """Consecutive units of one stage that learn and have one buddy: their reduced gradients are one message.
+    """One message with the reduced gradients of consecutive units of one stage that learn and have the same buddy.
 
-    owner, buddy: global ranks. replica: the owner's: 0, or the one that owns these pieces of the units.
+    owner, buddy: global ranks. replica: the owner's replica: 0, or with sharded state the one that owns these pieces.
     """
 
     stage: int
@@ -25,12 +25,12 @@ class Parcel:
 
     @property
     def tag(self) -> int:
-        """The message's tag in the world's group; no two of a step between the same members have one."""
+        """The message's tag in the world group; messages of a step between the same members have different tags."""
         return KEEP_TAG + self.units[0]
 
 
 def parcels_of(plan: Plan, freeze_point: int) -> list[Parcel]:
-    """Every message of a step's gradients to buddies, in unit order. A frozen unit has no gradient to send."""
+    """All replica updates of a step, in unit order. A frozen unit has no gradient to send."""
     placement, parcels = plan.placement, list[Parcel]()
     for replica in range(placement.dp_degree if placement.is_sharded else 1) if plan.buddies else ():
         buddies = unit_buddies(plan, replica)
@@ -58,10 +58,10 @@ def _parcel(plan: Plan, buddies: Sequence[str], stage: int, owner: int, run: lis
 
 
 def unit_buddies(plan: Plan, replica: int = 0) -> tuple[str, ...]:
-    """For each unit the buddy that all its pieces have which one replica owns, as `Plan.buddies` says it: their gradients are one
-    message, and their update is one act.
+    """For each unit the buddy of its pieces that one replica owns, in the form of `Plan.buddies`.
 
-    Raises ValueError where they have several.
+    These pieces must have one buddy, since their gradients are one message and they are updated together. Raises ValueError if
+    they have several.
     """
     found, sharded = list[str](), plan.placement.is_sharded
     for unit in range(plan.pieces.num_units if plan.buddies else 0):

@@ -1,14 +1,15 @@
-"""Errors that say: bits which this run has computed are wrong. The controller answers them: the run goes back to before them."""
+"""Errors for wrong bits in a run's computations. The controller answers them with a restore of an earlier state."""
 
 from collections.abc import Mapping
 
 
 class WrongBits(RuntimeError):
-    """Members hold different bits where they should hold the same.
+    """Members hold different bits of the same data.
 
-    first_step: the first step whose result is not to be used; 0: the first that has asked the cache.
-
-    workers: ids of those whose bits differ from everybody else's, where that is known. detail: what it was, for the event.
+    Attributes:
+        first_step: The first step whose result must not be used; 0: the first step that has read the cache.
+        workers: Ids of the workers whose bits differ from all others', if known.
+        detail: The difference, for the event.
     """
 
     def __init__(
@@ -19,7 +20,7 @@ class WrongBits(RuntimeError):
 
 
 class CacheDiffers(WrongBits):
-    """A cached value is not what its computation gives: whatever was read from the cache may be wrong."""
+    """A cached value differs from its recomputation, so all values read from the cache may be wrong."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, 0)

@@ -1,7 +1,7 @@
-"""Attention and activations by tiles of heads: what lies between column and row layers.
+"""Attention and activation functions computed tile by tile, between column and row layers.
 
-Attention modules of transformers ask a table of functions for the one that their config names. Here is one more: it calls the
-chosen one for each tile of heads, on contiguous operands, with dropout of its own.
+Attention modules of transformers look up a function by the name in their config. This file registers another function, which
+calls the original one for each tile of heads, on contiguous operands, with dropout seeded for each tile.
 """
 
 import sys
@@ -16,12 +16,12 @@ from frostline_trainer.sharded.dropout import by_tile
 from frostline_trainer.sharded.tiles import Tiles
 
 PREFIX = "frostline_tiles_"
-"""Before the name of the attention that is called for each tile."""
+"""Prefix of the name of the attention that is called for each tile."""
 
 
 def tiled_attention(kind: str) -> Callable[..., tuple[Tensor, None]]:
-    """The attention `kind`, tile by tile. It takes queries, keys and values (samples, heads, tokens, width), the heads of all
-    held tiles in order, and gives (samples, tokens, heads, width)."""
+    """The attention `kind`, tile by tile. It takes queries, keys and values (samples, heads, tokens, width), with the heads of
+    all held tiles in order, and returns (samples, tokens, heads, width)."""
 
     def attend(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, dropout: float = 0.0, **more: Any
@@ -40,7 +40,7 @@ def tiled_attention(kind: str) -> Callable[..., tuple[Tensor, None]]:
 
 
 def _eager_of(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
-    """The attention without a kernel of its own, as the module's model has it."""
+    """The eager attention function of the module's model."""
     return next(
         vars(sys.modules[kind.__module__])["eager_attention_forward"]
         for kind in type(module).__mro__
@@ -53,8 +53,8 @@ for _kind in ("sdpa", "eager"):
 
 
 class TiledActivation(nn.Module):
-    """An activation function on each tile of its input by itself: some give a number other bits on a view, or at a vector's
-    end."""
+    """An activation function that is called for each tile of its input separately, since some activation kernels give an element
+    other bits on a view or at a vector's end."""
 
     def __init__(self, function: nn.Module, tiles: Tiles) -> None:
         super().__init__()

@@ -1,10 +1,9 @@
-"""A family's table is not believed: one block of each kind computes in tiles what it computes without them.
+"""Checks a family's tensor table: one block of each kind must compute the same with and without tiles.
 
-It is computed three times: whole; in tiles, all of them here; and each tile by itself, by as many threads as there are tiles,
-which exchange sums as workers of a group would. The tiles together and apart must have equal bits: that is what lets any number
-of workers share them. The tiles and the whole agree but for rounding, since their sums are made in another order: that is why
-there is a tolerance. All compute in float64, where rounding is a billionth of it, and what a wrong table does is a hundredth or
-more.
+The block is computed three times: whole; in tiles, all of them in one process; and each tile by a thread of its own, where the
+threads exchange sums like the workers of a group. The last two must have equal bits, since any number of workers may share the
+tiles. The first two may differ by rounding, since their sums have another order; hence the tolerance. All compute in float64,
+where rounding is a billionth of the tolerance, while a wrong table changes results by a hundredth or more.
 """
 
 import copy
@@ -23,23 +22,24 @@ from frostline_trainer.sharded.tiles import Tiles, pairwise
 
 TOLERANCE = 1e-5
 VANISHING = 1e-3
-"""Of the largest result: what is smaller (a key's bias has no gradient but rounding) is held to this much of it."""
+"""Results below this share of the largest one may differ by as much as one of that size: a key's bias has a gradient of rounding
+only."""
 REMEDY = "correct it, or set training.tensor_tiles.inner to 1"
 OUTPUT, GRADIENT = "the output of ", "the gradient of "
 UNIT, ENTRY = f"{OUTPUT}the unit", f"{GRADIENT}the unit's input"
 
 Results = dict[str, Tensor]
-"""By what they are, in words."""
+"""Results of a block by name, in words."""
 
 
 def check_table(unit: nn.Module, table: TensorTable, total: int, inputs: dict[str, Tensor], entry: Tensor, words: str) -> None:
-    """Raise ValueError, naming the module, where a unit does not compute in tiles what it computes without them.
+    """Raise ValueError, naming the module, if a unit does not compute the same with and without tiles.
 
     Args:
-        unit: not in tiles yet; left as it is.
-        total: tiles.
+        unit: not in tiles yet; it is not changed.
+        total: number of tiles.
         inputs: of a few samples.
-        entry: (samples, tokens, width): its shape and device count.
+        entry: (samples, tokens, width): only its shape and device are used.
         words: names family and unit.
     """
     subject = _Subject(unit, inputs, entry)
@@ -68,7 +68,7 @@ def check_table(unit: nn.Module, table: TensorTable, total: int, inputs: dict[st
 
 
 def _check_rounding(whole: Results, tiles: Results, apart: Results, words: str) -> None:
-    """Outputs first, in the order of the forward: so the first thing that is wrong is named."""
+    """Compare results up to rounding: outputs first, in the order of the forward, so that the error names the first wrong one."""
     for kind in (OUTPUT, GRADIENT):
         results = {name: one for name, one in whole.items() if name.startswith(kind)}
         largest = max(float(one.norm()) for one in results.values())
@@ -80,8 +80,8 @@ def _check_rounding(whole: Results, tiles: Results, apart: Results, words: str) 
 
 
 class _Subject:
-    """A copy of a unit in float64 and eval mode, with weights that hide nothing (biases begin as zeros), and what it computes
-    on."""
+    """A copy of a unit in float64 and eval mode, with its inputs. Noise is added to its weights, since initial biases of zero
+    would hide errors."""
 
     def __init__(self, unit: nn.Module, inputs: dict[str, Tensor], entry: Tensor) -> None:
         self.unit = copy.deepcopy(unit).double().eval()
@@ -98,8 +98,8 @@ class _Subject:
                 parameter.add_(drawn(parameter), alpha=0.02)
 
     def computed(self, unit: nn.Module, rows: list[str]) -> Results:
-        """The outputs of the row layers that are named and of the unit, in the order of the forward; the gradients of the unit's
-        input and parameters."""
+        """Outputs of the named row layers and of the unit, in the order of the forward; gradients of the unit's input and
+        parameters."""
         found: Results = {}
 
         def keeping(name: str) -> Callable[..., None]:
@@ -116,7 +116,7 @@ class _Subject:
 
 
 class _Apart:
-    """A thread for each tile, which holds that tile alone."""
+    """The unit computed by one thread for each tile, which holds that tile only."""
 
     def __init__(self, subject: _Subject, table: TensorTable, total: int, words: str) -> None:
         self._subject, self._barrier = subject, threading.Barrier(total)
@@ -128,8 +128,8 @@ class _Apart:
             tile_unit(unit, table, Tiles(total, tile, 1, lambda node, tile=tile: self._join(tile, node)), words)
 
     def computed(self, rows: list[str]) -> Results:
-        """As of the whole unit: parts put together, what all have alike once. Raises RuntimeError where it does not compute, or
-        where two threads differ in what they should have alike."""
+        """The results as of the whole unit: tiles concatenated, results that all threads have alike once. Raises RuntimeError if
+        a thread fails, or if threads differ in results that they should have alike."""
         with ThreadPoolExecutor(len(self._units)) as threads:
             found = list(threads.map(lambda unit: self._member(unit, rows), self._units))
         layers, first = tiled_layers(self._units[0]), found[0]
@@ -161,7 +161,7 @@ class _Apart:
 
 
 def _check_asked(unit: nn.Module, words: str) -> None:
-    """Column layers that are said to read one input have all been asked for it."""
+    """Check that column layers which the table declares to read one input were all called with it."""
     layers = tiled_layers(unit)
     names = {layer: name for name, layer in layers.items()}
     for layer in layers.values():
@@ -171,7 +171,7 @@ def _check_asked(unit: nn.Module, words: str) -> None:
 
 
 def _agree(found: Tensor, expected: Tensor, largest: float) -> bool:
-    """Whether two results are apart by rounding alone; what is no number is apart."""
+    """Whether two results differ by rounding only; NaN counts as a difference."""
     if found.shape != expected.shape:
         return False
     return bool((found - expected).norm() <= TOLERANCE * max(float(expected.norm()), VANISHING * largest))

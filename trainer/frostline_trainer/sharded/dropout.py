@@ -1,9 +1,7 @@
-"""Dropout inside tiles: each tile draws from a seed of its own, so that its mask does not depend on which others are computed
-here.
+"""Dropout in tiles: each tile draws from a seed of its own, so that its mask does not depend on which tiles a worker computes.
 
-A stage seeds the generator for each unit (docs/protocols.md 1.4). A tile's seed follows from that one, the module's name and the
-tile's number; afterwards the generator goes on where it was, so what the unit draws later does not know how many tiles there
-were.
+A stage seeds the generator for each unit (docs/protocols.md 1.4). A tile's seed follows from that seed, the module's name and the
+tile's number. Afterwards the generator's state is restored, so that later draws of the unit do not depend on the number of tiles.
 """
 
 from collections.abc import Callable
@@ -16,7 +14,7 @@ from frostline_trainer.sharded.tiles import Tiles
 
 
 def by_tile(tiles: Tiles, site: str, device: torch.device, draws: bool, compute: Callable[[int], Tensor]) -> list[Tensor]:
-    """What `compute` gives for each held tile, by its place among them.
+    """Call `compute` for each held tile, by its place among them, with the tile's seed. Returns the results.
 
     Args:
         site: name of the module within its unit.

@@ -1,7 +1,8 @@
-"""The tiles of one rank of a group that shares the blocks, sums over the group, and gradients put together in it.
+"""Tensor-parallel groups: the tiles of each rank, sums over the group, and collecting gradients in it.
 
-A sum of two nodes has one result in any order, so a group of two takes the library's own. Larger groups exchange chunks all to
-all, add them by pairs in the ranks' order, and gather the sums: the bytes are those of a ring, whose bits depend on its size.
+A sum of two nodes has the same bits in any order, so a group of two uses the library's all-reduce. Larger groups exchange chunks
+by an all-to-all, add them by pairs in rank order, and all-gather the sums. This moves as many bytes as a ring all-reduce, whose
+bits would depend on the group's size.
 """
 
 from collections.abc import Iterable
@@ -15,9 +16,9 @@ from frostline_trainer.transport.collectives import Group
 
 
 def tiles_in(group: Group, total: int) -> Tiles:
-    """What a member of a group computes of a run's tiles: consecutive ones, equally many as any other.
+    """The tiles that a member of a group computes: consecutive ones, the same number for each member.
 
-    Raises ValueError where the group's size is no power of two, or exceeds the tiles.
+    Raises ValueError if the group's size is no power of two, or exceeds the number of tiles.
     """
     if group.size & (group.size - 1):
         raise ValueError(f"tp_columns is {group.size}; only powers of two share the tiles of a block")
@@ -33,7 +34,7 @@ def tiles_in(group: Group, total: int) -> Tiles:
 
 
 def alone_for(place: int, members: int, total: int) -> Tiles:
-    """All of a run's tiles, computed by one worker that stands in for one of a group: only that member's tiles get gradients.
+    """All of a run's tiles, for a worker that recomputes the work of one group member: only that member's tiles get gradients.
 
     Args:
         place: of the member in its group.
@@ -45,9 +46,10 @@ def alone_for(place: int, members: int, total: int) -> Tiles:
 
 
 def complete_gradients(group: Group, units: Iterable[nn.Module]) -> None:
-    """Collective: each member gets the gradients of the tiles that others have computed, unit by unit.
+    """All-gather the gradients of the tiles, unit by unit. Collective.
 
-    Afterwards the units' `.grad`s are whole, and the same bits on every member. What no tile cuts all have computed alike.
+    Afterwards the units' `.grad`s are complete, with the same bits on every member. Gradients of parameters that are not cut into
+    tiles are equal on all members already.
     """
     for unit in units:
         found = list(cut_gradients(unit))
@@ -63,7 +65,7 @@ def complete_gradients(group: Group, units: Iterable[nn.Module]) -> None:
 
 
 def sum_nodes(group: Group, node: Tensor) -> Tensor:
-    """The sum of the nodes of all members, by pairs in their order; the same bits on each. `node` stays as it is."""
+    """The sum of all members' nodes, by pairs in rank order, with the same bits on each. `node` is not changed."""
     flat = node.reshape(-1)
     if group.size == 2:
         total = flat.clone()

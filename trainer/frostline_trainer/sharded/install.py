@@ -1,6 +1,6 @@
-"""Tensor tiles put into a model's blocks: what does not fit is refused, then submodules are replaced in place.
+"""Installs tensor tiles in a model's blocks: checks that the model fits, then replaces submodules in place.
 
-Parameters stay what they are, in names, shapes and order: checkpoints, digests and saved models know nothing of tiles.
+Names, shapes and order of parameters do not change, so checkpoints, digests and saved models do not depend on tiles.
 """
 
 import copy
@@ -18,14 +18,14 @@ from frostline_trainer.sharded.table import TensorTable, from_tp_plan, layers_na
 from frostline_trainer.sharded.tiles import Tiles
 
 WIDTH_OF = 8
-"""A tile's width is a multiple of this: optimizers give numbers in the middle of a vector other bits than those at its end."""
+"""A tile's width must be a multiple of this: optimizers give elements inside a vector register other bits than at its end."""
 ACTIVATIONS = tuple(
     {kind[0] if isinstance(kind, tuple) else kind for kind in ACT2CLS.values() if isinstance(kind, (type, tuple))}
 )
 
 
 def table_of(family: Family, config: PretrainedConfig) -> TensorTable:
-    """The family's table. Raises ValueError where it has none, and where its heads do not divide."""
+    """The family's tensor table. Raises ValueError if it has none."""
     told = getattr(family, "tensor_table", None)
     table = from_tp_plan(config) if told is None else told(config)
     if table is None:
@@ -37,7 +37,7 @@ def table_of(family: Family, config: PretrainedConfig) -> TensorTable:
 
 
 def check_heads(table: TensorTable, config: PretrainedConfig, inner: int) -> None:
-    """Raise ValueError where tiles do not hold whole heads."""
+    """Raise ValueError if tiles do not hold whole heads."""
     for name in table.heads:
         count = getattr(config, name, None) or inner
         if count % inner:
@@ -50,7 +50,7 @@ def check_heads(table: TensorTable, config: PretrainedConfig, inner: int) -> Non
 
 
 def tile_blocks(cut: CutModel, family: Family, tiles: Tiles) -> None:
-    """Let each block of a model compute tiles, in place. Raises ValueError for what does not fit."""
+    """Let each block of a model compute tiles, in place. Raises ValueError if a block does not fit."""
     table = table_of(family, cut.model.config)
     check_heads(table, cut.model.config, tiles.total)
     for unit, name in zip(cut.units[1:-1], cut.unit_names[1:-1], strict=True):
@@ -61,11 +61,11 @@ def tile_unit(unit: nn.Module, table: TensorTable, tiles: Tiles, words: str = "t
     """Let one unit compute tiles, in place.
 
     Args:
-        unit: holds the parameters of all tiles; afterwards those of the held ones, and what no tile cuts.
+        unit: holds the parameters of all tiles; afterwards those of the held tiles, and parameters that are not cut.
         words: names the unit in errors.
 
     Raises:
-        ValueError: where the table names no linear layer of the unit, or one whose width tiles do not divide.
+        ValueError: the table names no linear layer of the unit, or one whose width the tiles do not divide.
     """
     columns: dict[str, TiledColumn] = {}
     for ending in (*table.columns, *table.rows):
@@ -98,9 +98,9 @@ def tile_unit(unit: nn.Module, table: TensorTable, tiles: Tiles, words: str = "t
 
 
 def share_tiles(unit: nn.Module, tiles: Tiles) -> None:
-    """Let a unit in tiles that has the parameters of all of them compute these from now on; one that is not in tiles stays.
+    """Let a unit that holds the parameters of all tiles compute these tiles from now on; a unit without tiles is not changed.
 
-    What a forward that has failed may have left behind is dropped.
+    Also drops results that a failed forward may have left behind.
     """
     for module in unit.modules():
         if isinstance(module, TiledLinear | TiledActivation):
@@ -114,13 +114,13 @@ def share_tiles(unit: nn.Module, tiles: Tiles) -> None:
 
 
 def tiled_layers(unit: nn.Module) -> dict[str, TiledLinear]:
-    """The layers of a unit that compute tiles, by name; none where tensors are not cut."""
+    """The layers of a unit that compute tiles, by name; empty without tiles."""
     return {name: module for name, module in unit.named_modules() if isinstance(module, TiledLinear)}
 
 
 def _tile_inside(module: nn.Module, name: str, tiles: Tiles) -> None:
-    """What a module with column layers does with their outputs: activations, and attention where it has a config that names
-    one."""
+    """Let a module with column layers process their outputs tile by tile: activation functions, and the attention that its config
+    names."""
     for child, function in list(module.named_children()):
         if isinstance(function, ACTIVATIONS):
             setattr(module, child, TiledActivation(function, tiles))
@@ -132,7 +132,7 @@ def _tile_inside(module: nn.Module, name: str, tiles: Tiles) -> None:
 
 
 def _groups(columns: dict[str, TiledColumn], table: TensorTable) -> Iterator[list[TiledColumn]]:
-    """Column layers of one unit that read one input, in the table's order; each other one by itself."""
+    """Groups of column layers that read the same input, in the table's order; any other column layer is a group of its own."""
     left = dict(columns)
     for endings in table.together:
         firsts = [name for name in columns if name == endings[0] or name.endswith(f".{endings[0]}")]

@@ -1,9 +1,9 @@
 """Linear layers computed tile by tile: column layers, whose outputs are cut, and row layers, whose inputs are.
 
-A tile's product is a call of its own, of fixed shape, on contiguous aligned operands; a bias is added to what the sum has given
-and never fused with a product: kernels are chosen by shape, and a fused bias is rounded elsewhere. A column layer's output needs
-no sum, a row layer's is the sum of its tiles' partial products. In the backward it is the other way round: the gradient of what
-enters column layers is summed over tiles. Weights keep their names and shapes; a tile of them is cut out where it is used.
+A tile's product is a separate call of fixed shape, on contiguous aligned operands, because libraries choose kernels by shape. A
+bias is added after the sum and never fused with a product, because a fused bias is rounded at another point. A column layer's
+output needs no sum; a row layer's output is the sum of its tiles' partial products. In the backward, the gradient of the input of
+column layers is summed over tiles. Weights keep their names and shapes; tiles of them are cut when they are used.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ from frostline_trainer.step.alignment import aligned, is_aligned
 
 @dataclass(frozen=True)
 class Cut:
-    """Where a layer's weight is cut.
+    """How a layer's weight is cut into tiles.
 
     Args:
-        is_column: whether the outputs are cut; else the inputs.
-        transposed: whether the weight is (in, out), as GPT-2's Conv1D has it.
-        parts: matrices side by side in a column layer's outputs.
+        is_column: whether the outputs are cut; otherwise the inputs.
+        transposed: whether the weight is (in, out), as in GPT-2's Conv1D.
+        parts: number of matrices side by side in a column layer's outputs.
     """
 
     is_column: bool
@@ -37,15 +37,15 @@ class Cut:
         return int(self.is_column == self.transposed)
 
     def tile(self, parameter: Tensor, held: int, place: int) -> Tensor:
-        """A tile of the weight, of its gradient, or of a column layer's bias, as `cut` gives it."""
+        """A tile of the weight, of its gradient, or of a column layer's bias, as `cut` returns it."""
         return cut(parameter, self.dim if parameter.ndim > 1 else 0, self.parts, held, place)
 
     def put(self, parameter: Tensor, held: int, place: int, tile: Tensor) -> None:
-        """Write a tile back to where `tile` has it from."""
+        """Write a tile back to its place in the parameter."""
         put(parameter, self.dim if parameter.ndim > 1 else 0, self.parts, held, place, tile)
 
     def whole(self, tiles: Sequence[Tensor]) -> Tensor:
-        """The parameter, or gradient, that `tile` has cut into these."""
+        """The parameter or gradient, put together from all its tiles."""
         return joined(tiles, self.dim if tiles[0].ndim > 1 else 0, self.parts)
 
     def product(self, rows: Tensor, tile: Tensor) -> Tensor:
@@ -53,16 +53,16 @@ class Cut:
         return torch.mm(rows, tile if self.transposed else tile.t())
 
     def entry_gradient(self, gradient: Tensor, tile: Tensor) -> Tensor:
-        """The gradient of a product (rows, out) to that of its input (rows, in)."""
+        """The gradient of a product's input (rows, in), from that of the product (rows, out)."""
         return torch.mm(gradient, tile.t() if self.transposed else tile)
 
     def weight_gradient(self, rows: Tensor, gradient: Tensor, out: Tensor | None = None) -> Tensor:
-        """The gradient of a tile of the weight, in the weight's layout. out: where it is written; None: to new memory."""
+        """The gradient of a tile of the weight, in the weight's layout. out: the output tensor; None: a new one."""
         return torch.mm(rows.t(), gradient, out=out) if self.transposed else torch.mm(gradient.t(), rows, out=out)
 
 
 class _Gradients:
-    """The gradient of a weight, tile after tile: computed in place where tiles lie one behind the other, else put together."""
+    """The gradient of a weight, tile by tile: computed in place if tiles are contiguous in the weight, else put together."""
 
     def __init__(self, one: Cut, weight: Tensor, held: int) -> None:
         self._cut, self._tiles = one, []
@@ -72,7 +72,7 @@ class _Gradients:
             self._whole, self._places = None, []
 
     def add(self, rows: Tensor, gradient: Tensor) -> None:
-        """The next tile's. rows, gradient: of the layer's input and output."""
+        """Compute the next tile's gradient. rows: the layer's input. gradient: of the layer's output."""
         place = self._places[len(self._tiles)] if self._places else None
         self._tiles.append(self._cut.weight_gradient(rows, gradient, place))
 
@@ -81,8 +81,8 @@ class _Gradients:
 
 
 class _Columns(torch.autograd.Function):
-    """Column layers that share an input. The gradient of the input is one tree over tiles; what a tile adds to it is the sum of
-    its shares from all the layers, in their order."""
+    """The autograd function of column layers with the same input. The input's gradient is one tree sum over tiles; a tile's
+    addend is the sum of its shares from all the layers, in their order."""
 
     @staticmethod
     def forward(ctx: Any, tiles: Tiles, cuts: tuple[Cut, ...], x: Tensor, *parameters: Tensor | None) -> tuple[Tensor, ...]:
@@ -127,7 +127,7 @@ class _Columns(torch.autograd.Function):
 
 
 class _Row(torch.autograd.Function):
-    """A row layer."""
+    """The autograd function of a row layer."""
 
     @staticmethod
     def forward(ctx: Any, tiles: Tiles, one: Cut, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -162,11 +162,10 @@ def _rows(x: Tensor) -> Tensor:
 
 
 class TiledLinear(nn.Module):
-    """A layer in tiles, with the parameters of the layer that it stands for: where all tiles are held its very own, else the held
-    tiles' part of them.
+    """A linear layer computed in tiles. It has the parameters of the layer that it replaces, or the held tiles' part of them.
 
-    kept: the tiles whose parameters are here. tiles: those that are computed: as many, or fewer where a group shares them out
-    and each member has the whole parameters (`install.share_tiles`).
+    kept: the tiles whose parameters this layer has. tiles: the tiles that it computes: the same, or fewer if the members of a
+    group share the tiles and each has all parameters (`install.share_tiles`).
     """
 
     def __init__(self, layer: nn.Module, one: Cut, tiles: Tiles) -> None:
@@ -176,14 +175,14 @@ class TiledLinear(nn.Module):
         self.bias = layer.bias if layer.bias is None or not one.is_column else self._held(layer.bias)
 
     def _held(self, parameter: nn.Parameter) -> nn.Parameter:
-        """A parameter's part that belongs to the held tiles."""
+        """The part of a parameter that belongs to the held tiles."""
         if self.tiles.held == self.tiles.total:
             return parameter
         own = [self.cut.tile(parameter.detach(), self.tiles.total, tile) for tile in self.tiles.numbers]
         return nn.Parameter(self.cut.whole(own).clone(), requires_grad=parameter.requires_grad)
 
     def computing(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Input and parameters in the type that torch computes such layers in: inside autocast its own."""
+        """Input and parameters in the type in which torch computes linear layers: within autocast, autocast's type."""
         bias = self._computed(self.bias) if self.bias is not None and self.cut.is_column else self.bias
         found: tuple[Tensor | None, ...] = (x, self._computed(self.weight), bias)
         if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
@@ -192,7 +191,7 @@ class TiledLinear(nn.Module):
         return found  # type: ignore[return-value]
 
     def _computed(self, parameter: Tensor) -> Tensor:
-        """A parameter's part that belongs to the computed tiles; the gradient of the rest is zero."""
+        """The part of a parameter that belongs to the computed tiles; the gradient of the rest is zero."""
         kept, tiles = self.kept, self.tiles
         if tiles.held < kept.held:
             return self.cut.tile(parameter, kept.held // tiles.held, (tiles.first - kept.first) // tiles.held)
@@ -205,7 +204,7 @@ class TiledLinear(nn.Module):
 
 
 class TiledRow(TiledLinear):
-    """A row layer: the inner width comes in, the whole hidden width goes out."""
+    """A row layer: from the held tiles of the inner width to the whole hidden width."""
 
     def forward(self, x: Tensor) -> Tensor:
         x, weight, bias = self.computing(x)
@@ -213,7 +212,7 @@ class TiledRow(TiledLinear):
 
 
 class TiledColumn(TiledLinear):
-    """A column layer: the whole hidden width comes in, the inner width goes out."""
+    """A column layer: from the whole hidden width to the held tiles of the inner width."""
 
     together: "Together"
 
@@ -222,7 +221,7 @@ class TiledColumn(TiledLinear):
 
 
 class Together:
-    """Column layers that read one input: what the first of them is asked computes all, so that their input's gradient is one sum.
+    """Column layers that read the same input: the first call computes all of them, so that their input's gradient is one sum.
 
     members: in the order in which a tile's shares of that gradient are added.
     """
@@ -235,11 +234,11 @@ class Together:
         self.waiting: dict[TiledColumn, Tensor] = {}
 
     def forget(self) -> None:
-        """What nobody has asked for, after a forward that has failed, waits no more."""
+        """Drop outputs that were not requested, after a failed forward."""
         self._input, self.waiting = None, {}
 
     def output(self, member: TiledColumn, x: Tensor) -> Tensor:
-        """A member's output for x; what others have given for the same x waits for them to ask."""
+        """A member's output for x; the other members' outputs for the same x are kept until they are requested."""
         if self._input is not x or member not in self.waiting:
             self._compute(x)
         found = self.waiting.pop(member)

@@ -1,4 +1,4 @@
-"""The state of a unit in tiles: which of its numbers belong to which tile."""
+"""The parts of a unit's gradients that belong to each tile."""
 
 from collections.abc import Iterator
 
@@ -8,8 +8,8 @@ from frostline_trainer.sharded.linear import Cut, TiledLinear
 
 
 def tiles_of(unit: nn.Module, name: str, gradient: Tensor) -> list[Tensor]:
-    """The gradient of a unit's parameter as its norm is taken: tile by tile where tiles cut it, so that whoever holds a tile can
-    take its share of the norm; else as it is."""
+    """The parts of a parameter's gradient for which norms are computed separately: its tiles if it is cut, since a member may
+    hold only some of them; otherwise the whole."""
     layer = _layer_of(unit, name)
     if layer is None:
         return [gradient]
@@ -17,7 +17,7 @@ def tiles_of(unit: nn.Module, name: str, gradient: Tensor) -> list[Tensor]:
 
 
 def cut_gradients(unit: nn.Module) -> Iterator[tuple[Cut, Tensor]]:
-    """The gradients of a unit's parameters that tiles cut, with the cut, in the parameters' order."""
+    """(cut, gradient) of a unit's parameters that are cut into tiles, in the parameters' order."""
     for name, parameter in unit.named_parameters():
         layer = _layer_of(unit, name)
         if layer is not None and parameter.grad is not None:
@@ -25,7 +25,7 @@ def cut_gradients(unit: nn.Module) -> Iterator[tuple[Cut, Tensor]]:
 
 
 def _layer_of(unit: nn.Module, name: str) -> TiledLinear | None:
-    """The layer that cuts a parameter; None where it is whole in every tile, as a row layer's bias is."""
+    """The layer that cuts a parameter; None if the parameter is not cut, like a row layer's bias."""
     owner, _, leaf = name.rpartition(".")
     layer = unit.get_submodule(owner)
     return layer if isinstance(layer, TiledLinear) and (leaf == "weight" or layer.cut.is_column) else None

@@ -1,4 +1,4 @@
-"""What a family says of its blocks for tensor tiles: which linear layers are cut, and how."""
+"""The tensor table of a family: which linear layers of its blocks are cut into tiles, and how."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,21 +7,22 @@ from torch import nn
 from transformers import PretrainedConfig
 
 CUTS_OF_PLAN = {"colwise": True, "rowwise": False}
-"""Styles of transformers' own plan that are taken over: whether the layer is a column layer."""
+"""Supported styles of transformers' own plan, and whether the layer is a column layer."""
 
 
 @dataclass(frozen=True)
 class TensorTable:
-    """Linear layers of a family's blocks that are computed in tiles. A layer is named by the end of its name within the unit,
-    such as "attn.c_attn"; it names each layer of which that holds.
+    """The linear layers of a family's blocks that are computed in tiles.
+
+    A layer is named by the end of its name within the unit, such as "attn.c_attn", which stands for all layers that it matches.
 
     Args:
         columns: layers whose outputs are cut: the first ones of attention and feed-forward.
-        rows: layers whose inputs are: the last ones.
+        rows: layers whose inputs are cut: the last ones.
         parts: column layers that hold several matrices side by side, with their number: 3 for a packed query, key and value.
-        together: column layers that read one input, in the order in which their shares of its gradient are added.
-        heads: fields of the config that tiles divide; those that a config does not have count as nothing.
-        inner_attributes: attributes of modules in which an inner width is written down; it is shorter where fewer tiles are held.
+        together: column layers that read the same input, in the order in which their shares of its gradient are added.
+        heads: fields of the config that the number of tiles must divide; fields that a config lacks are ignored.
+        inner_attributes: attributes of modules that hold an inner width, which is smaller if fewer tiles are held.
     """
 
     columns: tuple[str, ...]
@@ -33,10 +34,10 @@ class TensorTable:
 
 
 def from_tp_plan(config: PretrainedConfig) -> TensorTable | None:
-    """The table that transformers' plan of a model (`base_model_tp_plan`) amounts to; None where it has none.
+    """The table that corresponds to transformers' plan of a model (`base_model_tp_plan`); None if the model has no plan.
 
-    Layers below one module are taken to read one input where they are cut alike. Raises ValueError for a style that is not
-    colwise or rowwise.
+    Column layers below the same module are assumed to read the same input. Raises ValueError for a style that is not colwise or
+    rowwise.
     """
     plan: dict[str, Any] = getattr(config, "base_model_tp_plan", None) or {}
     inner = {name.split(".*.", 1)[1]: style for name, style in plan.items() if ".*." in name}
@@ -57,5 +58,5 @@ def from_tp_plan(config: PretrainedConfig) -> TensorTable | None:
 
 
 def layers_named(unit: nn.Module, ending: str) -> dict[str, nn.Module]:
-    """The modules of a unit whose names are `ending`, or end with it after a dot."""
+    """The modules of a unit whose names equal `ending`, or end with a dot and `ending`."""
     return {name: module for name, module in unit.named_modules() if name == ending or name.endswith(f".{ending}")}

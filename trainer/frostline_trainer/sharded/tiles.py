@@ -1,8 +1,8 @@
-"""The tiles of a run: how many there are, which of them are computed here, and how sums over all of them are made.
+"""The tiles of a run: their number, those that this process computes, and sums over all of them.
 
 A tile is a consecutive share of an inner width: of the heads, or of the width between the two matrices of a feed-forward. Rank r
-of a group of g ranks computes the tiles [r T / g, (r + 1) T / g), T and g powers of two. So what a rank adds up by itself is one
-node of the tree over all tiles, and every g gives the same bits.
+of a group of g ranks computes the tiles [r T / g, (r + 1) T / g), where T and g are powers of two. So a rank's own sum is one
+node of the tree over all tiles, and the bits do not depend on g.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,21 +14,21 @@ from torch import Tensor
 from frostline_trainer.step.alignment import aligned
 
 Join = Callable[[Tensor], Tensor]
-"""A rank's node to the sum of all ranks' nodes, by pairs in the ranks' order: the same bits on each of them."""
+"""A rank's node -> the sum of all ranks' nodes, by pairs in rank order: the same bits on each rank."""
 HALVES = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """What one process computes of the tiles.
+    """The tiles that one process computes.
 
     Args:
         total: tiles of the run, a power of two.
-        first: the first tile that is computed here.
-        held: how many are, consecutively; a power of two.
-        join: how a sum goes on over the group's ranks; None where all tiles are held.
-        taught: (first, number) of the tiles whose weights get gradients, where they are fewer: of a member whose work is computed
-            again by one who computes all tiles; None: those that are computed.
+        first: the first tile that this process computes.
+        held: how many it computes, consecutively; a power of two.
+        join: continues a sum over the group's ranks; None if this process holds all tiles.
+        taught: (first, number) of the tiles whose weights get gradients, if they are fewer than the computed ones: in an audit, a
+            worker that computes all tiles recomputes the work of one group member. None: all computed tiles.
     """
 
     total: int
@@ -48,25 +48,25 @@ class Tiles:
         return range(self.first, self.first + self.held)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Tiles":
-        return self  # copies of a unit are of the same group
+        return self  # a copied unit stays in the same group
 
     def sum(self, partials: Sequence[Tensor]) -> Tensor:
         """The sum over all tiles, by pairs in tile order.
 
         Args:
-            partials: what each held tile adds, as `addend` has made it, in tile order.
+            partials: the held tiles' addends, as `addend` returns them, in tile order.
         """
         node = pairwise(partials)
         return node if self.join is None else self.join(node)
 
 
 def addend(partial: Tensor) -> Tensor:
-    """What a tile adds to a sum: half precision in float32, so that a sum is rounded once, wherever ranks end."""
+    """A tile's addend to a sum: half precision is raised to float32, so that a sum is rounded once, however ranks divide it."""
     return partial.float() if partial.dtype in HALVES else partial
 
 
 def pairwise(addends: Sequence[Tensor]) -> Tensor:
-    """((a0 + a1) + (a2 + a3)) + ... over a power of two of addends, none of which is changed."""
+    """((a0 + a1) + (a2 + a3)) + ... over a power of two of addends. No addend is changed."""
     level = list(addends)
     while len(level) > 1:
         level = [left + right for left, right in zip(level[::2], level[1::2], strict=True)]
@@ -74,11 +74,11 @@ def pairwise(addends: Sequence[Tensor]) -> Tensor:
 
 
 def cut(whole: Tensor, dim: int, parts: int, held: int, place: int) -> Tensor:
-    """One of `held` tiles of a dimension: contiguous and aligned, a copy only where it must be.
+    """One of `held` tiles of a dimension, contiguous and aligned; a copy only if necessary.
 
     Args:
-        whole: holds `parts` matrices side by side along `dim`, each of which is cut: of a packed query, key and value a tile has
-            a share of each.
+        whole: `parts` matrices side by side along `dim`. Each is cut: a tile of a packed query, key and value has a share of
+        each.
         place: of the tile among those held.
     """
     if held == 1:
@@ -87,19 +87,19 @@ def cut(whole: Tensor, dim: int, parts: int, held: int, place: int) -> Tensor:
 
 
 def put(whole: Tensor, dim: int, parts: int, held: int, place: int, tile: Tensor) -> None:
-    """Write what `cut` gives for a place back there. tile: of as many elements, in any shape."""
+    """Write a tile back to its place in `whole`. tile: with the same number of elements as `cut` returns, in any shape."""
     target = _place(whole, dim, parts, held, place)
     target.copy_(tile.view(target.shape))
 
 
 def _place(whole: Tensor, dim: int, parts: int, held: int, place: int) -> Tensor:
-    """Where a tile lies: a view with a dimension more, of the matrices side by side."""
+    """A view of a tile in `whole`, with an additional dimension for the matrices side by side."""
     width = whole.shape[dim] // (parts * held)
     return whole.unflatten(dim, (parts, held, width)).select(dim + 1, place)
 
 
 def joined(tiles: Sequence[Tensor], dim: int, parts: int) -> Tensor:
-    """The tensor that `cut` has cut into these tiles."""
+    """The tensor, put together from all tiles that `cut` returns."""
     if len(tiles) == 1:
         return tiles[0]
     if parts == 1:

@@ -1,7 +1,7 @@
-"""Alignment of what kernels are given: every operand begins at a 64-byte boundary.
+"""Alignment of operands: every tensor that a kernel reads begins at a 64-byte boundary.
 
-torch's allocator gives such memory. Slices of a larger tensor, views into a received or loaded buffer and arrays of numpy may lie
-anywhere, and kernels that look at addresses would compute other bits there.
+torch's allocator gives such memory. Slices of a larger tensor, views into a received or loaded buffer and arrays of numpy may
+begin anywhere, and some kernels choose their code path by the address, which changes bits.
 """
 
 import torch
@@ -16,12 +16,12 @@ def is_aligned(tensor: torch.Tensor) -> bool:
 
 
 def aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself where it is aligned, else a contiguous copy that is."""
+    """The tensor itself if it is aligned, else a contiguous, aligned copy."""
     return tensor if is_aligned(tensor) else tensor.clone(memory_format=torch.contiguous_format)
 
 
 def align_weights(model: nn.Module) -> None:
-    """Move parameters and buffers that are not aligned, such as views into a mapped checkpoint file. Values and ties stay."""
+    """Copy unaligned parameters and buffers (such as views into a mapped checkpoint file) to aligned memory. Ties stay."""
     for parameter in model.parameters():
         parameter.data = aligned(parameter.data)
     for module in model.modules():

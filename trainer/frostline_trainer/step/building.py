@@ -1,4 +1,4 @@
-"""Makes stages, their gradient memory and the pipeline that runs them, for one placement and freeze point."""
+"""Builds a member's stages, their gradient buffers and the pipeline that runs them, for one placement and freeze point."""
 
 from collections.abc import Callable, Collection
 
@@ -23,7 +23,7 @@ from frostline_trainer.transport.transport import Transport
 
 
 def stage_settings(context: RunContext, one_sample_tiles: bool = False) -> StageSettings:
-    """The numerics that all stages of a run share; a lossy codec's part of them comes with the freeze point."""
+    """The numerics that all stages of a run share, without a lossy codec, which is added at each freeze point."""
     training = context.job.training
     return StageSettings(
         seed=context.job.seed,
@@ -51,19 +51,19 @@ class Builder:
         self._freeze_point, self._settings = freeze_point, settings
 
     def stage(self, number: int) -> Stage:
-        """Its units freeze or learn from now on; whoever has made all calls `stop_frozen_tie`."""
+        """Make the stage and set its units frozen or learning. After all stages are made, the caller calls `stop_frozen_tie`."""
         units = self._placement.units_of_stage(number)
         return Stage([self._context.cut.units[unit] for unit in units], units.start, self._freeze_point, self._settings)
 
     def buffers(self, stage: Stage) -> GradientBuffers:
-        """Gradient memory for the parameters of a stage that learn, sized for this placement's replicas."""
+        """Gradient buffers for the trainable parameters of a stage, sized for this placement's replicas."""
         context, degree = self._context, self._placement.dp_degree
         groups = [(unit, [p for _, p in learning(context, self._freeze_point, unit)]) for unit, _ in stage.trainable()]
         leaves = context.job.training.reduction_leaves
         return GradientBuffers(groups, context.num_microbatches(degree), leaves, context.exact, degree, bool(context.grid))
 
     def pipeline(self, stages: dict[int, Stage], buffers: dict[int, GradientBuffers]) -> Pipeline:
-        """The pipeline that runs these stages: over cells of tokens where the job has `training.token_cells`."""
+        """The pipeline that runs these stages: over cells of tokens if the job sets `training.token_cells`."""
         context, last = self._context, self._placement.shape.num_stages - 1
         parts = (stages, buffers, last, self._transport, context.hidden_like(), self._boundary_noise(), context.plug)
         return CellPipeline(context.grid, self._placement.slices, *parts) if context.grid else Pipeline(*parts)
@@ -76,7 +76,7 @@ class Builder:
         return lambda hidden, samples, step: add_feature_noise(hidden, samples, step, seed, scale)
 
     def loss(self, batch: StepBatch) -> Loss:
-        """The task's loss of a micro-batch, as its share of the loss of the whole batch."""
+        """The loss function of a micro-batch, as its share of the loss of the whole batch."""
         task = self._context.task
         return lambda logits, inputs: task.loss(logits, inputs, batch.counts)
 
@@ -103,10 +103,15 @@ class Builder:
 
     def recompute(self, own: Pipeline, own_stages: dict[int, Stage], feed: BatchFeed, batch: StepBatch, needed: Collection[int],
                   moved: Callable[[], None]) -> Callable[[Audit, Evidence], Digest]:  # fmt: skip
-        """The function of an audit: it computes a micro-batch once more through a stage that is held here too.
+        """The audit function: recomputes a micro-batch through a stage that this member holds, as a replica or as a buddy.
 
-        own, own_stages: of this member, a replica of the owner; other stages are held as their buddy. needed: the pieces whose
-        state belongs here. The units of the stage compute all tiles afterwards, whoever shares them out in steps.
+        After a call the units of the stage compute all tiles; the caller shares the tiles out again.
+
+        Args:
+            own, own_stages: This member's pipeline and stages; of other stages it keeps the units as their buddy.
+            feed, batch: The step's samples.
+            needed: The pieces whose state this member holds.
+            moved: Called when a part of the audit is done.
         """
 
         def compute(audit: Audit, evidence: Evidence) -> Digest:
@@ -130,7 +135,7 @@ class Builder:
         return compute
 
     def _compute_all_tiles(self, units: range, owner: int) -> None:
-        """Let units compute all of their tiles here, and gradients of the weights of those that a member computes in the step."""
+        """Let units compute all tiles, and weight gradients only of the tiles that the owner computes in the step."""
         shape, inner = self._placement.shape, self._context.job.training.tensor_tiles.inner
         for unit in units if inner > 1 else ():
             share_tiles(self._context.cut.units[unit], alone_for(shape.tp_rank(owner), shape.tp_degree, inner))

@@ -1,4 +1,4 @@
-"""A pipeline whose stages compute cells of tokens (`training.token_cells`) and send slices, cells that travel together."""
+"""A pipeline whose stages compute cells of tokens (`training.token_cells`) and send slices: several cells in one message."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
@@ -16,9 +16,14 @@ from frostline_trainer.step.strand import Strand
 
 
 class CellPipeline(Pipeline):
-    """One rank's part of a pipeline over cells. What enters a stage below which nothing learns comes whole, with the first slice.
+    """One rank's part of a pipeline over cells.
 
-    grid: bounds of the cells. slices: cells of each slice, () for all in one. The others: as of a Pipeline.
+    If nothing upstream of a stage learns, the stage receives the whole micro-batch with the first slice.
+
+    Args:
+        grid: Bounds of the cells.
+        slices: Number of cells in each slice, () for all in one.
+        arguments: As for a Pipeline.
     """
 
     def __init__(self, grid: Grid, slices: Sequence[int], *arguments: Any) -> None:
@@ -60,13 +65,13 @@ class CellPipeline(Pipeline):
         return whole.new_empty(whole.shape[0], self._grid[cells.stop] - self._grid[cells.start], whole.shape[2])
 
     def _strand(self, number: int, micro_batch: MicroBatch, step: int, loss: Loss, learns: bool, keep: bool) -> Strand:
-        """The stage's strand of a micro-batch. learns: whether something upstream of the stage does."""
+        """The stage's strand of a micro-batch. learns: whether any unit upstream of the stage learns."""
         score = loss if number == self._last_stage else None
         place = (step, micro_batch.number)
         return Strand(self._stages[number], self._grid, micro_batch.inputs, place, score, learns, keep, self._plug.activation)
 
     def _run_forward(self, instruction: Instruction, state: StepState) -> None:
-        """A slice's forward; with the first slice of a micro-batch what comes whole."""
+        """Run a slice's forward; with the first slice of a micro-batch, also what the stage computes on whole sequences."""
         number, micro_batch = instruction.stage, state.micro_batches[instruction.micro_batch]
         if self._stages[number].is_frozen:
             super()._run_forward(instruction, state)
@@ -85,7 +90,7 @@ class CellPipeline(Pipeline):
             self._outgoing[Message(Carried.ACTIVATION, number + 1, instruction.micro_batch, instruction.slice)] = found
 
     def _run_backward(self, instruction: Instruction, state: StepState) -> None:
-        """A slice's backward, or one of its two parts; the weights' gradients join their leaf cell by cell, last to first."""
+        """Run a slice's backward, or one of its two parts; weight gradients are added to their leaf by cell, last to first."""
         kind, number, cells = instruction.kind, instruction.stage, self._slices[instruction.slice]
         place, learns = (number, instruction.micro_batch), state.upstream_learns(number)
         strand, micro_batch = self._strands[place], state.micro_batches[instruction.micro_batch]
@@ -106,7 +111,7 @@ class CellPipeline(Pipeline):
     def _backward_cells(
         self, number: int, micro_batch: MicroBatch, strand: Strand, kind: Kind, cells: range, state: StepState
     ) -> None:
-        """The weights' gradients of a slice, added to the micro-batch's leaf; each apart at first where evidence is wanted."""
+        """Add a slice's weight gradients to the micro-batch's leaf; if it is audited, each is computed apart for its digest."""
         buffers, is_audited = self._buffers[number], micro_batch.number == state.audited
         addends = strand.addends(cells, buffers.parameters if kind is Kind.WEIGHT_GRADIENT else None)
         closes = cells.start == 0
@@ -130,7 +135,7 @@ class CellPipeline(Pipeline):
     def _apart(
         self, buffers: GradientBuffers, addends: Sequence[Callable[[], None]], digests: list[torch.Tensor], closes: bool
     ) -> Iterator[torch.Tensor]:
-        """Each addend in memory of its own, which the caller takes; its digest is put into `digests`."""
+        """Compute each addend in a buffer of its own, append its digest to `digests` and yield the buffer to the caller."""
         for number, addend in enumerate(addends, 1):
             apart = buffers.begin_apart()
             addend()

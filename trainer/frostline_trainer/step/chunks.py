@@ -1,7 +1,7 @@
-"""The head and the loss over a part of each sample's tokens at a time: logits over a large vocabulary are never there as a whole.
+"""Head and loss in chunks of each sample's tokens, so that logits over a large vocabulary are never all in memory.
 
-A chunk is computed, scored, and computed again in the backward. The sum over chunks has an order, so the size of a chunk is
-numerics.
+A chunk is computed, scored, and recomputed in the backward. The losses of chunks are added in order, so the chunk size is part
+of the numerics.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 Inputs = dict[str, torch.Tensor]
 Score = Callable[[torch.Tensor, Inputs], torch.Tensor]
-"""(logits, inputs) -> a loss, or an evaluated row a sample: what adds up over tokens."""
+"""(logits, inputs) -> a loss, or one row of evaluation figures for each sample; both are sums over tokens."""
 
 
 def cut_tokens(inputs: Inputs, start: int, stop: int, tokens: int) -> Inputs:
@@ -25,7 +25,7 @@ def sum_over_chunks(head: Callable[[torch.Tensor, Inputs, int], torch.Tensor], s
     """The sum of `score` over chunks of tokens, in their order.
 
     Args:
-        head: (hidden, inputs, number of the chunk) -> logits; what it gives for a token depends on that token alone.
+        head: (hidden, inputs, number of the chunk) -> logits; a token's logits depend on that token alone.
         hidden: (samples, tokens, width). inputs: those with a token dimension are cut alike.
         chunk_tokens: tokens of each sample in a chunk; the last chunk has what is left.
     """
@@ -36,7 +36,7 @@ def sum_over_chunks(head: Callable[[torch.Tensor, Inputs, int], torch.Tensor], s
     tokens, total = hidden.shape[1], None
     for number, start in enumerate(range(0, tokens, chunk_tokens)):
         place = slice(start, start + chunk_tokens)
-        # A clone begins where memory does, wherever the chunk lay (step/alignment.py).
+        # A clone is aligned, wherever the chunk lay (step/alignment.py).
         piece = hidden[:, place].clone(memory_format=torch.contiguous_format)
         cut = cut_tokens(inputs, start, start + chunk_tokens, tokens)
         if torch.is_grad_enabled():

@@ -1,7 +1,7 @@
-"""What a vote that has passed does to the weights and to the run state: the same for whoever sees it, at once or late.
+"""Commits a step whose vote has passed: updates weights and run state, with equal results on all members, at once or late.
 
-After an interval's last step the guard split is scored and the interval's statistics are frozen. That can be done again: where a
-failure comes between, nothing of it is in the run state yet.
+After an interval's last step `close_interval` scores the guard split and fixes the interval's statistics. It can be repeated
+after a failure, because it writes to the run state only at its end.
 """
 
 import logging
@@ -29,7 +29,10 @@ log = logging.getLogger(__name__)
 
 def commit_step(generation: Generation, state: RunState, calendar: DecisionCalendar, step: int, gradients: StepGradients,
                 result: VoteResult) -> None:  # fmt: skip
-    """Update the weights, or refuse the step. `state` changes only when the units are whole again; `record_step` follows."""
+    """Update the weights, or refuse the step if a value is not finite. The caller calls `record_step` next.
+
+    `state` changes only after all units are intact again.
+    """
     training = generation.context.job.training
     tag = StateTag(lineage=state.lineage, step=step, generation=generation.plan.generation)
     audited_step = step if gradients.audited else state.audited_step
@@ -42,7 +45,7 @@ def commit_step(generation: Generation, state: RunState, calendar: DecisionCalen
     rate = learning_rate(training.optimizer, training.schedule, state.accepted_steps + 1, calendar.total_steps)
     rate *= _rate_scale(generation)
     generation.commit(gradients, rate, result.gradient_norm, tag)
-    # With batch: per_replica one step stands for dp_degree of the schedule's.
+    # With batch: per_replica one step counts as dp_degree steps of the learning-rate schedule.
     state.accepted_steps += generation.shape.dp_degree if training.batch == "per_replica" else 1
     state.learning_rate_peak = max(state.learning_rate_peak, rate)
     state.learning_rate = rate
@@ -57,7 +60,13 @@ def commit_step(generation: Generation, state: RunState, calendar: DecisionCalen
 
 def record_step(generation: Generation, state: RunState, step: int, result: VoteResult, seconds: float,
                 parts: dict[str, float]) -> None:  # fmt: skip
-    """The step is the last committed one, and its record waits for a later vote. seconds: it took; parts: of it, by phase."""
+    """Make the step the last committed one; its record stays unconfirmed until a later vote.
+
+    Args:
+        generation, state, step, result: As for `commit_step`.
+        seconds: The step's duration.
+        parts: Seconds of the step by phase.
+    """
     shape = generation.shape
     state.step, state.vote_lineage, state.vote_generation = step, state.lineage, generation.plan.generation
     state.data_epoch, state.data_offset = generation.feed.place_of(step + 1)
@@ -93,9 +102,9 @@ def is_open(state: RunState, calendar: DecisionCalendar) -> bool:
 
 
 def close_interval(generation: Generation, state: RunState, calendar: DecisionCalendar) -> None:
-    """Score the guard split where it is due, and freeze the statistics of the interval that ends with the last committed step.
+    """Score the guard split if it is due, and fix the statistics of the interval that ends with the last committed step.
 
-    Collective. They leave when a later vote has passed.
+    Collective. The statistics are sent after a later vote has passed.
     """
     context, step, sums = generation.context, state.step, state.interval
     number = calendar.interval_of(step)
@@ -129,9 +138,15 @@ def close_interval(generation: Generation, state: RunState, calendar: DecisionCa
 
 
 def guard_is_due(job: Job, num_units: int, decisions: Sequence[Decision], interval: int) -> bool:
-    """Whether the guard split is scored at an interval's end: each `evaluation.every_intervals`, and while a freeze is watched.
+    """Whether the guard split is scored at an interval's end: every `evaluation.every_intervals`, and while a freeze is watched.
 
-    So a harmful freeze is found after one interval, however seldom the split is scored otherwise. decisions: all adopted ones.
+    The second case finds a harmful freeze after one interval, however seldom the split is scored otherwise.
+
+    Args:
+        job: The run's.
+        num_units: Of the model.
+        decisions: All adopted decisions.
+        interval: The interval's number.
     """
     every, rails = job.evaluation.every_intervals, job.freeze.rails
     if every <= 1 or interval % every == 0:
@@ -143,7 +158,7 @@ def guard_is_due(job: Job, num_units: int, decisions: Sequence[Decision], interv
 
 
 def _rate_scale(generation: Generation) -> float:
-    """With batch: per_replica the global batch grows with dp_degree; the rate may follow (never by default)."""
+    """Factor of the learning rate. With batch: per_replica the global batch grows with dp_degree; the rate may too (opt-in)."""
     training, degree = generation.context.job.training, generation.shape.dp_degree
     if training.batch != "per_replica" or training.learning_rate_scaling == "none":
         return 1.0

@@ -1,9 +1,9 @@
-"""Units through torch's compiler: an option of the numerics (`training.compile`).
+"""Compiles units with torch.compile: an option of the numerics (`training.compile`).
 
-A unit is compiled for the shapes and types that it is given, in forward and backward, and nothing larger: so what is compiled is
-the same wherever a unit is computed, and whatever is computed beside it. Equal workers get equal kernels from equal compilers;
-the compiler's versions are a part of what the probe digests. Where a unit cannot be compiled the run ends and says so: one that
-fell back to plain torch on some members alone would have other bits there.
+Each unit is compiled by itself, for the shapes and types of its inputs, in forward and backward. So the kernels of a unit do not
+depend on where it is computed, nor on its neighbours. Equal workers get equal kernels from equal compilers; the probe's digest
+includes the compiler's versions. If a unit cannot be compiled, the run ends with an error: a fallback to eager mode on some
+members alone would give other bits there.
 """
 
 import shutil
@@ -17,15 +17,16 @@ import torch
 from torch import nn
 
 VERSIONS_MAX = 1 << 16
-"""Of one function: each kind of unit, mode, shape and type has one. The library falls back to plain torch after few, silently."""
+"""Compiled versions of one function that torch may keep: one for each kind of unit, mode, shape and type. Beyond its default, a
+few, torch would silently fall back to eager mode."""
 BACKEND = "inductor"
 
 Runner = Callable[..., torch.Tensor]
 
 
 def compiled(unit: nn.Module) -> Runner:
-    """A unit's forward as the compiler makes it, at its first call; the unit stays what it is, and owns its weights."""
-    import torch._dynamo.config as dynamo  # takes as long to import as a third of torch: for those who use it
+    """A unit's compiled forward (compiled at its first call). The unit itself does not change and keeps its weights."""
+    import torch._dynamo.config as dynamo  # imported here because it takes a third of torch's own import time
     import torch._functorch.config as functorch
 
     functorch.donated_buffer = False  # a backward in two parts needs the unit's activations twice
@@ -36,7 +37,7 @@ def compiled(unit: nn.Module) -> Runner:
 
 @cache
 def compiler_versions(device_type: str) -> str:
-    """What decides which kernels a compiler makes, beside torch's version, in words."""
+    """The versions that decide which kernels the compiler makes, beside torch's own, in words."""
     if device_type == "cuda":
         try:
             return f"compiled, triton {version('triton')}"

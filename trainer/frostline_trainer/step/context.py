@@ -1,4 +1,4 @@
-"""What every generation of a worker shares: the job, its data, the model's units and the derived numerics."""
+"""The run's context in one worker, shared by all generations: the job, its data, the model's units and the derived numerics."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,18 +27,26 @@ from frostline_trainer.transport.traffic import Traffic
 
 @dataclass
 class RunContext:
-    """Constants of the run in this process, and the state that its units carry.
+    """Constants of the run in this process, and the mutable state that outlives generations (moments, inventory, counters).
 
-    hidden_shape: (tokens, width) of one sample's boundary activation. dropout: whether any unit draws random numbers.
-    unit_flops: forward FLOPs of one sample through each unit. grid: bounds of the token cells, () for none. probe_digest: of this
-    machine's numerics. prefix_digest: of what frozen units compute here; empty where nothing is cached.
-    weights_digest: of the initial weights, as the run knows them.
-    place_dependence: which unit gives a sample other bits at another place of its tile, in words; empty where none does.
-    padding_dependence: which unit gives other bits for other padding behind a text, in words; empty where none does.
-    sample_tile_cost: seconds of the prefix one sample at a time over whole micro-batches; 0 where that was not measured.
-    moments: optimizer state of all units held here. holdings: which of their pieces are whole, and at which state. plug: what
-    may change a step's computation from outside. device_clock: of the device's work; trail: what it has come to of it.
-    copies: of pieces, into host memory, beside the device's other work. traffic: what this worker has sent and received.
+    Attributes:
+        hidden_shape: (tokens, width) of one sample's boundary activation.
+        dropout: Whether any unit draws random numbers.
+        unit_flops: Forward FLOPs of one sample through each unit.
+        grid: Bounds of the token cells, () for none.
+        probe_digest: Digest of this machine's numerics.
+        prefix_digest: Digest of what frozen units compute on this machine; empty if nothing is cached.
+        weights_digest: Digest of the run's initial weights.
+        place_dependence: Which unit gives a sample other bits at another place of its tile, in words; empty if none does.
+        padding_dependence: Which unit gives other bits for other padding behind a text, in words; empty if none does.
+        sample_tile_cost: Time of the prefix sample by sample, as a multiple of its time by micro-batch; 0: not measured.
+        moments: Optimizer state of all units that this worker holds.
+        holdings: Inventory: which of their pieces are intact, and at which state.
+        plug: Hook by which planned faults may change a step's computation.
+        device_clock: Measures the device's time.
+        trail: How far the device has come in its queue of work.
+        copies: Copies pieces into host memory, on a stream of their own.
+        traffic: What this worker has sent and received.
     """
 
     job: Job
@@ -88,12 +96,12 @@ class RunContext:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of boundary activations, whether they are sent, cached or handed on."""
+        """The type of boundary activations, whether they are sent, cached or passed on within a stage."""
         return self.precision.boundary
 
     @property
     def numerics(self) -> str:
-        """What the numerics' history names beside freeze points; "" for what every run had when that history was made."""
+        """What the numerics hash chains beside freeze points, in words; "" for a run with default numerics."""
         training = self.job.training
         chunk = f"loss in chunks of {training.loss_chunk_tokens} tokens" if training.loss_chunk_tokens else ""
         compiled = compiler_versions(self.device.type) if training.compile else ""
@@ -117,7 +125,7 @@ class RunContext:
         return BatchOrder(self.job.seed, len(self.data.train), self.batch_size(dp_degree), origin)
 
     def batch_size(self, dp_degree: int) -> int:
-        """Samples of a step with `dp_degree` replicas; it grows with them where the job says `batch: per_replica`."""
+        """Samples of a step with `dp_degree` replicas; the number grows with them if the job says `batch: per_replica`."""
         widened = dp_degree if self.job.training.batch == "per_replica" else 1
         return self.job.training.batch_size * widened
 
@@ -141,11 +149,11 @@ class RunContext:
         return torch.empty(self.micro_batch_size, *self.hidden_shape, dtype=self.dtype, device=self.device)
 
     def for_device(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Collated inputs in the weights' type, in host memory as the device takes them; integers and labels keep their type.
+        """Collated inputs cast to the weights' type (not integers and labels), in page-locked host memory for a GPU.
 
-        On a device the mask of a task that predicts each token by those before it is left out, where all padding comes behind
-        what it pads: it would hide what no counted token sees, and keep the attention from its fastest kernels. On a CPU its
-        kernels with a mask and without have one speed, and runs keep the bits that they had.
+        On a GPU the attention mask of a causal language model is left out if all padding stands behind the text: no counted
+        token attends to padding then, and the mask would rule out the fastest attention kernels. On a CPU the mask stays: the
+        kernels are as fast with it, and runs keep the bits of earlier versions.
         """
         causal = self.job.task.kind == "language_modeling" and getattr(self.data.train, "padding_comes_last", False)
         unmasked = causal and self.device.type != "cpu"

@@ -1,7 +1,7 @@
-"""Time as a device takes it: marks in the order of its work, and the seconds between two of them.
+"""The device's clock: timed marks in a device's queue of work, and the seconds between two of them.
 
-A GPU runs behind the thread that gives it work: what that thread measures is how long it took to hand the work over. So times of
-a step are taken by marks that the device itself comes to, and are read when it has come there (docs/protocols.md 7.6).
+A GPU runs behind the thread that queues its work, so the thread's own clock measures only how long queueing took. Times of a step
+are therefore measured by marks in the queue (CUDA events), and read after the device has passed them (docs/protocols.md 7.6).
 """
 
 import time
@@ -12,27 +12,27 @@ import torch
 
 
 class Mark(Protocol):
-    """A place in what a device was given to do."""
+    """A place in a device's queue of work."""
 
     def query(self) -> bool:
-        """Whether the device has come here. Raises the device's own error (torch.AcceleratorError) where it failed before."""
+        """Whether the device has reached the mark. Raises the device's own error (torch.AcceleratorError) if it failed before."""
         ...
 
 
 class DeviceClock(Protocol):
     """Marks in a device's queue of work, and the time between two of them.
 
-    runs_behind: a call that gives the device work may return before the work is done.
+    runs_behind: whether a call that queues work may return before the work is done.
     """
 
     runs_behind: bool
 
     def mark(self) -> Mark:
-        """Mark the end of what the device was given so far."""
+        """A mark at the end of the work that is queued so far."""
         ...
 
     def seconds(self, start: Mark, end: Mark) -> float:
-        """What the device took from one of its marks to a later one; it has come to both."""
+        """The device's seconds from one mark to a later one; it must have reached both."""
         ...
 
 
@@ -40,23 +40,23 @@ class DeviceClock(Protocol):
 class HostMark:
     """A mark on the host, where work is done when its call returns.
 
-    at: by `time.perf_counter`.
+    at: its time by `time.perf_counter`, seconds.
     """
 
     at: float
 
     def query(self) -> bool:
-        """True: what was called before the mark has returned, so it is done."""
+        """True: all calls before the mark have returned, so their work is done."""
         return True
 
 
 class HostClock:
-    """A CPU's: it has done everything when a call returns."""
+    """The clock of a CPU, which has done all work when a call returns."""
 
     runs_behind = False
 
     def mark(self) -> HostMark:
-        """The time of the call itself."""
+        """A mark with the time of this call."""
         return HostMark(time.perf_counter())
 
     def seconds(self, start: HostMark, end: HostMark) -> float:
@@ -65,7 +65,7 @@ class HostClock:
 
 
 class CudaClock:
-    """A GPU's: timed events on the stream that the calling thread computes on."""
+    """The clock of a GPU: timed events on the calling thread's current stream."""
 
     runs_behind = True
 
@@ -79,7 +79,7 @@ class CudaClock:
         return event
 
     def seconds(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
-        """Seconds between two events that the device has come to; CUDA counts milliseconds."""
+        """Seconds between two events that the device has reached (CUDA counts milliseconds)."""
         return start.elapsed_time(end) / 1000.0
 
 

@@ -1,9 +1,9 @@
-"""How far a device has come in what it was given to do, and what each phase took it (docs/protocols.md 7.6).
+"""The trail: marks that show how far a device has come in its queued work, and its seconds in each phase (docs/protocols.md 7.6).
 
-The training thread leaves a mark wherever it enters a phase, and where its work waits for other members or has done so
-(`transport.waiting`). Two readers follow the trail: the training thread behind a fence, for the device's seconds; and the thread
-that sends heartbeats, for the phase in which the device is by now and whether it computes there or waits for others. A device
-that is not behind its thread leaves no trail: the thread's own place and times say it all.
+The training thread sets a mark whenever it enters a phase, and where queued work begins or ends to wait for other members
+(`transport.waiting`). Two threads read the trail: the training thread behind a fence, for the device's seconds; and the heartbeat
+thread, for the phase in which the device is now, and whether it computes there or waits for others. A device that does not run
+behind its thread (a CPU) has no trail: the thread's own phase and times are enough.
 """
 
 import threading
@@ -16,13 +16,17 @@ from frostline_trainer.step.device_clock import DeviceClock, Mark
 from frostline_trainer.transport.waiting import waits_of
 
 MARKS_MAX = 256
-"""So many are kept before those that the device has passed are read, also where no fence comes: an evaluation has many tiles."""
+"""Marks that are kept before passed ones are read even without a fence: an evaluation has many tiles and no fence between."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a device is. waiting: it has nothing of its own to do before something comes from other members. seconds: since it
-    was last seen to come on, or was given what it does now.
+    """Where a device is in its queue of work.
+
+    Attributes:
+        phase: The phase whose work it does.
+        waiting: Whether it is blocked on a message of other members.
+        seconds: Since it was last seen to pass a mark, or since its current work was queued if that was later.
     """
 
     phase: Phase
@@ -42,7 +46,7 @@ class Spent:
 class _Footprint:
     """A mark of the trail, with the phase that begins at it.
 
-    phase, waiting: of what comes after the mark. given_at: by `time.monotonic`, the earliest that it can have begun.
+    phase, waiting: of the work behind the mark. given_at: when that work was queued, by `time.monotonic`.
     """
 
     mark: Mark
@@ -52,7 +56,10 @@ class _Footprint:
 
 
 class Trail:
-    """Written by the training thread. clock: asks for the device's clock, which a planned fault may replace."""
+    """The trail of one device; written by the training thread, read by any.
+
+    clock: called for the device's clock whenever it is needed, since a planned fault may replace the clock.
+    """
 
     def __init__(self, clock: Callable[[], DeviceClock]) -> None:
         self._clock = clock
@@ -64,42 +71,42 @@ class Trail:
 
     @property
     def is_left(self) -> bool:
-        """Whether the device runs behind its thread."""
+        """Whether there is a trail: whether the device runs behind its thread."""
         return self._clock().runs_behind
 
     def enter(self, phase: Phase) -> None:
-        """The calling thread begins to give the device a phase's work."""
+        """Mark that the calling thread begins to queue a phase's work."""
         if self.is_left:
             waits_of(threading.get_ident()).on_device = self
             self._leave(phase, waiting=False)
 
     def wait(self, waiting: bool) -> None:
-        """What the device is given from here on waits for other members, or does not any more."""
+        """Mark that the work queued from here on waits for other members, or no longer does."""
         if self._footprints:
             self._leave(self._footprints[-1].phase, waiting)
 
     def mark(self) -> Mark:
-        """The end of what the device was given so far: it is behind its thread until it has come there."""
+        """A mark at the end of the work queued so far. Until the device reaches it, the device is behind its thread."""
         return self._leave(self._footprints[-1].phase if self._footprints else Phase.BETWEEN, waiting=False)
 
     def forget(self) -> None:
-        """What the device was given comes to nothing: its generation is over."""
+        """Drop the trail: the queued work belongs to a generation that is over."""
         with self._lock:
             self._footprints, self._passed = [], 0
             self._came_on = (-1, time.monotonic())
 
     def take(self) -> dict[Phase, Spent]:
-        """What was read since the last call, by phase."""
+        """The device's seconds by phase that were read since the last call."""
         spent, self._spent = self._spent, {}
         return spent
 
     def place(self) -> Place | None:
-        """Where the device is, asked by any thread; None where it is not behind its thread, or says nothing any more."""
+        """Where the device is, for any thread; None if it is not behind its thread, or has failed."""
         with self._lock:
             try:
                 reached = self._reached()
             except RuntimeError:
-                return None  # the training thread will have the same error, and the process ends by it
+                return None  # the training thread will get the same error, which ends the process
             if reached == len(self._footprints) - 1:
                 self._came_on = (self._passed + reached, time.monotonic())
                 return None
@@ -117,14 +124,14 @@ class Trail:
         return footprint.mark
 
     def _reached(self) -> int:
-        """The newest footprint that the device has come to; -1: none."""
+        """Index of the newest footprint that the device has reached; -1: none."""
         reached = -1
         while reached + 1 < len(self._footprints) and self._footprints[reached + 1].mark.query():
             reached += 1
         return reached
 
     def read(self) -> None:
-        """Add up what lies behind the device, and keep the trail from its newest place on."""
+        """Add up the seconds between marks that the device has passed, and drop these marks but the newest."""
         with self._lock:
             reached = self._reached()
             behind = self._footprints[: reached + 1]

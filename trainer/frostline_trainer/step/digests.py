@@ -1,4 +1,4 @@
-"""SHA-256 digests of the model's units: initial weights, and the state that a run ends with (docs/protocols.md 1.10)."""
+"""SHA-256 digests of the model's units: of the initial weights, and of the final state of a run (docs/protocols.md 1.10)."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,18 +17,16 @@ from frostline_trainer.step.unit_state import (
 
 
 def tied_names(context: RunContext) -> dict[int, frozenset[str]]:
-    """Parameter names that do not count in a unit's digest: a tied matrix counts once, in unit 0."""
+    """By unit, names of parameters that its digest leaves out: a tied matrix counts once, in unit 0."""
     tied = context.cut.tied
     return {context.num_units - 1: frozenset({tied[1]})} if tied is not None else {}
 
 
 def weights_digest(context: RunContext) -> str:
-    """SHA-256 of the units' weights as they are now, without moments: before the first step it says what the run starts from.
+    """SHA-256 of the units' current weights, without moments; before the first step it identifies the run's initial weights.
 
-    It is over whole units, with the weights that never learn, however the job cuts their state: weights are the same for any
-    number of pieces.
-
-    Units are hashed beside each other, on the threads that the job gives a worker.
+    It covers whole units, with the weights that never learn, so it does not depend on the number of pieces. Units are hashed in
+    parallel, on the threads that the job gives a worker.
     """
 
     def digest_of(unit: int) -> bytes:

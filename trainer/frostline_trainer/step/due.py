@@ -1,4 +1,4 @@
-"""What a training loop returns: what is due between two steps, for the worker to do, and why a generation's loop has ended."""
+"""The values that a training loop returns: actions that the worker has to do between two steps, and why the loop has ended."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -24,7 +24,7 @@ class LoopEnd:
     Args:
         how: Why.
         plan: For SWITCHED, the plan to enter.
-        message: For FAILED, what the user is told.
+        message: For FAILED, the message for the user.
     """
 
     how: Ended
@@ -34,11 +34,11 @@ class LoopEnd:
 
 @dataclass(frozen=True)
 class VotePassed:
-    """A vote has passed: what was committed before it is stable and may leave.
+    """A vote has passed: the step that was committed before it is stable, and its record may be sent.
 
     Args:
-        first: Whether it is the generation's first: what the generation before has kept is not needed any more.
-        given_up: The number of the decision that the vote before gave up; 0 for none.
+        first: Whether it is the generation's first vote: nothing of the previous generation is needed any more.
+        given_up: The number of the decision that the previous vote gave up; 0 for none.
     """
 
     first: bool
@@ -47,16 +47,16 @@ class VotePassed:
 
 @dataclass(frozen=True)
 class IntervalDue:
-    """The last committed step ends an interval: the guard split is scored and the interval's statistics are frozen."""
+    """The last committed step ends an interval: its statistics are due, and with them perhaps a score of the guard split."""
 
 
 @dataclass(frozen=True)
 class CheckpointDue:
-    """A checkpoint of the last committed step.
+    """A checkpoint of the last committed step is due.
 
     Args:
-        before_freeze: The guard may come back to it.
-        answers_wish: Somebody may have asked for it: the wish is fulfilled.
+        before_freeze: It is taken before a freeze, so that the guard can roll back to it.
+        answers_wish: It also answers a checkpoint request of the controller, if there is one.
     """
 
     before_freeze: bool = False
@@ -65,14 +65,14 @@ class CheckpointDue:
 
 @dataclass(frozen=True)
 class RollbackDue:
-    """The state of the decision's step comes back."""
+    """A rollback is due: the state at the decision's step is restored from a checkpoint."""
 
     decision: Decision
 
 
 @dataclass(frozen=True)
 class FreezeDue:
-    """A decision is in force that moves the freeze point: stages are rebuilt."""
+    """A decision that moves the freeze point has come into force: stages are to be rebuilt."""
 
     decision: Decision
 
@@ -81,7 +81,7 @@ Due = VotePassed | IntervalDue | CheckpointDue | RollbackDue | FreezeDue | LoopE
 
 
 class Prepared(NamedTuple):
-    """A step whose reduced gradients are complete here, and that is not committed yet."""
+    """A step whose reduced gradients are complete on this member, and that is not committed yet."""
 
     step: int
     gradients: StepGradients

@@ -1,7 +1,7 @@
-"""Distributed evaluation: a split in tiles of the micro-batch's shape, dealt over the replicas, metrics reduced over all ranks.
+"""Distributed evaluation: tiles of a split, of the micro-batch's shape, are distributed over the replicas.
 
-A sample's row has one contributor and everybody computes the metrics from all rows in sample order, so the figures are the same
-on any placement.
+Each sample's row of figures has one contributor; an all-reduce gives all rows to all members, which compute the metrics in sample
+order. So the metrics are the same on any placement.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ def evaluate(generation: Generation, split: Any) -> tuple[torch.Tensor, dict[str
         if scores is not None:
             scored[tile] = scores
     rows = torch.zeros(num_tiles * size, context.task.num_columns, dtype=torch.float64)
-    if scored and generation.in_group.speaks:  # what lies on a device is read once, when all of it has been given to it
+    if scored and generation.in_group.speaks:  # one copy from the device, after all tiles have been queued
         for tile, scores in zip(scored, torch.stack(list(scored.values())).cpu(), strict=True):
             rows[tile * size : (tile + 1) * size] = scores
     generation.world.all_reduce_sum(rows)
@@ -37,5 +37,5 @@ def evaluate(generation: Generation, split: Any) -> tuple[torch.Tensor, dict[str
 
 
 def sample_losses(rows: torch.Tensor) -> tuple[float, ...]:
-    """Mean loss of each sample, in sample order (0 where a sample has no valid item)."""
+    """Mean loss of each sample, in sample order (0 for a sample without valid items)."""
     return tuple((rows[:, 0] / rows[:, 1].clamp(min=1.0)).tolist())

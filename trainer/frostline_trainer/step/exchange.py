@@ -1,13 +1,13 @@
-"""Gradients over the data-parallel group, in the tree's order, flat, one exchange a stage (docs/protocols.md 1.2).
+"""All-reduce of a stage's gradients over its data-parallel group, in the summation tree's order (docs/protocols.md 1.2).
 
-Every replica holds the sums of its own aligned tree nodes. All-to-all of chunks brings each replica one chunk of all nodes;
-it sums that chunk in tree order; all-gather puts the chunks together. The bytes are a ring's where every replica holds one
-node (docs/design.md 12.4), and then nothing is copied: the node is sent from where it was summed and received into the same
-memory.
+Every replica holds the sums of its own aligned tree nodes. An all-to-all gives each replica one chunk of all nodes; the replica
+sums that chunk in tree order; an all-gather puts the chunks together. If every replica holds one node, this moves as many bytes
+as a ring all-reduce (docs/design.md 12.4) and copies nothing: the node is sent from, and received into, the memory in which it
+was summed.
 
-Where machines have several replicas each, whose leaves are one node together, the sum goes over two levels (`Levels`): first
-within each machine, then between machines, each member for its own chunk. It is the same tree, so it has the same bits; what
-changes is who carries what. With N replicas a machine, an Nth of the bytes leaves it.
+If machines have several replicas each, and the leaves of a machine are one tree node, the sum has two levels (`Levels`): first
+within each machine, then between machines, each member for its own chunk. The tree is the same, so the bits are too. With N
+replicas a machine, only an Nth of the bytes leaves a machine.
 """
 
 from collections.abc import Sequence
@@ -38,10 +38,14 @@ class Levels:
 
 
 def replicas_a_machine(machines: Sequence[int], leaf_bounds: Sequence[int]) -> int:
-    """How many replicas each machine has, where sums go over two levels; 0 where they do not.
+    """The number of replicas on each machine if sums have two levels; 0 if they have one.
 
-    They do where several machines have equally many replicas, more than one, beside each other in the order of leaves, and the
-    leaves of each are one node of the tree. machines: of each replica, by its number.
+    Sums have two levels if there are several machines, all with the same number of replicas, more than one; if the replicas of a
+    machine are neighbours in the order of leaves; and if their leaves are one node of the tree.
+
+    Args:
+        machines: The machine of each replica, by replica number.
+        leaf_bounds: Leaf bounds of the replicas, one more than replicas.
     """
     each = len(machines) // max(len(set(machines)), 1)
     blocks = [machines[first : first + each] for first in range(0, len(machines), each or 1)]
@@ -55,7 +59,7 @@ def replicas_a_machine(machines: Sequence[int], leaf_bounds: Sequence[int]) -> i
 def reduce_gradients(
     buffers: GradientBuffers, replicas: Group | Levels, leaf_bounds: tuple[int, ...], num_leaves: int, exact: bool
 ) -> torch.Tensor:
-    """The step's gradient of this stage: the same bits on every member of `replicas`. Returns a flat buffer of the stage."""
+    """All-reduce this stage's gradient of the step. Returns a flat buffer, with the same bits on every member of `replicas`."""
     if isinstance(replicas, Levels):
         assert exact, "sums whose order is the library's have one level"
         return _over_machines(buffers, replicas, leaf_bounds, num_leaves)
@@ -68,7 +72,7 @@ def reduce_gradients(
         return own[(0, num_leaves)]
     pieces = [aligned_pieces(low, high, num_leaves) for low, high in zip(leaf_bounds, leaf_bounds[1:], strict=False)]
     if replicas.size == 2 and len(pieces[0]) == len(pieces[1]) == 1:
-        # a + b = b + a: the library's sum of two has the tree's bits.
+        # a + b = b + a: the library's all-reduce over two members has the tree's bits.
         (total,) = own.values()
         replicas.all_reduce_sum(total)
         return total
@@ -78,7 +82,7 @@ def reduce_gradients(
 def scatter_gradients(
     buffers: GradientBuffers, replicas: Group, leaf_bounds: tuple[int, ...], num_leaves: int, shares: Sequence[Share]
 ) -> torch.Tensor:
-    """The step's gradient of this stage, of each element at the replica whose share it is in: an exchange without its all-gather.
+    """Reduce-scatter this stage's gradient of the step: each replica gets the elements of its own share.
 
     shares: of each replica. Returns a buffer of the stage that begins with this member's share, packed.
     """
@@ -86,7 +90,7 @@ def scatter_gradients(
     pieces = [aligned_pieces(low, high, num_leaves) for low, high in zip(leaf_bounds, leaf_bounds[1:], strict=False)]
     mine, length = [own[node] for node in pieces[replicas.index]], shares[replicas.index].length
     sent, got = [len(mine) * share.length for share in shares], [len(nodes) * length for nodes in pieces]
-    # Where every replica has one node its memory takes what comes as soon as it is packed: no more buffers than an all-reduce.
+    # If every replica has one node, its memory is the receive buffer once it is packed: no more buffers than an all-reduce.
     in_place = max(sum(sent), sum(got)) <= mine[0].numel()
     outgoing = buffers.spare_buffer() if in_place else buffers.room("outgoing", sum(sent))
     place = 0
@@ -126,7 +130,10 @@ def _exchange(
 
 
 def _over_machines(buffers: GradientBuffers, replicas: Levels, leaf_bounds: tuple[int, ...], num_leaves: int) -> torch.Tensor:
-    """Each member sums one chunk of its machine's nodes, and of that chunk a part over machines; it takes one level's memory."""
+    """The two-level sum: over the machine's nodes one chunk a member, then over machines a part of that chunk.
+
+    It takes no more memory than one level.
+    """
     near, far, own = replicas.near, replicas.far, buffers.pieces()
     first = far.index * near.size
     bounds = leaf_bounds[first : first + near.size + 1]
@@ -146,7 +153,7 @@ def _over_machines(buffers: GradientBuffers, replicas: Levels, leaf_bounds: tupl
 
 
 def _between_machines(far: Group, value: torch.Tensor, free: torch.Tensor, leaves: int, num_leaves: int) -> None:
-    """The sum of the machines' nodes, into `value`. leaves: of each. free: memory of the same size, any content."""
+    """Sum the machines' nodes into `value`. leaves: of each machine. free: workspace of the same size."""
     part = [value.numel() // far.size] * far.size
     far.all_to_all(free, value, part, part)
     tree = TreeSum(num_leaves)
@@ -158,9 +165,14 @@ def _between_machines(far: Group, value: torch.Tensor, free: torch.Tensor, leave
 def _share_out(
     buffers: GradientBuffers, group: Group, mine: list[torch.Tensor], pieces: list[list[tuple[int, int]]], num_leaves: int
 ) -> tuple[TreeSum, torch.Tensor]:
-    """Every member gets one chunk of all members' nodes, and sums it. pieces: the nodes of each member; mine: this one's.
+    """Give every member one chunk of all members' nodes, by an all-to-all, and sum this member's chunk.
 
-    Returns the sums, and the memory in which they and what is no longer needed lie, a node's chunk a row.
+    Args:
+        mine: This member's nodes.
+        pieces: The nodes of each member, as (low, size).
+
+    Returns:
+        The sums; and the receive buffer in which they lie, one row for each node's chunk. The other rows are free for reuse.
     """
     chunk = mine[0].numel() // group.size
     outgoing = mine[0] if len(mine) == 1 else _interleaved(mine, buffers, group.size)
@@ -175,7 +187,7 @@ def _share_out(
 
 
 def _interleaved(nodes: list[torch.Tensor], buffers: GradientBuffers, members: int) -> torch.Tensor:
-    """Chunk 0 of every node, then chunk 1 of every node, and so on: what goes to one member lies together."""
+    """Chunk 0 of every node, then chunk 1 of every node, and so on: the chunks for one member are contiguous."""
     chunk = nodes[0].numel() // members
     together = buffers.room("outgoing", len(nodes) * nodes[0].numel()).view(members, len(nodes), chunk)
     for slot, node in enumerate(nodes):

@@ -1,6 +1,6 @@
-"""Batches by step number: the samples of step s follow from (seed, s) alone, cut into numbered micro-batches of one size.
+"""Batches by step number: the samples of step s follow from (seed, s) alone, and are cut into numbered micro-batches of one size.
 
-Where a device computes meanwhile, the next step's are read ahead.
+On a GPU the next step's inputs are read ahead while the device computes.
 """
 
 import threading
@@ -19,7 +19,7 @@ from frostline_trainer.step.pipeline import MicroBatch
 from frostline_trainer.step.stage import Inputs
 
 BATCHES_KEPT = 8
-"""More than steps that are prefetched ahead by default."""
+"""Batches that are kept: more than the steps that are prefetched by default."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class BatchFeed:
         return self._order.place_of(step)
 
     def batch(self, step: int) -> StepBatch:
-        """Of a step; whoever has asked for it ahead, as the cache's prefetch does, has had it made."""
+        """The batch of a step; kept for a few steps, since the cache's prefetch asks for it ahead."""
         return self._made(step)
 
     def _make(self, step: int) -> StepBatch:
@@ -72,7 +72,7 @@ class BatchFeed:
         return slice(number * size, (number + 1) * size)
 
     def inputs(self, batch: StepBatch, number: int, samples: bool) -> dict[str, torch.Tensor]:
-        """Of micro-batch `number`, in host memory; with its samples only where the embedding computes them."""
+        """The inputs of micro-batch `number`, in host memory. samples: with raw samples, for a stage with the embedding."""
         rows = self.rows_of(number)
         return inputs_of(self._context.data.train, batch.indices[rows], batch.variants[rows], samples)
 
@@ -83,14 +83,14 @@ class BatchFeed:
 
 
 class StepFeed:
-    """The micro-batches of one replica. numbers: theirs. embeds: whether this member computes the embedding."""
+    """The micro-batches of one replica. numbers: the micro-batches'. embeds: whether this member computes the embedding."""
 
     def __init__(self, context: RunContext, feed: BatchFeed, numbers: list[int], embeds: bool) -> None:
         self._context, self._feed, self._numbers, self._embeds = context, feed, numbers, embeds
         self._ahead = Ahead(self._read, context.device.type != "cpu")
 
     def micro_batches(self, batch: StepBatch, prefix: PrefixReader | DealtPrefix | None) -> list[MicroBatch]:
-        """A step's, in order; with the frozen prefix's output where `prefix` gives it."""
+        """A step's micro-batches, in order; with the frozen prefix's output if there is a `prefix` reader."""
         host = self._ahead.take(batch.step, self._embeds and prefix is None)
         on_device = self._context.on_device
         found = [
@@ -107,7 +107,7 @@ class StepFeed:
         return found
 
     def prefetch(self, step: int, prefix: PrefixReader | DealtPrefix) -> None:
-        """Tell the cache which samples a coming step will read."""
+        """Prefetch from the cache the samples that a coming step will read."""
         batch, rows = self._feed.batch(step), self._rows()
         prefix.prefetch(batch.indices[rows], batch.variants[rows])
 
@@ -116,15 +116,17 @@ class StepFeed:
         return slice(self._feed.rows_of(self._numbers[0]).start, self._feed.rows_of(self._numbers[-1]).stop)
 
     def _read(self, step: int, samples: bool) -> list[Inputs]:
-        """A step's inputs in host memory, as the device takes them."""
+        """A step's inputs in host memory, ready to be copied to the device."""
         batch = self._feed.batch(step)
         return [self._context.for_device(self._feed.inputs(batch, number, samples)) for number in self._numbers]
 
 
 class Ahead:
-    """Reads step s + 1 in a thread of its own while step s is computed.
+    """Reads the inputs of step s + 1 in a thread of its own while step s is computed.
 
-    read(step, samples): pure; what it raises is raised where the step is taken. ahead: False reads each step when it is taken.
+    Args:
+        read: (step, samples) -> inputs; a pure function. Its exceptions are raised by `take`.
+        ahead: False reads each step only when it is taken.
     """
 
     def __init__(self, read: Callable[[int, bool], list[Inputs]], ahead: bool) -> None:
@@ -132,10 +134,10 @@ class Ahead:
         self._coming: _Coming | None = None
 
     def take(self, step: int, samples: bool) -> list[Inputs]:
-        """A step's inputs; the next step's are begun."""
+        """A step's inputs; reading of the next step's begins."""
         coming, self._coming = self._coming, None
         if coming is not None:
-            coming.join()  # a step that was read in vain is waited for too: splits are read by one thread at a time
+            coming.join()  # also for a step that is not wanted: one thread at a time reads a split
         matches = coming is not None and coming.wanted == (step, samples)
         found = coming.result() if coming is not None and matches else self._do_read(step, samples)
         if self._ahead:

@@ -1,9 +1,8 @@
-"""The fence: nothing that a device has computed is read, promised or voted before the device has done it, and all is well.
+"""The fence: waits until a device has finished its queued work, before a result of it is read, voted on or reported as held.
 
-A GPU runs behind the thread that gives it work, and with NCCL a message that was waited for may not have come: a peer's death is
-silence, and an abort ends the work and leaves anything in its memory. So the end of a member's computation is a place of its own
-(docs/protocols.md 2.2). The thread looks again and again whether the device has come there, instead of waiting inside the driver,
-where no interruption would reach it.
+A GPU runs behind the thread that queues its work. With NCCL, a returned wait does not mean that a message has arrived: a dead
+peer is silent, and an abort ends the kernel and leaves undefined memory. Therefore each member's computation ends with a fence
+(docs/protocols.md 2.2). The thread polls the device, because a wait inside the driver could not be interrupted.
 """
 
 import time
@@ -14,17 +13,17 @@ from frostline_trainer.step.device_trail import Trail
 from frostline_trainer.transport.waiting import thread_blocked
 
 POLL_SECONDS = 0.0002
-"""Between two looks at the device: below what a step's end costs on any GPU."""
+"""Seconds between two polls of the device: less than the end of a step costs on any GPU."""
 
 
 def wait_for_device(trail: Trail, groups: Groups | None = None) -> None:
-    """Return when the device has done all that it was given so far, and every group is sound; at once on a CPU.
+    """Wait until the device has done all its queued work and no process group has failed; return at once on a CPU.
 
     Args:
-        trail: of the device's work, which is read where the device has come.
-        groups: whose messages are among the work; None where it is the device's own work only.
+        trail: The device's trail, which is read up to the fence.
+        groups: The groups whose messages are part of the work; None if there are no messages.
 
-    Raises RuntimeError where a group was interrupted or its communicator has failed, and the device's own error where it failed.
+    Raises RuntimeError if a group was interrupted or its communicator has failed, and the device's own error if it failed.
     """
     if not trail.is_left:
         return
@@ -35,11 +34,11 @@ def wait_for_device(trail: Trail, groups: Groups | None = None) -> None:
                 groups.check()
             time.sleep(POLL_SECONDS)
     if groups is not None:
-        groups.check()  # an abort ends the work too: what it was to fill holds anything
+        groups.check()  # an abort ends the work too, and leaves its output undefined
     trail.read()
 
 
 def _waiting(groups: Groups | None) -> AbstractContextManager[None]:
-    """Under NCCL the device waits for others, and they are what is waited for; else it has nothing but its own work to do."""
+    """Count the wait as waiting for other members if the groups use NCCL; otherwise the device has only its own work to do."""
     on_device = groups is not None and groups.wait_on_device
     return thread_blocked() if on_device else nullcontext()

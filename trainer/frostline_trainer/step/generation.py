@@ -1,6 +1,6 @@
-"""What a member computes in one generation: stages, gradient memory, optimizer; rebuilt in place when the freeze point moves.
+"""One member's computation in a generation: stages, gradient memory, optimizer; rebuilt in place when the freeze point moves.
 
-Everything here is a function of (placement, own place in it, freeze point); nothing asks "am I rank 0" in two places.
+All of it is a function of (placement, the member's place in it, freeze point).
 """
 
 from collections.abc import Callable
@@ -37,10 +37,13 @@ from frostline_trainer.step.weighing import Weighing
 
 @dataclass
 class StepGradients:
-    """A computed, not yet committed step: the reduced gradient of each stage that learns, and what this member tells the vote.
+    """A computed, not yet committed step: reduced gradients of the stages that learn, and this member's figures for the vote.
 
-    totals: buffers that hold it, or begin with this member's share of it. audited: members have computed a part of each other's
-    work again, and came to the same bits.
+    Attributes:
+        totals: By stage, a flat buffer with the gradient, or one that begins with this member's share of the gradient.
+        losses: By micro-batch number.
+        piece_squares: Squared gradient norm by piece.
+        audited: Whether members have recomputed a part of each other's work and got the same bits.
     """
 
     totals: dict[int, torch.Tensor]
@@ -52,10 +55,12 @@ class StepGradients:
 class Generation:
     """A member's part of one plan.
 
-    index: own global rank. phase: called with each phase as it is entered (docs/protocols.md 7.1).
-    moved: called as often as a part of a long phase is done.
-    codec_chain, round_trip: the lossy codec's part of the function, () and None where there is none.
-    origin: (step, epoch, offset) of the data where this generation starts.
+    Args:
+        index: Own global rank.
+        phase: Called with each phase when it is entered (docs/protocols.md 7.1).
+        codec_chain, round_trip: The lossy codec, as in `StageSettings`; () and None for none.
+        origin: (step, epoch, offset) of the data at which this generation starts.
+        moved: Called whenever a part of a long phase is done.
     """
 
     def __init__(self, context: RunContext, plan: Plan, index: int, groups: Groups, freeze_point: int,
@@ -77,7 +82,7 @@ class Generation:
         self._needed, self._speaks_for = plan.needs(self.worker_id), self._covers()
         here, wards = plan.placement.units_of(self.worker_id), plan.pieces.units_of(plan.wards_of(self.worker_id))
         here = [*here, *(wards if wards_stay_on_device(context, plan, wards) else ())]
-        for unit in sorted(range(context.num_units), key=here.__contains__):  # what leaves makes room first
+        for unit in sorted(range(context.num_units), key=here.__contains__):  # units that leave the device free memory first
             home = context.device if unit in here else HOST
             place_unit(context.pieces.of_unit(unit), context.cut.units[unit], context.moments, home)
         forget_peak(context.device)
@@ -125,17 +130,17 @@ class Generation:
         self.in_group.share_tiles(unit for stage in self.stages.values() for _, unit in stage.trainable())
 
     def give_back(self) -> None:
-        """Between steps: the gradient memory goes back, before whatever comes next takes its own."""
+        """Free the gradient memory, between steps, before the next user of the memory allocates its own."""
         for buffers in self.buffers.values():
             buffers.give_back()
 
     def rewind(self, origin: tuple[int, int, int]) -> None:
-        """The data starts at (step, epoch, offset); again, after a rollback."""
+        """Start the data at (step, epoch, offset): in a new generation, and after a rollback."""
         self.feed = BatchFeed(self.context, self.shape.dp_degree, origin)
         self._step_feed = StepFeed(self.context, self.feed, self.own_micro_batches(), 0 in self.stages)
 
     def use_cache(self, cache: Any, previous_boundary: int | None) -> None:
-        """Read the frozen prefix through the cache: only where stage 0 holds all of it."""
+        """Read the frozen prefix through the cache, if this member's stage 0 holds all of it."""
         stage = self.stages.get(0)
         if stage is not None and 0 < self.freeze_point <= self.placement.stage_bounds[1]:
             data = self.context.data
@@ -144,7 +149,7 @@ class Generation:
     # ---- a step
 
     def compute(self, step: int) -> StepGradients:
-        """Schedule and exchange: afterwards the reduced gradients are complete on the device (docs/protocols.md 2.1, 2.2)."""
+        """Run the schedule and the exchange; the reduced gradients are complete on the device then (protocols.md 2.1, 2.2)."""
         batch = self.feed.batch(step)
         self.weighing.settle(self._units(), self.context.moments, self.context.pieces)
         self.phase(Phase.LOAD)
@@ -186,11 +191,11 @@ class Generation:
         return StepGradients(totals, losses, squares, audited=bool(audits))
 
     def complete_weights(self) -> None:
-        """Collective, before anything is computed: the weights that other replicas own are here, as the last commit left them."""
+        """Collect the weights that other replicas own, as of the last commit. Collective; before anything is computed."""
         self.reduction.complete(self._units())
 
     def _fence(self) -> None:
-        """All that the device was given is done, and no group has failed."""
+        """Wait until the device has done all its work, and check that no process group has failed."""
         wait_for_device(self.context.trail, self.groups)
 
     def _audits(self, step: int) -> list[Audit]:
@@ -200,10 +205,10 @@ class Generation:
         return audits_of(self.plan, job.seed, step, self.num_microbatches, self.num_leaves)
 
     def commit(self, gradients: StepGradients, learning_rate: float, gradient_norm: float, tag: StateTag) -> None:
-        """Scale, clip, update own units and wards; their pieces are torn meanwhile, and at `tag` once the device has finished.
+        """Scale, clip, and update own units and unit replicas (wards).
 
-        It needs no group: a late commit, after a failure, is the same call. Pieces that are at `tag` already stay as they are;
-        those that were torn before stay torn.
+        Their pieces are torn meanwhile, and at `tag` once the device has finished. Pieces that are at `tag` already are not
+        updated; pieces that were torn before stay torn. No process group is needed, so a late commit is the same call.
         """
         self.keeper.finish_sending()
         whole = self._whole_pieces()
@@ -225,13 +230,13 @@ class Generation:
         self._end_step(gradients)
 
     def refuse(self, gradients: StepGradients, tag: StateTag) -> None:
-        """Drop a step's gradients; the pieces go on unchanged, at `tag`. Needs no group either."""
+        """Drop a step's gradients; the pieces stay unchanged and are now at `tag`. No process group is needed."""
         self.keeper.finish_sending()
         self.context.holdings.settle(self._whole_pieces(), tag)
         self._end_step(gradients)
 
     def _whole_pieces(self) -> dict[int, StateTag]:
-        """Own pieces and wards that are whole, with the state that they are at."""
+        """The state of each own piece and unit replica that is intact."""
         states = {piece: self.context.holdings.state(piece) for piece in self._needed}
         return {piece: state for piece, state in states.items() if state is not None}
 
@@ -241,9 +246,9 @@ class Generation:
         self.keeper.drop()
 
     def abandon(self, keep_prepared: bool) -> None:
-        """Drop everything that refers to the groups, so that their sockets close (docs/design.md 12.1).
+        """Drop all references to the process groups, so that their sockets close (docs/design.md 12.1).
 
-        keep_prepared: the reduced gradients of a prepared step stay, for a late commit.
+        keep_prepared: whether to keep a prepared step's reduced gradients, for a late commit.
         """
         self.pipeline.abandon()
         self.context.trail.forget()
@@ -254,13 +259,13 @@ class Generation:
 
     @property
     def kept(self) -> frozenset[int]:
-        """For the vote: pieces for whose cover this member speaks, and which are covered."""
+        """The covered pieces among those whose cover this member reports in the vote."""
         return frozenset(piece for piece in self._speaks_for if self.context.holdings.state(piece) is not None)
 
     def _covers(self) -> list[int]:
-        """Pieces for whose cover this member speaks: its wards; as first owner, those with owners in two failure domains.
+        """Pieces whose cover this member reports: its unit replicas, and as first owner those with owners in two failure domains.
 
-        A plan without buddies says nothing about failure domains: nothing is covered.
+        A plan without buddies says nothing about failure domains: no piece counts as covered.
         """
         plan = self.plan
         own = plan.speaks_for(self.worker_id) if plan.buddies else []
@@ -280,13 +285,13 @@ class Generation:
         return [m for leaf in leaves for m in leaf_micro_batches(leaf, self.num_microbatches, self.num_leaves)]
 
     def _leaf_sizes(self) -> tuple[int, ...]:
-        """Micro-batches of each leaf that this replica sums; where sums are not exact, each stands alone."""
+        """Number of micro-batches in each leaf that this replica sums; all 1 if sums are not exact."""
         if not self.context.exact:
             return (1,) * len(self.own_micro_batches())
         leaves = self.placement.leaves_of(self.dp_rank)
         return tuple(len(leaf_micro_batches(leaf, self.num_microbatches, self.num_leaves)) for leaf in leaves)
 
     def prefetch(self, steps: range) -> None:
-        """Tell the cache which samples coming steps will read."""
+        """Prefetch from the cache the samples that these steps will read."""
         for step in steps if self.prefix is not None else ():
             self._step_feed.prefetch(step, self.prefix)

@@ -1,4 +1,4 @@
-"""Gradient memory of one stage: flat buffers whose views are the parameters' `.grad`, summed leaf by leaf.
+"""Gradient buffers of one stage: flat tensors whose views are the parameters' `.grad`, summed leaf by leaf.
 
 Each parameter's part of a flat buffer starts at a 64-byte boundary, and a unit's part is laid out the same on every stage, so
 that kernels see the same alignment wherever the unit is computed.
@@ -14,16 +14,24 @@ from frostline_trainer.step.alignment import ALIGNMENT_BYTES
 from frostline_trainer.step.tree import TreeSum
 
 UNIT_ALIGNMENT = 128
-"""Elements: at least 256 bytes for every type."""
+"""Alignment of a unit's part, in elements: at least 256 bytes for every type."""
 
 
 class GradientBuffers:
-    """The flat gradient of `parameters_by_unit`'s trainable parameters; a stage of blocks between adapters has none, and no sum.
+    """The gradient buffers of a stage's trainable parameters.
 
-    parameters_by_unit: (unit index, its trainable parameters in order). num_microbatches, num_leaves: the whole step's.
-    exact: sum in tree order; otherwise one buffer takes everything in the order of computation. members: of the group that
-    shares the sum; a buffer has some room behind its content, so that it is that many chunks of equal size. in_cells: a
-    micro-batch adds several gradients, not one. held_bytes: of all its memory; what a step took the next one takes again.
+    A stage without trainable parameters (frozen blocks without adapters) has no buffer and no sum. Memory is reused from step
+    to step.
+
+    Args:
+        parameters_by_unit: (unit index, its trainable parameters in order).
+        num_microbatches, num_leaves: Of the whole step.
+        exact: Sum in tree order; otherwise all gradients are added to one buffer in the order of computation.
+        members: Size of the group that reduces the gradient; a buffer is padded to that many chunks of equal size.
+        in_cells: Whether a micro-batch adds several gradients, one a cell.
+
+    Attributes:
+        held_bytes: Size of all buffers together.
     """
 
     def __init__(self, parameters_by_unit: Sequence[tuple[int, Sequence[nn.Parameter]]], num_microbatches: int, num_leaves: int,
@@ -55,7 +63,7 @@ class GradientBuffers:
         self._leaf_of = [leaf for leaf in range(num_leaves) for _ in leaf_micro_batches(leaf, num_microbatches, num_leaves)]
 
     def reserve(self, length: int) -> None:
-        """Before the first step: each buffer has room for so many elements at least."""
+        """Make each buffer at least `length` elements long; called before the first step."""
         assert not self._free and not self._tree.nodes, "buffers are in use"
         self._capacity = max(self._capacity, length)
 
@@ -64,7 +72,7 @@ class GradientBuffers:
         if self._open is not None or not self.parameters:
             return
         leaf = self._leaf_of[micro_batch]
-        # A leaf of one gradient is added straight into its finished left sibling: that addition IS the tree's first level.
+        # A leaf of one gradient is added straight into its finished left sibling: this addition is the tree's first level.
         is_one = self._members(leaf) == 1 and not self._in_cells
         if self._exact and leaf & 1 and is_one and (leaf - 1, 1) in self._tree.nodes:
             self._open, self._open_node = self._tree.take(leaf - 1, 1), (leaf - 1, 2)
@@ -73,7 +81,7 @@ class GradientBuffers:
         self._bind(self._open)
 
     def after_backward(self, micro_batch: int) -> None:
-        """A micro-batch's gradients are complete; a finished leaf joins the tree."""
+        """Mark a micro-batch's gradients as complete; a leaf that this completes is pushed into the tree."""
         if self._open is None or not self._exact:
             return
         leaf = self._leaf_of[micro_batch]
@@ -82,22 +90,22 @@ class GradientBuffers:
             self._tree.push(*self._open_node, buffer)
 
     def begin_apart(self) -> torch.Tensor:
-        """Point the `.grad`s at a buffer of zeros, for one micro-batch's gradient alone; it comes back by `join` or `release`."""
+        """Point the `.grad`s at a zeroed buffer for one micro-batch's gradient alone; return it with `join` or `release`."""
         apart = self.spare_buffer().zero_() if self.parameters else torch.empty(0)
         if self.parameters:
             self._bind(apart)
         return apart
 
     def join(self, micro_batch: int, apart: torch.Tensor) -> None:
-        """Add a micro-batch that was computed apart: the bits of one that was added as it was computed.
+        """Add a micro-batch's gradient that was computed apart, with the bits of one that was added during its backward.
 
-        Both are one addition of its gradient to the same sum, and no sum here is a negative zero, which alone could tell.
+        Both ways add the gradient once to the same sum. Only a negative zero could differ, and no sum here is one.
         """
         self.add(micro_batch, apart)
         self.after_backward(micro_batch)
 
     def add(self, micro_batch: int, apart: torch.Tensor) -> None:
-        """As `join`, of one of several gradients that a micro-batch adds: the leaf stays open."""
+        """Add one of several gradients of a micro-batch that was computed apart; the leaf stays open, unlike with `join`."""
         if not self.parameters:
             return
         self.before_backward(micro_batch)
@@ -106,32 +114,32 @@ class GradientBuffers:
         self.recycle(apart)
 
     def pieces(self) -> dict[tuple[int, int], torch.Tensor]:
-        """Take the tree nodes that this replica has computed; exact sums only. A whole-tree sum goes to `adopt`."""
+        """Remove and return the tree nodes that this replica has summed; exact sums only."""
         nodes, self._tree.nodes = self._tree.nodes, {}
         return nodes
 
     def take_accumulated(self) -> torch.Tensor:
-        """The plain sum; only where sums are not exact."""
+        """Remove and return the plain sum; only if sums are not exact."""
         assert self._open is not None
         buffer, self._open = self._open, None
         return buffer
 
     def adopt(self, total: torch.Tensor) -> None:
-        """`total` is the step's gradient: the `.grad`s become its views."""
+        """Make the `.grad`s views of `total`, the step's gradient."""
         self._bind(total)
 
     def release(self, total: torch.Tensor) -> None:
-        """The step is over: the buffer may be used again."""
+        """End the step: clear the `.grad`s and take the buffer back for reuse."""
         self.unbind()
         self.recycle(total)
 
     def unbind(self) -> None:
-        """The `.grad`s show nothing."""
+        """Set every `.grad` to None."""
         for parameter in self.parameters:
             parameter.grad = None
 
     def span(self, units: Sequence[int]) -> slice:
-        """Where consecutive units lie in a flat buffer, with the room behind each that aligns the next."""
+        """Where consecutive units lie in a flat buffer, including the padding that aligns the next unit."""
         stop = self.unit_slices[units[-1]].stop
         return slice(self.unit_slices[units[0]].start, stop + -stop % UNIT_ALIGNMENT)
 
@@ -142,7 +150,7 @@ class GradientBuffers:
         self._tree.nodes = {}
 
     def give_back(self) -> None:
-        """Between steps, for the last time: all memory goes back at once, whoever still refers to this object."""
+        """Free all memory at once, even if references to this object remain; between steps, as its last call."""
         self.abandon()
         self._free.clear()
         self._rooms.clear()
@@ -163,11 +171,11 @@ class GradientBuffers:
             parameter.grad = view
 
     def spare_buffer(self) -> torch.Tensor:
-        """A buffer of `chunk` elements a member with any content; it comes back through `release` or `recycle`."""
+        """An uninitialized buffer of `chunk` elements for each member; return it with `release` or `recycle`."""
         return self._free.pop() if self._free else self._allocate(self._capacity)
 
     def room(self, name: str, length: int) -> torch.Tensor:
-        """Memory of so many elements with any content, the same in every step: fresh memory costs more than its use."""
+        """An uninitialized workspace of `length` elements by name, reused in every step: allocation costs more than its use."""
         if name not in self._rooms:
             self._rooms[name] = self._allocate(length)
         assert self._rooms[name].numel() == length
@@ -179,7 +187,7 @@ class GradientBuffers:
         return torch.empty(length, dtype=like.dtype, device=like.device)
 
     def recycle(self, buffer: torch.Tensor) -> None:
-        """Take a flat buffer back, of whatever content, for a later leaf: no step allocates what an earlier one had."""
+        """Take a flat buffer back for a later leaf, so that no step allocates again."""
         self._free.append(buffer)
 
     def _members(self, leaf: int) -> int:

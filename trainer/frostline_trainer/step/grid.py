@@ -1,4 +1,4 @@
-"""The grid: where a sequence is cut into cells (`training.token_cells`). It follows from job and model alone, from no clock."""
+"""The grid: where a sequence is cut into cells (`training.token_cells`). It follows from job and model alone, not timings."""
 
 from bisect import bisect_left
 from dataclasses import replace
@@ -11,11 +11,11 @@ from frostline_trainer.data.sizes import DataSizes
 from frostline_trainer.families.base import Family
 
 Grid = tuple[int, ...]
-"""Bounds of the cells in tokens, from 0 to the sequence's length; () where a sequence is computed as a whole."""
+"""Bounds of the cells in tokens, from 0 to the sequence's length; () if sequences are computed as a whole."""
 
 
 def grid_of(job: Job, family: Family, config: PretrainedConfig, sizes: DataSizes) -> Grid:
-    """The run's grid. Raises ValueError, with field, value and remedy, for one that family or data do not allow."""
+    """The run's grid. Raises ValueError, with field, value and remedy, if the family or the data do not allow the job's cells."""
     wanted, training = job.training.token_cells, job.training
     if not training.has_cells:
         return ()
@@ -45,8 +45,8 @@ def equal_cells(cells: int, tokens: int, linear: int, square: int) -> Grid:
     Args:
         cells: how many, at most `tokens`.
         tokens: of a sequence.
-        linear: FLOPs of the sequence that are in proportion to its length.
-        square: those in proportion to its square, of which a causal block needs half: a token reads those before it.
+        linear: FLOPs that grow with the sequence's length.
+        square: FLOPs that grow with its square; a causal block needs half of them, since a token attends only to earlier ones.
     """
     whole = _up_to(tokens, tokens, linear, square)
     bounds = [0]
@@ -62,17 +62,17 @@ def cells_of(grid: Grid) -> list[tuple[int, int]]:
 
 
 def in_words(grid: Grid) -> str:
-    """For the numerics' history; "" where there are no cells."""
+    """The grid in words, for the numerics hash; "" without cells."""
     return f"tokens in cells of {', '.join(str(stop - start) for start, stop in cells_of(grid))}" if grid else ""
 
 
 def _up_to(place: int, tokens: int, linear: int, square: int) -> int:
-    """FLOPs of the tokens [0, place), times 2 tokens^2, so that all numbers are whole."""
+    """FLOPs of the tokens [0, place), times 2 tokens^2, so that the arithmetic is in integers."""
     return 2 * linear * tokens * place + square * place * place
 
 
 def _block_flops(job: Job, family: Family, config: PretrainedConfig, sizes: DataSizes) -> tuple[int, int]:
-    """(linear, square) of all blocks: told apart by a sequence of twice the length."""
+    """(linear, square) FLOPs of all blocks, separated by comparing a sequence with one of twice the length."""
     kind = job.task.kind
     once = sum(family.forward_flops(config, sizes, kind)[1:-1])
     twice = sum(family.forward_flops(config, replace(sizes, sequence_length=2 * sizes.sequence_length), kind)[1:-1])

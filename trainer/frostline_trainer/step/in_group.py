@@ -1,4 +1,4 @@
-"""What a member does as one of a group that shares its stages tile by tile (docs/protocols.md 1.25); alone, next to nothing."""
+"""A member's duties in its tensor-parallel group, whose members share their stages tile by tile (docs/protocols.md 1.25)."""
 
 from collections.abc import Iterable
 
@@ -17,7 +17,7 @@ Prefix = PrefixReader | DealtPrefix
 
 
 class InGroup:
-    """One member's, in one generation.
+    """One member's duties in one generation; next to none without a tensor-parallel group.
 
     Args:
         context: the run's.
@@ -26,7 +26,7 @@ class InGroup:
         groups: of the generation.
 
     Attributes:
-        speaks: whether this member tells what all of its group know alike: losses, scores, counts.
+        speaks: whether this member reports the figures that all of its group have alike: losses, scores, counts.
     """
 
     def __init__(self, context: RunContext, shape: ParallelShape, index: int, groups: Groups) -> None:
@@ -38,8 +38,9 @@ class InGroup:
         self._is_dealt: bool | None = None
 
     def share_tiles(self, learning: Iterable[nn.Module]) -> None:
-        """Let own units that learn compute this member's tiles from now on, and all others all tiles: some members of a group may
-        read from the cache what others must compute. Where nothing is in tiles, nothing is done.
+        """Let units that learn compute this member's tiles only, and frozen units all tiles; does nothing without tiles.
+
+        Frozen units compute all tiles because some members of a group may hit the cache where others have to compute.
         """
         if self._own is None or self._whole is None:
             return
@@ -48,15 +49,18 @@ class InGroup:
             share_tiles(unit, self._own if id(unit) in shared else self._whole)
 
     def begin(self) -> None:
-        """A freeze point begins: nothing is agreed of its prefix."""
+        """Forget the agreement on how the prefix is read; called at each freeze point."""
         self._is_dealt = None
 
     def dealt(self, prefix: Prefix | None, micro_batches: int) -> Prefix | None:
-        """What a step reads the frozen prefix by. Collective on the first call since `begin`, where anything is frozen.
+        """The reader of the frozen prefix for a step. Collective on the first call after `begin`.
+
+        If all members of a group have a reader, and there are enough micro-batches to give each member one at least, the group
+        distributes the micro-batches: each member reads some and sends them to the others.
 
         Args:
-            prefix: this member's reader; None where it reads no cache.
-            micro_batches: of the replica. A group whose members all have a reader deals them out, where each gets one at least.
+            prefix: this member's own reader; None if it reads no cache.
+            micro_batches: number of the replica's micro-batches.
         """
         if self._is_dealt is None:
             group = self._group
@@ -68,5 +72,5 @@ class InGroup:
 
     @property
     def counts_reads(self) -> bool:
-        """Whether what this member has read from the cache counts: in a group that does not deal its reads out, one's do."""
+        """Whether this member's cache reads are counted: if the group does not distribute them, only one member's are."""
         return self.speaks or bool(self._is_dealt)

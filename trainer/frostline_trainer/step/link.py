@@ -1,7 +1,8 @@
-"""Measured cost of communication in a generation, between machines and within one: what the planner needs to know of the links.
+"""Measures latency and bandwidth of a generation's links, between machines and within one, for the planner.
 
-Neighbours along the pipeline measure messages, replicas of a stage measure sums, over the transport and the groups that steps
-use, in the device's own time. A plan without pipeline or replicas is measured in gloo's world; where it uses NCCL, not at all.
+Pipeline neighbours measure messages and the replicas of a stage measure all-reduces, over the transport and the groups that steps
+use, in the device's own time. A plan without pipeline or without replicas measures the missing kind in gloo's world group; if
+steps use NCCL, that kind is not measured.
 """
 
 import time
@@ -20,7 +21,7 @@ from frostline_trainer.step.fence import POLL_SECONDS
 from frostline_trainer.transport.collectives import Group, machines_of
 
 SMALL, LARGE = 16, 262_144
-"""float32 elements of a latency and of a bandwidth probe."""
+"""float32 elements of a latency probe and of a bandwidth probe."""
 REPETITIONS = 3
 UNMEASURED = LinkProfile(
     latency_seconds=0.0, bandwidth_bytes_per_second=0.0, reduce_latency_seconds=0.0, reduce_bandwidth_bytes_per_second=0.0
@@ -31,7 +32,7 @@ UNMEASURED = LinkProfile(
 class Links:
     """A member's measured links to its peers, one of each kind.
 
-    far: between machines. near: within one. None where this member has no such link; a figure that is 0 was not measured.
+    far: between machines. near: within one machine. None: this member has no such link. A figure of 0 was not measured.
     """
 
     far: LinkProfile | None = None
@@ -40,7 +41,7 @@ class Links:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Who measures. machine: the id of its machine's kernel. device, clock: of the tensors that steps send."""
+    """The measuring member. machine: its kernel's boot id. device, clock: of the tensors that steps send."""
 
     machine: str
     device: torch.device
@@ -48,7 +49,7 @@ class Endpoint:
 
 
 def measure_links(groups: Groups, mesh: Mesh, here: Endpoint) -> Links:
-    """All members call it together. Nothing for a lone worker."""
+    """Measure this member's links. Collective; a lone worker has none."""
     world = groups.world
     if world is None or world.size == 1:
         return Links()
@@ -69,8 +70,9 @@ def _figures(prefix: str, latency: float, slow: float) -> dict[str, float]:
 
 
 def _of_a_pair(members: int, latency: float, slow: float) -> dict[str, float]:
-    """What a sum over two members would take, as the planner asks, from one over more: these need more rounds, and each sends its
-    buffer 2 (n - 1) / n times, where two send it once.
+    """Convert the cost of an all-reduce over n members to that over two, which the planner expects.
+
+    More members need more rounds, and each sends its buffer 2 (n - 1) / n times; of two members each sends it once.
     """
     rounds, sent = (members - 1).bit_length(), 2 * (members - 1) / members
     found = _figures("reduce_", latency, slow)
@@ -85,14 +87,14 @@ Probe = Callable[[int], float]
 
 
 class _Meter:
-    """Probes of one member's links."""
+    """The probes of one member's links."""
 
     def __init__(self, groups: Groups, here: Endpoint) -> None:
         assert groups.world is not None and groups.transport is not None
         self._groups, self._world, self._transport, self._here = groups, groups.world, groups.transport, here
 
     def neighbours(self, pipeline: Sequence[int]) -> list[tuple[int, Probe]]:
-        """(global rank, its probe) of those next to this member: 0 and 1, 2 and 3 first, then 1 and 2, 3 and 4.
+        """(global rank, its probe) of this member's pipeline neighbours: pairs 0-1, 2-3 first, then 1-2, 3-4.
 
         pipeline: the global ranks of this member's replica, by pipeline rank.
         """
@@ -104,7 +106,7 @@ class _Meter:
         return [(other, partial(self._over_world, other))] if self._world_stands_for_links and other < self._world.size else []
 
     def sums(self, replicas: Sequence[int], machines: Sequence[int]) -> list[tuple[Group, bool]]:
-        """The groups whose sums are measured, and whether each lies within a machine.
+        """The groups whose all-reduces are measured, and whether each lies within a machine.
 
         Args:
             replicas: the global ranks that share this member's stages.
@@ -118,13 +120,13 @@ class _Meter:
         return [(self._world, len(set(machines)) == 1)] if self._world_stands_for_links else []
 
     def sum_over(self, group: Group, elements: int) -> float:
-        """Seconds of a sum over a group."""
+        """Seconds of an all-reduce over a group."""
         payload = torch.zeros(elements, device="cpu" if group is self._world else self._here.device)
         return self._fastest(lambda: group.all_reduce_sum(payload))
 
     @property
     def _world_stands_for_links(self) -> bool:
-        """Whether what steps send goes over gloo, as the world's messages do."""
+        """Whether steps send over gloo, like the world group, so that measuring in the world stands for the steps' links."""
         return not self._groups.wait_on_device
 
     def _over_transport(self, other: int, elements: int) -> float:
@@ -148,7 +150,7 @@ class _Meter:
         return self._fastest(exchange)
 
     def _fastest(self, exchange: Callable[[], object]) -> float:
-        """Seconds in the device's time; the first turn may set something up."""
+        """The fastest of a few turns, seconds in the device's time; the first turn may include set-up."""
         clock, best = self._here.clock, float("inf")
         for _ in range(REPETITIONS):
             start = clock.mark()

@@ -1,7 +1,7 @@
-"""The training thread's loop inside one generation: step, vote, commit; then what is due before the next step, as a value.
+"""The training loop of one generation: step, vote, commit; between steps it returns what the worker has to do, as a value.
 
-Everything that steers it comes out of votes, so all members do the same at the same step. A failure at any moment loses
-nothing: what a vote has decided can be committed late, and what a step asks for afterwards is due where the next loop starts.
+Only vote results and step numbers steer the loop, so all members do the same at the same step. A failure at any moment loses
+nothing: a step whose vote has passed can be committed late, and actions that are due after it are found by the next loop.
 """
 
 import time
@@ -45,17 +45,17 @@ class CacheCounts(Protocol):
 
 
 class TrainingLoop:
-    """Runs steps in one generation and says what is due between them.
+    """Runs the steps of one generation and returns what is due between them.
 
     Args:
         generation: What this member computes.
         plan: The generation's plan.
         state: This member's copy of the run state.
         calendar: Which step ends which interval, and from when on which decision must be in force.
-        mailbox: What the controller has told this worker.
+        mailbox: What this worker has received from the controller.
         clock: Measures the step's phases.
         caching: Counts hits and misses of the step.
-        seen: This worker's memory of votes: a step's vote comes into it before anything else is done with its result.
+        seen: The votes that this worker has seen: a vote is appended before its result is used for anything else.
 
     Attributes:
         prepared: The step under way, once its gradients are complete.
@@ -77,7 +77,7 @@ class TrainingLoop:
         self._ending: LoopEnd | None = None
 
     def advance(self) -> Due:
-        """Train until something is due that the worker does, or until the loop ends. What was returned before has been done."""
+        """Train until the worker has something to do or the loop ends. The caller has done what the last call returned."""
         while True:
             due = next(filter(None, (row.find(self) for row in BETWEEN_STEPS)), None)
             if due is None:
@@ -89,9 +89,9 @@ class TrainingLoop:
                 return due
 
     def commit_late(self, vote: SeenVote) -> None:
-        """Commit the prepared step by its vote, which has passed, though this member may not have seen it: after a failure.
+        """Commit the prepared step after a failure, by its passed vote, which this member itself may not have seen.
 
-        The update and the record are those of the others, to the last bit. No group is needed.
+        The update and the record have the same bits as those of the other members. No process group is needed.
         """
         assert self.prepared is not None and self.prepared.step == vote.step, (self.prepared and self.prepared.step, vote.step)
         generation = self.generation
@@ -124,13 +124,13 @@ class TrainingLoop:
         return CheckpointDue() if begins and self._checkpoint_is_due() else None
 
     def _decision(self) -> CheckpointDue | RollbackDue | FreezeDue | None:
-        """Bring the due decision into force, where the vote found that all have it, or that it is given up."""
+        """Bring the due decision into force if the vote found that all members have it, or that it is given up."""
         result, state, number = self._result, self.state, self._due_decision()
         if result is None or not self._decision_is_missing() or not (result.decision_smallest >= number or result.give_up):
             return None
         decision = self._decision_of(number, void=result.decision_smallest < number)
         if decision.kind != "rollback" and not self._saved:
-            # The guard may come back to the state before a freeze.
+            # The guard may roll back to the state before a freeze.
             freezes = decision.freeze_point > state.freeze_point
             self._saved = freezes or self._periodic_checkpoint()
             if self._saved:
@@ -161,7 +161,7 @@ class TrainingLoop:
         return LoopEnd(Ended.SWITCHED, self.mailbox.plans.plan(result.ready_smallest))
 
     def _last_step(self) -> LoopEnd | None:
-        """All steps are done, or (where the batch grows with the replicas) all epochs."""
+        """The end of the loop after all steps or, if the batch grows with the replicas, after all epochs."""
         epochs = self.job.training.epochs
         grown = self.job.training.batch == "per_replica" and epochs is not None and self.state.data_epoch >= epochs
         over = grown or self.state.step >= self.calendar.total_steps
@@ -170,7 +170,7 @@ class TrainingLoop:
     # ---- decisions and checkpoints
 
     def _due_after(self, step: int) -> int:
-        """The decision that must be in force before the step after `step`; 0 where there is no such step."""
+        """Number of the decision that must be in force before the step after `step`; 0 if there is no such step."""
         return self.calendar.due_before(step + 1) if step < self.calendar.total_steps else 0
 
     def _due_decision(self) -> int:
@@ -180,7 +180,7 @@ class TrainingLoop:
         return self._due_decision() > self.state.decision_number
 
     def _decision_of(self, number: int, void: bool) -> Decision:
-        """The decision as it comes into force: itself, or one that changes nothing where it has come too late."""
+        """The decision that comes into force: the one that was received, or a void one, which changes nothing, if it was late."""
         state = self.state
         decision = None if void else self.mailbox.decision(state.lineage, number)
         if decision is None:
@@ -195,24 +195,24 @@ class TrainingLoop:
         return bool(every) and self.state.step > 0 and self.state.step % every == 0
 
     def _periodic_checkpoint(self) -> bool:
-        """Not after a vote without a step: that of the step before has taken it."""
+        """Whether a periodic checkpoint is due; never after a stepless vote, since the step's own vote has taken it."""
         return self._checkpoint_is_due() and self.state.unconfirmed is not None
 
     # ---- a step
 
     def _go_on(self) -> None:
-        """Nothing is due: the next step, or a vote without one where its decision is late."""
+        """Compute the next step or, if its decision is late, hold a stepless vote."""
         if self._decision_is_missing():
             self._wait_for_decision()
         else:
             self._one_step(self.state.step + 1)
 
     def _wait_for_decision(self) -> None:
-        """A vote without a step, so that switches and drains go on; all have the decision then, or one gives it up."""
+        """Hold one stepless vote, which finds whether all have the decision, or one gives it up; it may also switch or drain."""
         if self._deadline is None:
             self._deadline = time.monotonic() + self.job.decisions.wait_seconds
         else:
-            # The vote before has found it missing: wait for news, not for the full pause.
+            # The last vote found the decision missing: wait until a message arrives, for the pause at most.
             self.mailbox.wait(STEPLESS_PAUSE_SECONDS)
         self.generation.phase(Phase.DECISION)
         self._vote(self._ballot(self.state.step))
@@ -238,18 +238,18 @@ class TrainingLoop:
         phase(Phase.BETWEEN)
 
     def _compute(self, step: int) -> StepGradients:
-        """The step's gradients. What an audit finds may be older than this step: all since the last one that agreed."""
+        """The step's gradients. A difference that an audit finds may stem from any step since the last audit that agreed."""
         state = self.state
         try:
             return self.generation.compute(step)
         except ComputationDiffers as differs:
-            # Where already the weights differ nobody has computed anything wrong: that is told instead.
+            # If the weights differ already, this computation is not to blame: compare_copies raises its own error then.
             compare_copies(self.generation, state.step, state.agreed_step)
             differs.first_step = state.audited_step + 1
             raise
 
     def _prefetch(self, step: int) -> None:
-        """Have the cache's values read for the step that lies `cache.prefetch_steps` ahead, or for the last one."""
+        """Prefetch the cache's values for the step that lies `cache.prefetch_steps` ahead, or for the last step."""
         ahead = min(step + self.job.cache.prefetch_steps, self.calendar.total_steps)
         if ahead > step:
             self.generation.prefetch(range(ahead, ahead + 1))
@@ -257,7 +257,7 @@ class TrainingLoop:
     # ---- votes
 
     def _ballot(self, step: int, piece_squares: dict[int, float] | None = None, losses: dict[int, float] | None = None) -> Ballot:
-        """What this member brings to the vote after which `step` is the last committed one."""
+        """This member's ballot for the vote after which `step` is the last committed step."""
         due, state, box = self._due_after(step), self.state, self.mailbox
         return Ballot(
             piece_squares=piece_squares or {},
@@ -271,14 +271,14 @@ class TrainingLoop:
         )
 
     def _last_vote(self) -> None:
-        """A run ends with one vote that carries no step, so that its last step is stable and leaves (docs/protocols.md 2.5).
+        """Hold the stepless vote that ends a run: it makes the last step stable, so that its record is sent.
 
-        It switches to nothing, whoever is ready: all members have seen the vote that ends the run.
+        This vote switches to no plan, even if all are ready: all members have seen the vote that ends the run (protocols.md 2.5).
         """
         self._vote(replace(self._ballot(self.state.step), ready=0))
 
     def _vote(self, ballot: Ballot, step: int | None = None) -> VoteResult:
-        """Hold a vote. step: the step that it commits, None for a vote without one."""
+        """Hold a vote. step: the step that it commits, None for a stepless vote."""
         generation, state = self.generation, self.state
         self.mailbox.check()
         ruled_out = self.mailbox.plans.ruled_out(state.step if step is None else step)
@@ -298,7 +298,7 @@ class TrainingLoop:
 
 
 class Row(NamedTuple):
-    """One line of the table below: what may be due, and why it stands where it stands."""
+    """One row of `BETWEEN_STEPS`: a method that finds what is due, and the reason for the row's position."""
 
     find: Callable[[TrainingLoop], Due | None]
     why_here: str
@@ -317,4 +317,4 @@ BETWEEN_STEPS = (
     Row(TrainingLoop._switch, "last of what a vote decides: the next generation has nothing of this one left to do"),
     Row(TrainingLoop._last_step, "when no vote asks for anything else, and the last due decision is in force"),
 )  # fmt: skip
-"""What is due between two steps, in this order for every member: all of it follows from votes and from the step's number."""
+"""What may be due between two steps, in the order in which it is done: equal on all members, as only votes and steps decide."""

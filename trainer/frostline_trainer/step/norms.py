@@ -1,4 +1,4 @@
-"""Gradient norms of pieces, as the vote carries them."""
+"""Gradient norms of pieces, for the vote."""
 
 import math
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ def gradient_norms(gradients: Sequence[tuple[int, torch.Tensor]]) -> Sequence[to
 
 
 def tell(figures: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Float64 scalars as one tensor in host memory: all that a step's host reads of its device, whole behind the fence."""
+    """Copy float64 scalars to host memory as one tensor, valid behind the fence: all that the host reads of a step's device."""
     return to_host(torch.stack(list(figures))) if figures else torch.empty(0, dtype=torch.float64)
 
 
 def piece_squares(gradients: Sequence[tuple[int, torch.Tensor]], norms: Sequence[float]) -> dict[int, float]:
-    """Squared L2 norm of each piece's gradient, squares added in the given order in float64.
+    """Squared L2 norm of each piece's gradient, squares added in the given order in float64. NaN becomes infinity.
 
-    gradients, norms: as for, and of, `gradient_norms`. What is not finite is infinite.
+    gradients, norms: argument and result of `gradient_norms`.
     """
     squares: dict[int, float] = {}
     for (piece, _), norm in zip(gradients, norms, strict=True):

@@ -1,4 +1,4 @@
-"""One unit on one micro-batch, forward and backward as a stage runs it: for what is probed, measured and checked before a run."""
+"""One unit on one micro-batch, forward and backward as a stage runs it: for probes, measurements and checks before a run."""
 
 from collections.abc import Callable, Sequence
 
@@ -27,7 +27,7 @@ class OneUnit:
         self._split: SplitBackward | None = None
 
     def forward(self) -> torch.Tensor:
-        """The output, or the loss of what has a score."""
+        """The unit's output, or the loss if it has a score."""
         if self._strand is not None:
             assert self._entry is not None
             self._root = self._strand.forward(self._cells, self._entry)
@@ -36,7 +36,7 @@ class OneUnit:
         return self._root.detach()
 
     def forward_by_cell(self, after: Callable[[], None]) -> torch.Tensor:
-        """The same, each cell a slice of its own. after: called behind each."""
+        """As `forward`, with each cell as a slice of its own. after: called after each cell."""
         assert self._strand is not None and self._entry is not None
         outputs = []
         for cell in self._cells:
@@ -52,9 +52,9 @@ class OneUnit:
         return self._strand is not None
 
     def backward(self, gradient: torch.Tensor | None, after: Callable[[], None] = lambda: None) -> None:
-        """The gradients of weights and entry become their `.grad`s; an embedding that never learns has none.
+        """Compute the `.grad`s of weights and entry; an embedding that never learns has none.
 
-        gradient: of the output; None for a loss. after: called behind each cell, the last one first.
+        gradient: of the output; None for a loss. after: called after each cell, the last one first.
         """
         assert self._root is not None
         if self._strand is None:
@@ -70,7 +70,7 @@ class OneUnit:
         self._entry.grad = self._strand.entry_gradient(self._cells)
 
     def backward_input(self, gradient: torch.Tensor | None, weights: Sequence[nn.Parameter]) -> None:
-        """The entry's gradient alone; `backward_weights` does the rest. weights: those that learn."""
+        """Compute the entry's gradient alone; `backward_weights` does the rest. weights: those that learn."""
         assert self._root is not None and self._entry is not None
         if self._strand is None:
             self._split = SplitBackward(self._root, gradient, self._entry, weights, self._stage.settings.checkpointing)
@@ -80,7 +80,7 @@ class OneUnit:
         self._strand.backward_input(self._cells, weights)
 
     def backward_weights(self, weights: Sequence[nn.Parameter]) -> None:
-        """The gradients of weights, after `backward_input`."""
+        """Compute the weights' gradients, after `backward_input`."""
         if self._split is not None:
             self._split.close()
         for addend in self._strand.addends(self._cells, weights) if self._strand is not None else ():

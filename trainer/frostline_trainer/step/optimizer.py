@@ -1,12 +1,12 @@
-"""The optimizer over what a worker updates of its trainable units, and the moments that outlive it.
+"""The optimizer of a worker's trainable units: AdamW or SGD, over moments that outlive the optimizer object.
 
-Moments belong to (piece, parameter name), not to an optimizer object: a freeze, an unfreeze or a reshape builds a new optimizer
-and the same moments and each parameter's own step count go on. Nothing decays while frozen. Who owns some pieces of a unit
-updates their parts of its parameters, to the bits of an update of the whole (`step.parts`).
+Moments belong to (piece, parameter name). A freeze, an unfreeze or a reshape builds a new optimizer object, which continues with
+the same moments and each parameter's own step count. Nothing decays while frozen. A worker that owns only some pieces of a unit
+updates only their parts of its parameters, with the bits of an update of the whole (`step.parts`).
 
-The updates are torch's functional AdamW and SGD: the arithmetic is the library's, the bookkeeping that an Optimizer object
-repeats in every step is not done (docs/adr/0005-exact-step.md). AdamW is the library's fused kernel, one pass over memory. On a
-device it wants step counts there: they are made for it from the host's, which checkpoints and moves read without a wait.
+The updates are torch's functional AdamW and SGD, without the bookkeeping that an Optimizer object repeats in every step
+(docs/adr/0005-exact-step.md). AdamW is torch's fused kernel, one pass over memory. On a GPU this kernel needs the step counts in
+device memory; they are filled in from counts in host memory, which checkpoints and state transfers read without a wait.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -24,12 +24,12 @@ from frostline_trainer.step.parts import Moments as Moments
 from frostline_trainer.step.parts import Part, parts_of
 
 PartGradients = Mapping[tuple[int, str], torch.Tensor]
-"""(piece, parameter name) -> the gradient of the piece's part of that parameter, flat."""
+"""(piece, parameter name) -> gradient of the piece's part of that parameter, flat."""
 
 
 @dataclass(frozen=True)
 class _Updated:
-    """What is updated of one parameter. key: of its moments. part: the elements; None for all of it, in its shape."""
+    """One parameter, or the part of it that is updated. key: of its moments. part: its elements; None: all, in their shape."""
 
     key: tuple[int, str]
     parameter: nn.Parameter
@@ -40,7 +40,7 @@ class _Updated:
         return tensor if self.part is None else tensor.detach().view(-1)[self.part.low : self.part.high]
 
     def gradient(self, given: PartGradients | None) -> torch.Tensor | None:
-        """The part's gradient: as it is given, or of the parameter's `.grad`."""
+        """The part's gradient: from `given`, or from the parameter's `.grad` without it."""
         if given is not None:
             return given.get(self.key)
         return self.of(self.parameter.grad) if self.parameter.grad is not None else None
@@ -48,16 +48,16 @@ class _Updated:
 
 @dataclass
 class _Group:
-    """What is updated with one weight decay."""
+    """Parameters (or parts) with the same weight decay."""
 
     weight_decay: float
     updated: list[_Updated] = field(default_factory=list)
 
 
 class UnitOptimizer:
-    """AdamW or SGD over the trainable parameters of (unit index, unit) pairs; state is taken from and kept in `moments`.
+    """AdamW or SGD over the trainable parameters of (unit index, unit) pairs; its state is in `moments`.
 
-    table: of the run's pieces; None: one a unit. pieces: those that are updated here; None: all of the units'.
+    table: of the run's pieces; None: one piece a unit. pieces: those that this worker updates; None: all of these units.
     """
 
     def __init__(self, section: OptimizerSection, units: Iterable[tuple[int, nn.Module]], moments: Moments,
@@ -67,14 +67,14 @@ class UnitOptimizer:
         for unit, module in units:
             for updated in _updated_of(unit, module, table, pieces):
                 parameter, name = updated.parameter, updated.key[1]
-                if not parameter.is_contiguous():  # the fused kernel takes memory as it lies
+                if not parameter.is_contiguous():  # the fused kernel ignores strides
                     raise ValueError(f"parameter {name} of unit {unit} has strides {parameter.stride()}; make it contiguous")
                 (spared if no_decay(module, name, parameter) else decayed).updated.append(updated)
         self._groups = [group for group in (decayed, spared) if group.updated]
 
     @torch.no_grad()
     def step(self, learning_rate: float, gradients: PartGradients | None = None) -> None:
-        """One update; what has no gradient stays as it is. gradients: None: the parameters' `.grad`."""
+        """Make one update; a parameter without gradient is not changed. gradients: None: the parameters' `.grad`."""
         update = self._sgd if self._section.name == "sgd" else self._adamw
         for group in self._groups:
             paired = [(one, one.gradient(gradients)) for one in group.updated]
@@ -112,7 +112,7 @@ class UnitOptimizer:
         state = self._moments.get(key)
         if state is None:
             state = self._moments[key] = {
-                # In host memory, wherever the parameter lies, so that reading it waits for no device.
+                # In host memory, even for a parameter on a device, so that reading it waits for no device.
                 "step": torch.zeros((), dtype=torch.float32),
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
@@ -137,12 +137,12 @@ class UnitOptimizer:
         )
         for key, buffer in zip(keys, buffers, strict=True):
             if momentum != 0.0:
-                # The first update has put new buffers into the list.
+                # The first update creates the momentum buffers and puts them into the list.
                 self._moments.setdefault(key, {})["momentum_buffer"] = buffer
 
 
 def _updated_of(unit: int, module: nn.Module, table: Pieces | None, pieces: Collection[int] | None) -> list[_Updated]:
-    """What is updated of a unit's parameters that learn, in their order, or piece by piece."""
+    """The trainable parameters of a unit, in order, or their parts piece by piece."""
     learning = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     if table is None or table.per_unit == 1:
         return [_Updated((unit, name), parameter, None) for name, parameter in learning.items()]
@@ -157,10 +157,10 @@ def _updated_of(unit: int, module: nn.Module, table: Pieces | None, pieces: Coll
 
 def fused_on_device(section: OptimizerSection, parameters: list[torch.Tensor], gradients: list[torch.Tensor],
                     states: list[dict[str, torch.Tensor]], weight_decay: float, learning_rate: float) -> None:  # fmt: skip
-    """The library's fused AdamW where step counts lie in host memory.
+    """torch's fused AdamW on a device, with step counts in host memory.
 
-    Each is counted there, and one scalar a count is filled in on the device, which waits for nothing. Parameters that began to
-    learn together share a count.
+    Counts are raised on the host; one scalar on the device is filled for each different count, without a wait. Parameters that
+    began to learn together share a count.
     """
     together: dict[float, list[int]] = {}
     for place, state in enumerate(states):

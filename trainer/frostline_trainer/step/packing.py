@@ -1,7 +1,7 @@
-"""A state as one row of bytes, as it moves between members: a head of JSON, then each tensor's bytes, aligned.
+"""Packs a state into one row of bytes, in which it is sent to another member: a JSON header, then each tensor's bytes, aligned.
 
-The sender copies each tensor once, into the row that is sent; the receiver's tensors are parts of the row that came. Nothing that
-came over a network is ever unpickled, and nothing in a head is believed that the row does not bear out.
+The sender copies each tensor once, into the row that is sent; the receiver's tensors are views of the received row. Received data
+is never unpickled, and a header is checked against the row's length.
 """
 
 import json
@@ -14,7 +14,7 @@ from frostline_trainer.step.alignment import ALIGNMENT_BYTES
 from frostline_trainer.step.unit_state import UnitState
 
 HEAD = 8
-"""Bytes that say how long the head is."""
+"""Bytes of the number in front that gives the header's length."""
 TYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -25,7 +25,7 @@ Entry = tuple[str, torch.dtype, tuple[int, ...]]
 
 
 def pack(state: UnitState) -> torch.Tensor:
-    """Flat uint8, in host memory. Copies from a device are waited for: states move between steps."""
+    """The row, flat uint8 in host memory. Waits for copies from a device; states are sent between steps only."""
     entries = [(key, tensor.dtype, tuple(tensor.shape)) for key, tensor in state.items()]
     told = [[key, str(dtype).removeprefix("torch."), list(shape)] for key, dtype, shape in entries]
     head = json.dumps(told, separators=(",", ":")).encode()
@@ -39,7 +39,7 @@ def pack(state: UnitState) -> torch.Tensor:
 
 
 def unpack(row: torch.Tensor) -> UnitState:
-    """The tensors in a row of bytes, as parts of it. Raises RuntimeError for anything that `pack` has not made."""
+    """The tensors in a row of bytes, as views of it. Raises RuntimeError for a row that `pack` cannot have made."""
     length = int.from_bytes(bytes(row[:HEAD].tolist()), "big") if row.numel() >= HEAD else -1
     if not 0 <= length <= row.numel() - HEAD:
         raise RuntimeError(f"what came is no state: its head is said to have {length} of {row.numel()} bytes")

@@ -1,8 +1,8 @@
-"""What a piece has of its unit's tensors: parts, each a range of one weight, and the moments of the optimizer that belong to it.
+"""The parts of a piece: for each weight of its unit the range of elements that the piece has, and their optimizer moments.
 
-A piece has what lies in its range of the unit's flat layout: the unit's weights in the module's order, each beginning at a
-multiple of RANGE_ALIGNMENT elements. So a part begins at such a multiple within its weight, where an update of it alone has the
-bits of an update of the whole weight.
+A piece has a range of the unit's flat layout, in which the unit's weights follow each other in the module's order, each beginning
+at a multiple of RANGE_ALIGNMENT elements. So each part begins at such a multiple within its weight, and an update of the part
+alone has the bits of an update of the whole weight.
 """
 
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ class Part:
 
 
 def parts_of(table: Pieces, piece: int, unit: nn.Module) -> list[Part]:
-    """What a piece has of its unit's weights, in the layout's order; empty for the range of a short layout that has none."""
+    """A piece's parts, in the layout's order; empty if the unit is so small that nothing falls into the piece's range."""
     sizes = {name: tensor.numel() for name, tensor in weights_of(unit).items()}
     starts, length = dict[str, int](), 0
     for name, size in sizes.items():

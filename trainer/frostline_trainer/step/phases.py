@@ -1,13 +1,13 @@
-"""Progress of the training thread: which phase of which step it is in, and how long phases take (docs/protocols.md 7.1).
+"""The phase clock: which phase of a step the training thread is in, and how long each phase takes (docs/protocols.md 7.1).
 
-The rolling 99th percentile is the exact one (nearest rank) of a phase's last WINDOW durations. A window forgets, which a run
-that reshapes and freezes needs and a sketch of the whole past (P2, t-digest) does not; it is right from the first sample on;
-and its cost in the step is one append, because it is sorted only when a heartbeat asks. Few durations say little about a
-tail: below FEW of them it is taken as twice the longest.
+The rolling 99th percentile is exact (nearest rank) over a phase's last WINDOW durations. Unlike a sketch of the whole past (P2,
+t-digest), a window forgets, which a run that reshapes and freezes needs. It is right from the first sample on, and costs one
+append in a step, since it is sorted only when a heartbeat asks. Few durations say little about a tail: with fewer than FEW of
+them the estimate is twice the longest.
 
-Where a device runs behind the thread, the thread's durations say how long it took to hand the work over, and where it stood
-still behind a fence. There a step's parts and a member's own work are the device's seconds (`step.device_trail`); deadlines
-follow from both, the longer counting.
+On a GPU, which runs behind the thread, the thread's durations only say how long it queued work and waited at fences. There the
+parts of a step and a member's own work are measured in the device's seconds (`step.device_trail`); deadlines follow from the
+longer of both.
 """
 
 import threading
@@ -31,8 +31,8 @@ FEW = 20
 class Now:
     """The phase that a worker is in, and for how long.
 
-    seconds: since the phase was entered, or last moved in. waiting_seconds: for how long it has been blocked on other members;
-    0: it is not.
+    seconds: since the phase was entered, or since `moved` was last called. waiting_seconds: since the thread has been blocked on
+    other members; 0: it is not.
     """
 
     phase: Phase
@@ -41,10 +41,10 @@ class Now:
 
 
 class PhaseClock:
-    """Written by the training thread; read by the heartbeat thread.
+    """Measures phases; written by the training thread, read by the heartbeat thread.
 
-    hook: called with each phase right after it was entered, in the training thread (planned faults). trail: of its device; None
-    before there is one.
+    hook: called in the training thread with each phase right after it was entered (planned faults). trail: of the worker's
+    device; None before there is one.
     """
 
     def __init__(self) -> None:
@@ -64,14 +64,14 @@ class PhaseClock:
         self._spending = Spending()
 
     def admitted(self) -> None:
-        """The run has taken this worker in: from here on it is told what its time goes to."""
+        """Begin to account for this worker's time; called when the run has admitted the worker."""
         with self._lock:
             self._spending = Spending()
             self._counted = time.monotonic()
 
     def stand_by(self) -> None:
-        """The newest plan is one of others alone: from here on the phase's time is a spare worker's. Said again, it changes
-        nothing."""
+        """Account the time from now on as a spare worker's, since the newest plan does not name this worker. Idempotent; the next
+        phase that is entered ends it."""
         with self._lock:
             if self._spending.standing_by:
                 return
@@ -80,9 +80,9 @@ class PhaseClock:
             self._spending.standing_by, self._counted = True, now
 
     def enter(self, name: Phase) -> None:
-        """Enter a phase: the time of the one before is counted, and the phase's deadline runs from now on.
+        """Enter a phase: count the time of the previous one, and let the new phase's deadline run from now on.
 
-        It is called by the training thread. Raises what the plug's hook or the device's trail raises.
+        Called by the training thread. Raises any exception of the plug's hook or the device's trail.
         """
         now, thread = time.monotonic(), threading.get_ident()
         with self._lock:
@@ -100,7 +100,7 @@ class PhaseClock:
             self.hook(name)
 
     def moved(self) -> None:
-        """A part of a long phase is done (a tile scored, a file's piece written): it does not hang. Any thread may say so."""
+        """Note progress in a long phase (a tile scored, a file's piece written): its deadline runs anew. For any thread."""
         with self._lock:
             self._moved = time.monotonic()
 
@@ -120,7 +120,7 @@ class PhaseClock:
         return window
 
     def new_generation(self) -> None:
-        """Another shape takes other times: percentiles and means start anew."""
+        """Clear percentiles and means: a new generation has another shape, and other durations."""
         if self.trail is not None:
             self.trail.take()
         with self._lock:
@@ -129,7 +129,7 @@ class PhaseClock:
             self._own = self._busy = 0.0
 
     def now(self) -> Now:
-        """The phase, the seconds since anything moved in it, and for how many its thread has been waiting for other members."""
+        """The current phase, the seconds since the last progress in it, and for how long its thread has waited for others."""
         with self._lock:
             now, since = time.monotonic(), self._waits.since
             return Now(self._name, now - self._moved, now - since if since else 0.0)
@@ -147,7 +147,7 @@ class PhaseClock:
         return {name: round(seconds, 6) for name, seconds in parts.items()}
 
     def _take_the_devices_word(self) -> None:
-        """Where a device has left a trail since the last call, its seconds are the step's parts and own work."""
+        """Replace the thread's seconds of the step by the device's, if its trail was read since the last call."""
         spent = self.trail.take() if self.trail is not None else {}
         self._spending.settle(spent)
         if not spent:
@@ -160,7 +160,7 @@ class PhaseClock:
                 self._own += one.seconds - one.waiting
 
     def spent(self) -> dict[str, Spent]:
-        """What the time since the admission went to, by phase, up to this moment."""
+        """Seconds since the admission by phase, up to now."""
         with self._lock:
             sums, now, since = self._spending.so_far(), time.monotonic(), self._waits.since
             going_on = sums.setdefault(Phase.SPARE if self._spending.standing_by else self._name, Spent())
@@ -175,7 +175,7 @@ class PhaseClock:
             return dict(self._means)
 
     def busy_seconds(self) -> float:
-        """Rolling mean of a step's own work, without what was waited for other members; 0: no step yet in this generation."""
+        """Rolling mean seconds of a step's own work, without waiting for other members; 0: no step yet in this generation."""
         with self._lock:
             return self._busy
 
@@ -187,7 +187,7 @@ class PhaseClock:
 
 
 def tail(durations: list[float]) -> float:
-    """What nearly all durations stay below, seconds."""
+    """The 99th percentile, or twice the longest of few durations; seconds."""
     return percentile(durations, 0.99) if len(durations) >= FEW else 2 * max(durations)
 
 

@@ -1,8 +1,7 @@
-"""Runs a program on one pipeline rank: receives, computes, sends.
+"""The pipeline: runs a step's program on one pipeline rank (receives, computations, sends).
 
-Hidden activations travel downstream and their gradients upstream, one tensor each, between neighbouring stages. Where everything
-upstream of a stage is frozen no gradient travels; a wholly frozen stage (between a freeze and the reshape that follows it) runs
-forward only.
+Neighbouring stages exchange one activation downstream and its gradient upstream for each micro-batch. If everything upstream of
+a stage is frozen, no gradient is sent. A wholly frozen stage (between a freeze and the next reshape) runs forward only.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,19 +21,19 @@ from frostline_trainer.step.tracing import NO_TRACE, Trace
 from frostline_trainer.transport.transport import Transfer, Transport
 
 EnterBoundary = Callable[[torch.Tensor, list[int], int], torch.Tensor]
-"""(boundary activations, samples, step) -> what the first unit that learns is given."""
+"""(boundary activations, samples, step) -> input of the first unit that learns."""
 UpstreamLearns = Callable[[int], bool]
-"""Of a stage's number: whether any unit before the stage is trainable."""
+"""Stage number -> whether any unit before that stage is trainable."""
 Loss = Score
 """(the last stage's output, inputs) -> the micro-batch's share of the step's loss."""
 
 
 @dataclass
 class MicroBatch:
-    """What a stage needs of one micro-batch beside the hidden tensor.
+    """A stage's data of one micro-batch, beside the hidden tensor.
 
-    number: its number in the whole step. inputs: masks and labels (and raw samples for stage 0). samples: which they are, -1
-    for padding. boundary: the frozen prefix's output where stage 0 has it already (from the cache).
+    number: its number in the whole step. inputs: masks and labels (and raw samples for stage 0). samples: their indices, -1
+    for padding. boundary: the frozen prefix's output, if stage 0 has it already (from the cache).
     """
 
     number: int
@@ -45,7 +44,7 @@ class MicroBatch:
 
 @dataclass
 class PipelineResult:
-    """What a step's program leaves beside gradients.
+    """The results of a step's program, beside gradients.
 
     losses: loss of each micro-batch by its number, on the rank that runs the last stage. evidence: of the audited micro-batch,
     by stage.
@@ -57,10 +56,10 @@ class PipelineResult:
 
 @dataclass
 class _SavedForward:
-    """What a stage keeps of a micro-batch from its forward to its backward.
+    """The tensors of a micro-batch that a stage keeps from its forward to its backward.
 
-    root: the loss in the last stage, else the output: where the backward begins. output: kept where a digest of it is wanted.
-    gradient: of the output, once it is received. split: where the input's gradient was computed ahead of the weights'.
+    root: where the backward begins: the loss in the last stage, else the output. output: kept if a digest of it is wanted.
+    gradient: of the output, once it is received. split: set if the input's gradient was computed ahead of the weights'.
     """
 
     entry: torch.Tensor | None
@@ -72,7 +71,7 @@ class _SavedForward:
 
 @dataclass
 class StepState:
-    """What all operations of one step are told, and what they leave. number: the step's. audited: number of the micro-batch of
+    """Arguments and results that all operations of one step share. number: the step's. audited: number of the micro-batch of
     which evidence is kept. saved: by stage and micro-batch, between its forward and the end of its backward.
     """
 
@@ -91,8 +90,8 @@ class Pipeline:
     stages: by stage number. buffers: gradient memory by stage number, for stages that learn. last_stage: its number.
     transport: carries the messages of the replica's members. hidden_like: an empty tensor with a micro-batch's boundary shape,
     type and device.
-    enter_boundary: what is done to the frozen prefix's output before the first unit that learns (an augmentation), or None.
-    plug: what may change its results from outside.
+    enter_boundary: applied to the frozen prefix's output before the first unit that learns (an augmentation), or None.
+    plug: hook by which planned faults may change results.
     """
 
     def __init__(self, stages: dict[int, Stage], buffers: dict[int, GradientBuffers], last_stage: int, transport: Transport,
@@ -110,7 +109,7 @@ class Pipeline:
         """Run the computations and messages of a step's program.
 
         micro_batches: the replica's, in the program's count. upstream_learns(stage): whether any unit before `stage` is
-        trainable. audited: number of the micro-batch of which evidence is kept. trace: told when a computation begins and ends.
+        trainable. audited: number of the micro-batch of which evidence is kept. trace: records when computations begin and end.
         """
         state, self._trace = StepState(step, micro_batches, loss, upstream_learns, audited), trace
         for instruction in program:
@@ -122,7 +121,7 @@ class Pipeline:
         return state.result
 
     def _start_transfer(self, instruction: Instruction, upstream_learns: UpstreamLearns | None) -> bool:
-        """Start the send or the receive that the instruction is; False where it is a computation.
+        """Start the instruction's send or receive, and return True; return False if the instruction is a computation.
 
         upstream_learns: None in an evaluation.
         """
@@ -134,11 +133,11 @@ class Pipeline:
         return instruction.kind in (Kind.RECEIVE, Kind.SEND)
 
     def _receive_buffer(self, message: Message, upstream_learns: UpstreamLearns | None) -> torch.Tensor:
-        """Memory for a message that is to be received, in the message's shape."""
+        """An empty receive buffer in the message's shape."""
         return torch.empty_like(self._hidden_like)
 
     def _compute(self, instruction: Instruction, state: StepState) -> None:
-        """Run a forward, a backward, or one of a backward's two parts; what it sends waits for its SEND."""
+        """Run a forward, a backward, or one of a backward's two parts; its result is kept until the SEND that follows."""
         self._trace.begins()
         if instruction.kind is Kind.FORWARD:
             self._run_forward(instruction, state)
@@ -147,7 +146,7 @@ class Pipeline:
         self._trace.ends(instruction)
 
     def _run_backward(self, instruction: Instruction, state: StepState) -> None:
-        """A micro-batch's backward through a stage, or one of its two parts."""
+        """Run a micro-batch's backward through a stage, or one of its two parts."""
         kind, number = instruction.kind, instruction.stage
         place, upstream_learns = (number, instruction.micro_batch), state.upstream_learns(number)
         saved, micro_batch = state.saved[place], state.micro_batches[instruction.micro_batch]
@@ -170,7 +169,7 @@ class Pipeline:
                   needs_gradient: bool) -> Digest:  # fmt: skip
         """Compute a stage's micro-batch once more for an audit; nothing is sent and no sum changes.
 
-        It runs between a schedule and the exchange. evidence: of whoever computed it in the step.
+        It runs between a schedule and the exchange. evidence: from the member that computed the micro-batch in the step.
         """
         stage, entry = self._stages[stage_number], evidence.entry
         if entry is not None:
@@ -188,13 +187,13 @@ class Pipeline:
         return digest
 
     def abandon(self) -> None:
-        """Forget messages under way, so that the transport's sockets can close."""
+        """Drop messages under way, so that the transport's sockets can close."""
         self._sent.clear()
         self._receiving.clear()
         self._outgoing.clear()
 
     def evaluate(self, program: Sequence[Instruction], micro_batch: MicroBatch, score: Score) -> torch.Tensor | None:
-        """Forward only, in eval mode, of one tile. Returns what `score` makes of the logits, on the rank that has them."""
+        """Run one tile forward in eval mode. Returns the value of `score` on the rank that has the logits, None on others."""
         output = None
         with torch.no_grad():
             for instruction in program:
@@ -215,9 +214,9 @@ class Pipeline:
         self._sent.clear()
 
     def _received(self, carried: Carried, instruction: Instruction) -> torch.Tensor:
-        """The activation or gradient that a computation needs, waited for where it is still on its way.
+        """The activation or gradient that a computation needs; this waits if the message has not arrived.
 
-        At the turn of a V it is another stage's of this rank: then a copy, in memory of its own, as what a message brings.
+        At the turn of a V another stage of this rank made the tensor: then it is copied to its own memory, like a message.
         """
         message = Message(carried, instruction.stage, instruction.micro_batch, instruction.slice)
         if message in self._outgoing:
@@ -229,11 +228,11 @@ class Pipeline:
         return tensor
 
     def _stage_input(self, instruction: Instruction, micro_batch: MicroBatch) -> torch.Tensor | None:
-        """The stage's input: None for raw samples, the cached boundary, or what the previous stage sends."""
+        """The stage's input: None for raw samples, the cached boundary, or the activation of the previous stage."""
         return micro_batch.boundary if instruction.stage == 0 else self._received(Carried.ACTIVATION, instruction)
 
     def _run_forward(self, instruction: Instruction, state: StepState) -> None:
-        """A micro-batch's forward through a stage; it is kept for its backward where the stage learns."""
+        """Run a micro-batch's forward through a stage; if the stage learns, its tensors are kept for the backward."""
         number, micro_batch = instruction.stage, state.micro_batches[instruction.micro_batch]
         is_audited = micro_batch.number == state.audited
         entry = self._stage_input(instruction, micro_batch)
@@ -252,7 +251,7 @@ class Pipeline:
 
     def _forward_and_save(self, stage_number: int, entry: torch.Tensor | None, micro_batch: MicroBatch, step: int, loss: Loss,
                           keep_output: bool) -> _SavedForward:  # fmt: skip
-        """A micro-batch's forward through a stage, and the loss in the last stage, with what the backward needs of it."""
+        """Run a micro-batch's forward through a stage, with the loss in the last one; return the tensors that backward needs."""
         stage = self._stages[stage_number]
         if stage_number == self._last_stage and stage.settings.chunk_tokens:
             return _SavedForward(entry, self._plug.activation(self._forward(stage, entry, micro_batch, step, loss)))
@@ -271,7 +270,7 @@ class Pipeline:
     def _trainable_input(
         self, stage: Stage, entry: torch.Tensor | None, micro_batch: MicroBatch, step: int
     ) -> torch.Tensor | None:
-        """The input of the stage's first unit that learns: frozen units and the augmentation have run. None for an embedding."""
+        """The input of the stage's first unit that learns, behind frozen units and augmentation. None for an embedding."""
         hidden = entry
         if stage.num_frozen and micro_batch.boundary is None:
             hidden = stage.run_frozen(hidden, micro_batch.inputs)
@@ -281,7 +280,7 @@ class Pipeline:
         return hidden
 
     def _backward_input(self, stage_number: int, saved: _SavedForward, upstream_learns: bool) -> None:
-        """The gradient of a stage's input alone; the graph stays for the weights' gradients."""
+        """Compute the gradient of a stage's input alone; the graph is kept for the weights' gradients."""
         if upstream_learns:
             assert saved.entry is not None
             weights, recomputes = self._buffers[stage_number].parameters, self._stages[stage_number].settings.checkpointing
@@ -290,14 +289,14 @@ class Pipeline:
     def _backward_weights(
         self, stage_number: int, number: int, saved: _SavedForward, kind: Kind, upstream_learns: bool, audited: bool
     ) -> Evidence | None:
-        """The gradients of a stage's weights, added to their leaf; and of its input where the backward is not split."""
+        """Compute the weights' gradients and add them to their leaf; if the backward is not split, the input's gradient too."""
         buffers, apart = self._buffers[stage_number], None
         if audited:
             apart = buffers.begin_apart()
         else:
             buffers.before_backward(number)
         inputs = buffers.parameters if kind is Kind.WEIGHT_GRADIENT else None
-        # Where all units that would learn have no adapters, and nothing upstream learns, there is no graph.
+        # There is no graph if only other stages have adapters, and nothing upstream of this stage learns.
         if saved.split is not None:
             saved.split.close()
         elif saved.root.requires_grad and (inputs is None or inputs):
@@ -311,6 +310,6 @@ class Pipeline:
         return evidence
 
     def _digest(self, saved: _SavedForward, buffers: GradientBuffers, apart: torch.Tensor, needs_gradient: bool) -> Digest:
-        """Of all that comes out of a stage."""
+        """The digest of all tensors that a stage gives: output, loss, its input's gradient, its weights' gradients."""
         upstream = saved.entry.grad if needs_gradient and saved.entry is not None else None
         return digest_of([saved.output, saved.root, upstream, apart[: buffers.length]])

@@ -1,12 +1,12 @@
-"""How far each unit's outputs have moved since the interval before, on the same samples: for policies that judge by outputs.
+"""The plasticity probe: how far each unit's outputs on the same samples have moved since the last interval, for freeze policies.
 
-The probe is the guard split's first samples, which nobody trains on. Their outputs, averaged over a sample's tokens, lie to each
-other in some way: the centred Gram matrix of them. Its cosine with the interval before's is the centred kernel alignment (CKA),
-which knows nothing of scale and rotation; 1 - CKA is the change. So a reference costs a few numbers a unit, not a copy of the
-model, and lies in the run state, where a rollback or a restore finds it.
+The samples are the first of the guard split, which are not trained on. Each unit's outputs are averaged over a sample's tokens,
+and their centred Gram matrix is taken. Its cosine with the last interval's matrix is the centred kernel alignment (CKA), which is
+independent of scale and rotation; 1 - CKA is the change. So the reference is a few numbers a unit, not a copy of the model, and
+is kept in the run state, which a rollback or a restore brings back.
 
-Replica 0 computes the probe, each of its members its own units, in tiles of the micro-batch's shape, and everybody is told: the
-same bits on any placement.
+Replica 0 computes the probe in tiles of the micro-batch's shape, each of its members for its own units; an all-reduce gives all
+members the same bits, on any placement.
 """
 
 import math
@@ -24,7 +24,7 @@ Likeness = list[float]
 
 
 def read_likenesses(generation: Generation) -> list[Likeness]:
-    """How the probe's samples lie to each other, by unit but the head. Collective; empty where there are no two samples."""
+    """The likeness of each unit but the head. Collective; empty with fewer than two samples."""
     context = generation.context
     count = min(context.job.freeze.probes, len(context.data.guard))
     if count < 2:
@@ -43,21 +43,21 @@ def read_likenesses(generation: Generation) -> list[Likeness]:
 
 
 def output_changes(reference: Sequence[Likeness], now: Sequence[Likeness]) -> tuple[float, ...]:
-    """1 - CKA of each unit, 0.0 for the head; empty where there is no reference of as many samples."""
+    """1 - CKA of each unit, 0.0 for the head; empty without a reference of equally many samples."""
     if not now or [len(one) for one in reference] != [len(one) for one in now]:
         return ()
     return (*(change(before, after) for before, after in zip(reference, now, strict=True)), 0.0)
 
 
 def change(before: Likeness, after: Likeness) -> float:
-    """1 - CKA, 0 to 1: exactly 0 for the same numbers. Summed exactly, so that no library's order of sums is in it."""
+    """1 - CKA, 0 to 1: exactly 0 for equal numbers. The sum is exact, so it depends on no library's order of additions."""
     if before == after:
         return 0.0
     return min(1.0, max(0.0, 1.0 - math.fsum(map(float.__mul__, before, after))))
 
 
 def likeness(rows: torch.Tensor) -> torch.Tensor:
-    """The upper half of the rows' centred Gram matrix, off-diagonal entries times root 2, at length 1. rows: (n, width)."""
+    """The upper half of the rows' centred Gram matrix, off-diagonal entries times root 2, scaled to norm 1. rows: (n, width)."""
     centred = rows - rows.mean(dim=0)
     gram = centred @ centred.T
     places = torch.triu_indices(len(rows), len(rows))
@@ -68,7 +68,7 @@ def likeness(rows: torch.Tensor) -> torch.Tensor:
 
 
 def _run_probe(generation: Generation, count: int, rows: dict[int, list[torch.Tensor]]) -> None:
-    """One forward of the probe's tiles; rows: by own unit, the samples' mean outputs, tile by tile, in host memory."""
+    """Run the probe's tiles forward, and append each tile's mean outputs to `rows`, by own unit, in host memory."""
     context, size = generation.context, generation.context.micro_batch_size
 
     def watch(unit: int, output: torch.Tensor, inputs: Inputs) -> None:

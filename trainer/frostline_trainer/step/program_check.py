@@ -1,8 +1,8 @@
-"""Proves before a step that its programs are sound, on a transport that promises little.
+"""The program check: proves before a step that its programs neither deadlock nor miss an operation, on a weak transport.
 
-The model is the weakest that Frostline runs on (docs/protocols.md 1.17): a send ends only when its receive has been posted, the
-messages of a channel (sender, receiver) are matched by their order alone, and a message is under way only after the computations
-before it in its sender's program. What ends here ends on every transport that promises more.
+The assumed transport is the weakest that Frostline runs on (docs/protocols.md 1.17): a send ends only when its receive has been
+posted, the messages of a channel (sender, receiver) are matched by their order alone, and a message is sent only after the
+computations before it in the sender's program. Programs that end on it end on every stronger transport.
 """
 
 from collections import deque
@@ -33,11 +33,11 @@ def checked_programs(schedule: Schedule, shape: StepShape, leaf_sizes: tuple[int
 
     Args:
         schedule: the order of computation.
-        shape: what else the programs depend on.
+        shape: the step's shape.
         leaf_sizes: micro-batches of each leaf that the replica sums, in order; ones where sums are not exact.
 
     Raises:
-        ValueError: the schedule misses or repeats an operation, waits for ever, or breaks the fixed order of a leaf's sum.
+        ValueError: the schedule misses or repeats an operation, deadlocks, or breaks the fixed order of a leaf's sum.
     """
     programs = lower(schedule, shape)
     check_programs(programs, shape, leaf_sizes)
@@ -45,14 +45,14 @@ def checked_programs(schedule: Schedule, shape: StepShape, leaf_sizes: tuple[int
 
 
 def check_schedule(schedule: Schedule | Order, pp_degree: int, virtual_stages: int, leaf_sizes: Sequence[int]) -> None:
-    """Check a schedule for one shape, with nothing frozen: for tests of a schedule. Raises ValueError as `checked_programs`."""
+    """Check a schedule for one shape without frozen stages: for tests of a schedule. Raises ValueError as `checked_programs`."""
     schedule = schedule if isinstance(schedule, Schedule) else Schedule(schedule)
     shape = StepShape(pp_degree, virtual_stages, sum(leaf_sizes), folded=schedule.folded)
     checked_programs(schedule, shape, tuple(leaf_sizes))
 
 
 def check_programs(programs: Sequence[Program], shape: StepShape, leaf_sizes: Sequence[int]) -> None:
-    """Raises ValueError as `checked_programs`."""
+    """Check the programs of all pipeline ranks. Raises ValueError as `checked_programs`."""
     for pp_rank, program in enumerate(programs):
         _check_computations(program, shape, pp_rank)
         _check_messages(program, shape, pp_rank)
@@ -65,7 +65,7 @@ def check_programs(programs: Sequence[Program], shape: StepShape, leaf_sizes: Se
 
 
 def _check_computations(program: Program, shape: StepShape, pp_rank: int) -> None:
-    """Each computation once, on the rank that has the stage, after those of the same stage that it builds on."""
+    """Check that each computation comes once, on the rank of its stage, after those of the same stage that it needs."""
     done: set[Operation] = set()
     for instruction in program.compute:
         operation = computation(instruction)
@@ -102,7 +102,7 @@ def _check_computations(program: Program, shape: StepShape, pp_rank: int) -> Non
 
 
 def _same_stage(operation: Operation, slices: int) -> list[Operation]:
-    """What the stage itself must have computed before; slices go forward in ascending order and backward in descending order."""
+    """Computations of the same stage that must come first; slices go forward in ascending and backward in descending order."""
     kind, stage, micro_batch, part = operation
     if kind is Kind.FORWARD:
         return [Operation(Kind.FORWARD, stage, micro_batch, part - 1)] if part else []
@@ -113,7 +113,7 @@ def _same_stage(operation: Operation, slices: int) -> list[Operation]:
 
 
 def _check_messages(program: Program, shape: StepShape, pp_rank: int) -> None:
-    """A message is received, from where it comes, before the computation that needs it, and sent after the one that makes it."""
+    """Check that each message is received from its sender before the computation that needs it, and sent after it is made."""
     here: set[Message] = set()
     made: set[Message] = set()
     for instruction in program.compute:
@@ -136,7 +136,7 @@ def _check_messages(program: Program, shape: StepShape, pp_rank: int) -> None:
 
 
 def _check_exchange(program: Program, shape: StepShape, pp_rank: int) -> None:
-    """Every stage that learns is reduced once, in ascending order: the same order in all replicas."""
+    """Check that every stage that learns is reduced once, in ascending order, which is the same in all replicas."""
     reduced = [instruction.stage for instruction in program.exchange if instruction.kind is Kind.REDUCE]
     stages = [] if shape.forward_only else [stage for stage in shape.stages_of(pp_rank) if stage >= shape.first_learning]
     if reduced != stages:
@@ -155,7 +155,7 @@ class _Walk:
         self._receives: dict[Channel, deque[Message]] = {}
 
     def run(self) -> None:
-        """Raises ValueError where a rank waits for ever, or a channel's two ends have different orders."""
+        """Run all programs. Raises ValueError if a rank waits for ever, or a channel's two ends have different orders."""
         ready = deque(range(len(self._programs)))
         while ready:
             ready.extend(self._advance(ready.popleft()))
@@ -172,7 +172,7 @@ class _Walk:
                 raise ValueError(f"messages are {words}: {left}")
 
     def _advance(self, pp_rank: int) -> list[int]:
-        """Go on with a rank's program as far as it can. Returns the ranks for which a message has landed meanwhile."""
+        """Run a rank's program until it has to wait. Returns the ranks that have received a message meanwhile."""
         program, woken = self._programs[pp_rank], list[int]()
         while self._places[pp_rank] < len(program):
             instruction = program[self._places[pp_rank]]
@@ -209,7 +209,7 @@ def _check_waits(programs: Sequence[Program], shape: StepShape) -> None:
 
 
 def _check_leaves(program: Program, leaf_sizes: Sequence[int]) -> None:
-    """A stage sums one leaf at a time (`step.gradients`), so a leaf's gradients follow each other, in ascending order."""
+    """Check that a leaf's gradients follow each other, in ascending order: a stage sums one leaf at a time (`step.gradients`)."""
     leaf_of = [leaf for leaf, size in enumerate(leaf_sizes) for _ in range(size)]
     by_stage: dict[int, list[int]] = {}
     for instruction in program.compute:
@@ -228,7 +228,7 @@ def _check_leaves(program: Program, leaf_sizes: Sequence[int]) -> None:
 
 
 def _check_slices(program: Program, slices: int) -> None:
-    """A micro-batch's slices join its leaf one behind the other, last to first, and no other micro-batch comes between them."""
+    """Check that a micro-batch's slices are added to its leaf last to first, with no other micro-batch between them."""
     before: dict[int, tuple[int, int]] = {}
     for instruction in program.compute:
         stage, micro_batch, part = instruction[1:4]

@@ -1,9 +1,9 @@
 """Lowers a schedule to programs: for each pipeline rank the typed operations of a step, messages and reductions included.
 
-Lowering settles what a transport without tags leaves open. Every ordered pair of pipeline ranks (sender, receiver) is a channel
-whose messages are matched by their order alone; a receiver posts a channel's receives in the order in which the sender sends, and
-those that an operation needs before the operation in front of it, so that a message travels while its receiver computes.
-`step.program_check` proves a step's programs sound.
+Lowering fixes the order of messages, since the transport has no tags: every ordered pair of pipeline ranks (sender, receiver) is
+a channel whose messages are matched by their order alone. A receiver posts a channel's receives in the order in which the sender
+sends. It posts the receives of an operation one operation ahead, so that a message travels while its receiver computes.
+`step.program_check` checks the programs of a step.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from frostline_contract.shape import ParallelShape
 
 
 class Carried(StrEnum):
-    """What a message carries."""
+    """The content of a message: an activation or a gradient."""
 
     ACTIVATION = "activation"
     GRADIENT = "gradient"
@@ -28,8 +28,8 @@ class Carried(StrEnum):
 class Instruction(NamedTuple):
     """One operation of a program.
 
-    stage: of a message the stage that takes it in. micro_batch, slice: -1 and 0 where an operation is of the whole step.
-    carried, peer: of a message, with the pipeline rank at its other end; None and -1 for other operations.
+    stage: of a message, the stage that receives it. micro_batch, slice: -1 and 0 for an operation on the whole step.
+    carried, peer: of a message, its content and the pipeline rank at its other end; None and -1 for other operations.
     """
 
     kind: Kind
@@ -41,13 +41,13 @@ class Instruction(NamedTuple):
 
     @property
     def message(self) -> "Message":
-        """What identifies the message, at both of its ends."""
+        """The message's identifier, the same at both of its ends."""
         assert self.carried is not None
         return Message(self.carried, self.stage, self.micro_batch, self.slice)
 
 
 class Message(NamedTuple):
-    """A message of a step. stage: the one that takes it in."""
+    """The identifier of a message of a step. stage: the one that receives it."""
 
     carried: Carried
     stage: int
@@ -69,12 +69,16 @@ class Program:
 
 @dataclass(frozen=True)
 class StepShape:
-    """What programs depend on beside the schedule.
+    """The shape of a step: all that programs depend on beside the schedule.
 
-    num_microbatches: of the replica. first_learning: number of the first stage with a unit that learns; the stages before it
-    run forward only, and no gradient enters them. tied: the first and the last unit share a matrix that learns. forward_only:
-    an evaluation, without backwards and reductions. slices: parts in which each micro-batch passes; a stage before
-    first_learning computes a whole one in place of the first slice, and sends it whole. folded: a rank's two stages lie in a V.
+    Attributes:
+        num_microbatches: Of the replica.
+        first_learning: Number of the first stage with a unit that learns. Stages before it run forward only.
+        tied: Whether the first and the last unit share a matrix that learns.
+        forward_only: An evaluation, without backwards and reductions.
+        slices: Slices of each micro-batch. A stage before `first_learning` computes and sends the whole micro-batch in place of
+            the first slice.
+        folded: Whether a rank's two stages lie in a V.
     """
 
     pp_degree: int
@@ -88,11 +92,11 @@ class StepShape:
 
     @property
     def last_stage(self) -> int:
-        """Number of the stage that has the loss."""
+        """Number of the last stage, which has the loss."""
         return self._parallel.num_stages - 1
 
     def parts_of(self, stage: int) -> int:
-        """In how many operations of each kind a stage computes a micro-batch."""
+        """Number of operations of each kind in which a stage computes a micro-batch."""
         return self.slices if stage >= self.first_learning else 1
 
     def owner(self, stage: int) -> int:
@@ -128,7 +132,7 @@ def lower(schedule: Schedule, shape: StepShape) -> list[Program]:
 
 
 def _computations(schedule: Schedule, shape: StepShape, pp_rank: int) -> list[Operation]:
-    """The schedule's operations of a pipeline rank; of an evaluation the forwards, of all stages."""
+    """The schedule's operations of a pipeline rank; in an evaluation only the forwards, of all stages."""
     degrees = (pp_rank, shape.pp_degree, shape.virtual_stages, shape.num_microbatches)
     operations = schedule.operations(*degrees, shape.slices, 0 if shape.forward_only else shape.first_learning)
     return [operation for operation in operations if not shape.forward_only or operation.kind is Kind.FORWARD]
@@ -139,7 +143,7 @@ def enters(operation: Operation, shape: StepShape) -> list[Message]:
     _, stage, micro_batch, part = operation
     if operation.kind is Kind.FORWARD and stage > 0:
         if part and stage <= shape.first_learning:
-            return []  # the first slice has brought the whole
+            return []  # the first slice has brought the whole micro-batch
         return [Message(Carried.ACTIVATION, stage, micro_batch, part)]
     if operation.kind in GIVES_INPUT_GRADIENT and stage < shape.last_stage:
         return [Message(Carried.GRADIENT, stage, micro_batch, part)]
@@ -147,7 +151,7 @@ def enters(operation: Operation, shape: StepShape) -> list[Message]:
 
 
 def leaves(operation: Operation, shape: StepShape) -> list[Message]:
-    """The messages that a computation gives rise to."""
+    """The messages that a computation's result is sent in."""
     _, stage, micro_batch, part = operation
     if operation.kind is Kind.FORWARD and stage < shape.last_stage:
         return [Message(Carried.ACTIVATION, stage + 1, micro_batch, part)]
@@ -162,14 +166,14 @@ def sender_of(message: Message, shape: StepShape) -> int:
 
 
 def stays(message: Message, shape: StepShape) -> bool:
-    """Whether a message's two ends are on one pipeline rank, at the turn of a V: then it is handed over and not sent."""
+    """Whether a message's two ends are on one pipeline rank, at the turn of a V, so that nothing is sent."""
     return sender_of(message, shape) == shape.owner(message.stage)
 
 
 def _with_messages(
     order: Sequence[Operation], pp_rank: int, channels: dict[Channel, list[Message]], shape: StepShape
 ) -> tuple[Instruction, ...]:
-    """Receives are posted one computation ahead, each channel's in the order in which its sender sends."""
+    """A rank's operations with sends, and with receives one computation ahead, each channel's in its sender's order."""
     program: list[Instruction] = []
     posted: set[Message] = set()
     left = {channel: iter(messages) for channel, messages in channels.items() if channel[1] == pp_rank}
@@ -180,7 +184,7 @@ def _with_messages(
                 continue
             sender = sender_of(wanted, shape)
             while wanted not in posted:
-                # A message that nobody sends is posted all the same: the check says that it is waited for.
+                # The receive of a message that nobody sends is posted all the same: the check reports it.
                 message = next(left.get((sender, pp_rank), iter(())), wanted)
                 posted.add(message)
                 program.append(
@@ -217,7 +221,7 @@ def _exchange(shape: StepShape, pp_rank: int) -> tuple[Instruction, ...]:
 
 
 def computation(instruction: Instruction) -> Operation | None:
-    """The computation that an instruction is, None for messages and reductions."""
+    """The instruction as a computation of the schedule; None for messages and reductions."""
     if instruction.kind not in COMPUTING:
         return None
     return Operation(instruction.kind, instruction.stage, instruction.micro_batch, instruction.slice)

@@ -1,7 +1,7 @@
-"""From the sums of each replica's leaves to the step's gradient, of every stage of one member (docs/protocols.md 1.2, 2.2).
+"""Reduces the gradients of all stages of one member over the replicas (docs/protocols.md 1.2, 2.2).
 
-Where replicas own the whole state of their stages each gets all of the gradient; where they share it out (`step.sharing`) each
-gets what its own pieces have. Who asks for a step's gradients, norms and update need not know which.
+If every replica owns the whole state of its stages, each gets the whole gradient (all-reduce). If the state is sharded over the
+replicas (`step.sharing`), each gets the gradient of its own pieces (reduce-scatter). The callers do not depend on which.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -27,18 +27,18 @@ from frostline_trainer.step.tied import learning, sum_uses, tie_learns
 from frostline_trainer.transport.collectives import Group
 
 Summed = Callable[[tuple[int, ...]], torch.Tensor]
-"""What consecutive units have of a stage's gradient, as it lies there."""
+"""Consecutive units -> their part of a stage's flat gradient, a view."""
 
 
 class Reduction:
-    """One member's, at one freeze point.
+    """One member's reduction of gradients, at one freeze point.
 
     Args:
         context, plan, groups: of the generation.
         index: own global rank.
-        stages, buffers: own stages, and the gradient memory of those that learn.
-        program: whose exchange is carried out.
-        freeze_point: what learns.
+        stages, buffers: own stages, and the gradient buffers of those that learn.
+        program: the member's program, whose exchange part is carried out.
+        freeze_point: the first unit that learns.
     """
 
     def __init__(self, context: RunContext, plan: Plan, groups: Groups, index: int, stages: Mapping[int, Stage],
@@ -52,7 +52,7 @@ class Reduction:
         self.sharing = self._make_sharing(index)
 
     def _make_sharing(self, index: int) -> Sharing | None:
-        """None where every replica owns the whole state of its stages."""
+        """The sharing of state over replicas; None if every replica owns the whole state of its stages."""
         if not self._plan.placement.is_sharded:
             return None
         replicas = self._groups.replicas
@@ -65,7 +65,10 @@ class Reduction:
     # ---- the sums
 
     def exchange(self, complete: Callable[[int, Summed], None]) -> dict[int, torch.Tensor]:
-        """Each stage's reduced gradient. complete: is called with a stage and what its units have, as soon as that is whole."""
+        """Reduce the gradients of all stages; returns them by stage.
+
+        complete: called with a stage and a function for the gradient of some of its units, as soon as the stage is reduced.
+        """
         totals, tied = dict[int, torch.Tensor](), self._tied_stages
         for number in [one.stage for one in self._program.exchange if one.kind is Kind.REDUCE]:
             if not self._buffers[number].parameters:
@@ -100,11 +103,11 @@ class Reduction:
 
     @property
     def _tied_stages(self) -> set[int]:
-        """The stages whose gradients are complete only after the two uses of a tied matrix were summed."""
+        """The stages with a use of a tied matrix: their gradients are complete only after the two uses were summed."""
         return {0, self._shape.num_stages - 1} if tie_learns(self._context, self._freeze_point) else set()
 
     def _exchange_tied(self, totals: Mapping[int, torch.Tensor]) -> None:
-        """Each use of a tied matrix was summed over its own tree; now both copies get the sum of the two."""
+        """Add the gradients of the two uses of a tied matrix, each reduced over its own tree; both copies get the sum."""
         tied = self._context.cut.tied
         uses = sorted(self._tied_stages & self._stages.keys())
         if tied is None or not uses:
@@ -123,7 +126,7 @@ class Reduction:
                 part.copy_(summed)
 
     def _uses(self, number: int, unit: int, totals: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
-        """What this member sums of the use of the tied matrix in a unit: all of it, or runs of its share, in place."""
+        """Views of the tied matrix's gradient in a unit that this member has reduced: all of it, or runs of its share."""
         tied = self._context.cut.tied
         assert tied is not None
         if self.sharing is not None:
@@ -134,7 +137,8 @@ class Reduction:
     # ---- what the vote and the update need
 
     def named(self, totals: Mapping[int, torch.Tensor]) -> list[tuple[int, torch.Tensor]]:
-        """(piece, its gradient of one parameter) of the pieces that this member speaks for; a tied matrix counts in unit 0."""
+        """(piece, its gradient of one parameter) of the pieces whose norms this member reports; a tied matrix counts once, in
+        unit 0."""
         table, tied = self._context.pieces, self._context.cut.tied if self._tied_stages else None
         given = self.gradients(totals)
         if given is None:
@@ -146,15 +150,15 @@ class Reduction:
         return [(piece, part) for piece, name, part in found if not (tied and piece in head and name == tied[1])]
 
     def _parts(self, piece: int) -> Iterable[tuple[str, torch.Tensor]]:
-        """(parameter name, gradient of what the piece has of it), of those that learn."""
+        """(parameter name, gradient of the piece's part of it), of parameters that learn."""
         table = self._context.pieces
         unit = table.unit_of(piece)
-        if unit not in self._learning:  # walking a unit's modules takes longer than the norms of its gradients
+        if unit not in self._learning:  # walking a unit's modules takes longer than its gradient norms
             self._learning[unit] = learning(self._context, self._freeze_point, unit)
         known = {name: p.grad for name, p in self._learning[unit] if p.grad is not None}
         if table.per_unit == 1 and self._context.job.training.tensor_tiles.inner == 1:
             return known.items()
-        if table.per_unit == 1:  # tile by tile where tiles cut a parameter
+        if table.per_unit == 1:  # tile by tile if tiles cut a parameter
             module = self._context.cut.units[unit]
             return [(name, part) for name, gradient in known.items() for part in tiles_of(module, name, gradient)]
         if piece not in self._cut:
@@ -163,7 +167,7 @@ class Reduction:
         return [(part.name, known[part.name].view(-1)[part.low : part.high]) for part in parts]
 
     def gradients(self, totals: Mapping[int, torch.Tensor]) -> PartGradients | None:
-        """What the optimizer updates this member's pieces from; None: their parameters' `.grad`."""
+        """The gradients from which the optimizer updates this member's pieces; None: the parameters' `.grad`."""
         if self.sharing is None:
             return None
         found: dict[tuple[int, str], torch.Tensor] = {}
@@ -172,21 +176,21 @@ class Reduction:
         return found
 
     def scale(self, totals: Mapping[int, torch.Tensor], factor: float) -> None:
-        """Clip: all gradients times `factor`."""
+        """Multiply all gradients by the clipping factor."""
         for number, total in totals.items():
             (total if self.sharing is None else self.sharing.packed(number, total)).mul_(factor)
 
     # ---- other replicas' weights
 
     def outdated(self) -> None:
-        """The step is committed: what other replicas own is not what it was."""
+        """Mark the weights that other replicas own as stale, after a commit."""
         if self.sharing is not None:
             self.sharing.stale = True
 
     def complete(self, units: Iterable[tuple[int, nn.Module]], everything: bool = False) -> None:
-        """Collective: what this member's stages compute with is the newest, whoever owns it.
+        """Collect the newest weights that other replicas own of this member's stages. Collective.
 
-        everything: whatever the weights here are; else only what steps change, and only if they have changed since.
+        everything: collect all weights; otherwise only those that steps change, and only if they are stale.
         """
         sharing = self.sharing
         if sharing is None or not (sharing.stale or everything):

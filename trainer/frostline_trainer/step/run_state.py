@@ -1,7 +1,7 @@
-"""What all members know alike: counters, the interval under way, and what has not been acknowledged yet.
+"""The run state: counters, decisions, the interval under way, and records that the controller has not acknowledged yet.
 
-Every member keeps a copy and each copy says the same, since it is fed by votes alone. It travels as JSON to joiners and lies in
-every checkpoint's manifest.
+Every member keeps a copy; all copies are equal, since only votes change them. Joiners receive it as JSON, and every checkpoint's
+manifest contains it.
 """
 
 import hashlib
@@ -24,21 +24,25 @@ class IntervalSums(BaseModel):
 
 
 class RunState(BaseModel):
-    """A member's account of the run: the last committed step and all that is still unconfirmed.
+    """A member's copy of the run state.
 
-    step: last committed (or refused), in vote_lineage by a vote of vote_generation; for a state that was restored or drawn
-    afresh, the generation of the plan that did so. accepted_steps: the learning-rate schedule's counter. decisions: adopted ones.
-
-    learning_rate: of the last accepted step. failure: why the run must end as failed, from the step on that says so.
-    given_up: number of the decision that the last vote gave up, until a later vote has passed; 0 for none.
-
-    unconfirmed: the record of `step`, stable once a later vote has passed. records, statistics: stable, not known to be durable.
-    data_epoch, data_offset: where the batch after `step` begins.
-    cache_step: the first step that has asked the cache, 0 for none. agreed_step: the last one after which copies were compared.
-    audited_step: the last one in which members have computed each other's work again, to the same bits.
-    likenesses: how each unit's outputs lay to each other at the last interval's end (step/probing.py); empty: nobody asks.
-    numerics_hash: chains every accepted and refused step with the freeze point it ran under and what else
-    RunContext.numerics names.
+    Attributes:
+        step: The last committed (or refused) step.
+        vote_lineage, vote_generation: The lineage and generation of that step's vote; in a restored or newly initialized state
+            the generation of the plan that restored or initialized it.
+        accepted_steps: Counter of the learning-rate schedule.
+        decisions: Adopted decisions.
+        learning_rate: Of the last accepted step.
+        failure: Why the run must end as failed; empty if it need not.
+        given_up: Number of the decision that the last vote gave up, until a later vote has passed; 0 for none.
+        unconfirmed: The record of `step`, which is stable once a later vote has passed.
+        records, statistics: Stable, and not yet acknowledged as durable.
+        data_epoch, data_offset: Where the batch after `step` begins.
+        cache_step: The first step that has read the cache, 0 for none.
+        agreed_step: The last step after which copies of the weights were compared and equal.
+        audited_step: The last step in which members have recomputed each other's work, and got the same bits.
+        likenesses: Each unit's likeness at the last interval's end (step/probing.py); empty without probes.
+        numerics_hash: Hash chain over all accepted and refused steps, each with its freeze point and `RunContext.numerics`.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -74,26 +78,26 @@ class RunState(BaseModel):
 
     @property
     def tag(self) -> StateTag:
-        """The state of every unit that is whole here. A new lineage renames no state: only its first commit does."""
+        """The state tag of every piece that is intact here. A new lineage changes tags only with its first commit."""
         return StateTag(lineage=self.vote_lineage, step=self.step, generation=self.vote_generation)
 
     @property
     def data_origin(self) -> tuple[int, int, int]:
-        """Where a generation that starts now finds its data."""
+        """(step, epoch, offset) of the data at which a generation that starts now begins."""
         return self.step, self.data_epoch, self.data_offset
 
     def mark_restored(self, generation: GenerationId) -> None:
-        """This state was restored or drawn afresh by the plan of `generation`."""
+        """Note that the plan of `generation` has restored or newly initialized this state."""
         self.vote_lineage, self.vote_generation, self.failure = self.lineage, generation, ""
 
     def chain(self, step: int, refused: bool, numerics: str = "") -> str:
-        """Extend the numerics history by one step. numerics: what beside the freeze point it is told (RunContext.numerics)."""
+        """Extend the numerics hash by one step, and return it. numerics: `RunContext.numerics`."""
         text = f"{self.numerics_hash}|{step}|{self.freeze_point}|{refused}" + (f"|{numerics}" if numerics else "")
         self.numerics_hash = hashlib.sha256(text.encode()).hexdigest()
         return self.numerics_hash
 
     def confirm(self) -> None:
-        """A vote has passed: what was committed before it is stable and may leave."""
+        """Make the unconfirmed record and statistics stable, after a vote has passed: they may be sent."""
         with self._lock:
             if self.unconfirmed is not None:
                 self.records.append(self.unconfirmed)
@@ -103,7 +107,7 @@ class RunState(BaseModel):
                 self.unconfirmed_statistics = None
 
     def forget(self, lineage: int, step: int | None, interval: int | None) -> None:
-        """Drop what is durable: records up to (lineage, step), statistics up to (lineage, interval); None: none."""
+        """Drop durable records up to (lineage, step), and statistics up to (lineage, interval); None: drop none of that kind."""
         with self._lock:
             if step is not None:
                 self.records = [r for r in self.records if (r.lineage, r.step) > (lineage, step)]
@@ -111,31 +115,31 @@ class RunState(BaseModel):
                 self.statistics = [s for s in self.statistics if (s.lineage, s.number) > (lineage, interval)]
 
     def outgoing(self) -> tuple[list[StepRecord], list[IntervalStatistics]]:
-        """What waits to be acknowledged, oldest first."""
+        """The records and statistics that have not been acknowledged, oldest first."""
         with self._lock:
             return list(self.records), list(self.statistics)
 
     def dump(self) -> dict:
-        """As JSON travels to joiners and lies in manifests, unacknowledged records and statistics included."""
+        """The state as JSON, for joiners and manifests, with unacknowledged records and statistics."""
         with self._lock:
             return self.model_dump(mode="json")
 
     def take(self, other: "RunState", keep_unacknowledged: bool) -> None:
-        """Become `other`; records and statistics that are still to be delivered stay where `keep_unacknowledged`."""
+        """Take over all fields of `other`. keep_unacknowledged: keep own records and statistics that are still to be sent."""
         with self._lock:
             for name in type(self).model_fields:
                 if not (keep_unacknowledged and name in ("records", "statistics")):
                     setattr(self, name, getattr(other, name))
 
     def open_lineage(self, rollback: Decision, calendar: DecisionCalendar) -> None:
-        """A restored state goes on under a rollback's lineage and freeze point; the rollback stands for what was due there."""
+        """Continue a restored state in a rollback's lineage, at its freeze point. The rollback counts as the decision due."""
         self.lineage, self.freeze_point = rollback.lineage, rollback.freeze_point
         self.decision_number = calendar.due_before(self.step + 1)
         self.decisions = [*self.decisions, rollback]
         self.codec_chain = [point for point in self.codec_chain if point <= rollback.freeze_point]
 
     def adopt_by_plan(self, plan: Plan) -> None:
-        """The decision that a restoring plan says is in force at the first step after the restored one."""
+        """Adopt the decision that a restoring plan names as in force at the first step after the restored one."""
         self.decision_number, self.freeze_point = plan.decision_number, plan.freeze_point
         self.decisions = [
             *self.decisions,
@@ -147,7 +151,7 @@ class RunState(BaseModel):
         ]  # fmt: skip
 
     def enter_lineage(self, lineage: int) -> None:
-        """A restore: what follows belongs to `lineage`, and so do statistics that nobody has acknowledged yet."""
+        """Enter the lineage of a restore; unacknowledged statistics move to this lineage too."""
         self.lineage = lineage
         self.statistics = [item.model_copy(update={"lineage": lineage}) for item in self.statistics]
         if self.unconfirmed_statistics is not None:

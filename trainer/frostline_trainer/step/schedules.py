@@ -1,4 +1,4 @@
-"""What packages that bring a schedule of their own may import from the trainer: an operation as a triple, and the check.
+"""The interface for packages with a schedule of their own: an operation as a triple, and the program check.
 
 Operations, figures and the registry are in `frostline_contract.operations`, `.schedule_figures` and `.schedules`.
 """

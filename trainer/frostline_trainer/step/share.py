@@ -1,8 +1,8 @@
-"""Which elements of a stage's flat gradient fall to one replica where replicas share its state out, and where they lie together.
+"""A replica's share of a stage's flat gradient, if the state is sharded over replicas: its elements, and their packed layout.
 
-A replica's share is a run of elements of each unit: what its pieces have of the parameters that learn. The runs lie packed, one
-behind the other, each at a 64-byte boundary and each unit's at UNIT_ALIGNMENT, so that a unit's part of a share is laid out alike
-wherever it is: at its owner, which gets it summed, and at its buddy.
+The share consists of runs of elements: of each unit, the parts of trainable parameters that belong to the replica's pieces. The
+runs are packed one behind the other, each at a 64-byte boundary and each unit's at UNIT_ALIGNMENT. So a unit's part of a share
+has the same layout at its owner, which reduces it, and at its buddy.
 """
 
 from bisect import bisect_right
@@ -28,10 +28,10 @@ class Share:
     """One replica's elements of a flat gradient.
 
     Args:
-        runs: in the flat gradient, ascending and apart from each other.
-        places: of each run in the packed share.
-        slices: each unit's part of the packed share, with the room behind it that aligns the next.
-        length: of the packed share.
+        runs: in the flat gradient, ascending, without overlap.
+        places: offset of each run in the packed share.
+        slices: each unit's part of the packed share, with the padding that aligns the next.
+        length: elements of the packed share.
     """
 
     runs: tuple[Run, ...]
@@ -40,12 +40,12 @@ class Share:
     length: int
 
     def pack(self, flat: torch.Tensor, packed: torch.Tensor) -> None:
-        """Copy the share's elements of a flat gradient to where they lie together."""
+        """Copy the share's elements of a flat gradient into the packed share."""
         for (low, high), place in zip(self.runs, self.places, strict=True):
             packed[place : place + high - low].copy_(flat[low:high])
 
     def view(self, packed: torch.Tensor, low: int, high: int) -> torch.Tensor:
-        """Elements [low, high) of the flat gradient, which lie in one run, as a view of a packed share."""
+        """Elements [low, high) of the flat gradient, which must lie in one run, as a view of a packed share."""
         number = bisect_right(self.runs, (low, float("inf"))) - 1
         first, end = self.runs[number]
         assert first <= low <= high <= end, f"[{low}, {high}) is no part of [{first}, {end})"
@@ -62,9 +62,9 @@ class Shares:
 
     Args:
         context: the run's.
-        buffers: the units' gradient memory; only its layout is used.
+        buffers: the units' gradient buffers; only their layout is used.
         freeze_point: of the step.
-        shape: whose replicas are dealt each unit's ranges.
+        shape: its replicas share each unit's ranges.
     """
 
     def __init__(self, context: RunContext, buffers: GradientBuffers, freeze_point: int, shape: ParallelShape) -> None:
@@ -75,7 +75,7 @@ class Shares:
         self.all = [self._share(dp_rank) for dp_rank in range(shape.dp_degree)]
 
     def parts(self, pieces: Iterable[int]) -> dict[tuple[int, str], Run]:
-        """(piece, parameter name) -> its run in the flat gradient, of what these pieces have of these units' parameters."""
+        """(piece, parameter name) -> run in the flat gradient, for all parts that these pieces have of these units."""
         table, units = self._context.pieces, self._context.cut.units
         found = {}
         for piece in pieces:
@@ -87,12 +87,12 @@ class Shares:
         return found
 
     def owns(self, dp_rank: int, piece: int) -> bool:
-        """Whether a piece falls to a replica."""
+        """Whether a replica owns a piece."""
         table = self._context.pieces
         return piece in pieces_of_replica(table, table.unit_of(piece), dp_rank, self._shape)
 
     def tied_runs(self, dp_rank: int, unit: int) -> list[Run]:
-        """Of a replica, what it sums of a tied matrix, whose copy in `unit` these gradients have: in the flat gradient."""
+        """The runs, in the flat gradient, of the tied matrix's copy in `unit` that a replica reduces."""
         name = _tied_name(self._context, unit)
         offset = self._offsets[unit, name]
         return [(offset + low, offset + high) for low, high in tied_elements(self._context, dp_rank, self._shape)]
@@ -116,13 +116,13 @@ class Shares:
 
 
 def pieces_of_replica(table: Pieces, unit: int, dp_rank: int, shape: ParallelShape) -> list[int]:
-    """The pieces of a unit that fall to a replica: those of its share of the ranges, as `Placement.owners_of` deals them."""
+    """The pieces of a unit that a replica owns: those of its share of the ranges, as in `Placement.owners_of`."""
     shares = shape.share_of(table.ranges, dp_rank)
     return [piece for piece in table.of_unit(unit) if table.piece(piece).range in shares]
 
 
 def tied_elements(context: RunContext, dp_rank: int, shape: ParallelShape) -> list[Run]:
-    """What a replica sums of a tied matrix, whose copies lie in two units: what it owns of either, so that both get all of it."""
+    """The elements of a tied matrix that a replica reduces: those that it owns of either copy, so that both copies get them."""
     table, found = context.pieces, list[Run]()
     for unit in (0, context.num_units - 1):
         name = _tied_name(context, unit)
@@ -138,7 +138,7 @@ def offsets_of(context: RunContext, buffers: GradientBuffers, freeze_point: int)
 
 
 def joined(runs: Iterable[Run]) -> list[Run]:
-    """The same elements, ascending, with runs that overlap or lie as close as alignment puts them made one."""
+    """Merge runs that overlap, or that only alignment padding separates. Returns them in ascending order."""
     found: list[Run] = []
     for low, high in sorted(run for run in runs if run[0] < run[1]):
         if found and low - found[-1][1] < UNIT_ALIGNMENT // 2:

@@ -1,8 +1,8 @@
-"""A member's part in sharing the state of its stages out over its replicas (docs/adr/0017-state-sharding.md).
+"""Sharding of a stage's state over its replicas: one member's part in it (docs/adr/0017-state-sharding.md).
 
-Its own pieces it sums, updates and tells of; the other replicas' weights it gets before the next step. Those are a copy: they are
-no state, nobody may ask for them here, and what this member owns or keeps for others is never written by them. So a commit needs
-no group, and a step that is committed late is the same update.
+A member reduces, updates and reports its own pieces; before the next step it gets the other replicas' weights by an all-gather.
+These weights are a copy and not state: they are never sent on from here, and the all-gather never overwrites pieces that this
+member owns or keeps for others. So a commit needs no process group, and a late commit is the same update.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,7 +25,7 @@ from frostline_trainer.transport.collectives import Group
 
 @dataclass(frozen=True)
 class Placed:
-    """A part of a weight in what its owner gives to all: bytes [start, end)."""
+    """A part of a weight, and its bytes [start, end) in the message that its owner sends to all."""
 
     piece: int
     part: Part
@@ -38,7 +38,7 @@ class Placed:
 
 
 class Sharing:
-    """One member's, in one generation.
+    """One member's sharding of state, in one generation.
 
     Args:
         context: the run's.
@@ -47,7 +47,7 @@ class Sharing:
         replicas: the line along dp, by replica.
 
     Attributes:
-        stale: weights of other replicas' pieces are those of a step before.
+        stale: whether the weights of other replicas' pieces are those of an earlier step.
     """
 
     def __init__(self, context: RunContext, plan: Plan, dp_rank: int, pp_rank: int, replicas: Group) -> None:
@@ -62,32 +62,32 @@ class Sharing:
     # ---- gradients
 
     def share_out(self, stage: int, buffers: GradientBuffers, freeze_point: int) -> None:
-        """Say who sums what of a stage's gradients; before its first step at this freeze point."""
+        """Compute the replicas' shares of a stage's gradients; called before the first step at this freeze point."""
         shares = self._shares[stage] = Shares(self._context, buffers, freeze_point, self._shape)
         self._runs[stage] = shares.parts(self._own)
         buffers.reserve(len(shares.all) * max(share.length for share in shares.all))
 
     def reduce(self, stage: int, buffers: GradientBuffers, num_leaves: int) -> torch.Tensor:
-        """This member's share of the step's gradient: a buffer of the stage that begins with it."""
+        """Reduce-scatter a stage's gradient. Returns a buffer of the stage that begins with this member's share."""
         bounds = self._plan.placement.leaf_bounds
         return scatter_gradients(buffers, self._replicas, bounds, num_leaves, self._shares[stage].all)
 
     def packed(self, stage: int, total: torch.Tensor) -> torch.Tensor:
-        """The share that `reduce` has left in a buffer."""
+        """The share at the beginning of a buffer that `reduce` has returned."""
         return total[: self._shares[stage].all[self._dp_rank].length]
 
     def payload(self, stage: int, total: torch.Tensor, units: tuple[int, ...]) -> torch.Tensor:
-        """Of the share that `reduce` has left in a buffer, what consecutive units have."""
+        """The part of consecutive units in the share that `reduce` has returned."""
         return total[self._shares[stage].all[self._dp_rank].span(units)]
 
     def gradients(self, stage: int, total: torch.Tensor) -> PartGradients:
-        """What each of this member's pieces has of the share in a buffer."""
+        """The gradients of this member's pieces, as views of the share that `reduce` has returned."""
         own = self._shares[stage].all[self._dp_rank]
         return {key: own.view(total, *run) for key, run in self._runs[stage].items()}
 
     def tied(self, stage: int, unit: int, total: torch.Tensor) -> list[torch.Tensor]:
-        """What this replica sums of the tied matrix whose copy in `unit` this stage has: of both of its owners, so that the peer
-        that has the other use sums the same elements.
+        """Views of the tied matrix's gradient in `unit` that this replica reduces: what it owns of either copy, so that the peer
+        with the other copy reduces the same elements.
         """
         shares = self._shares[stage]
         own = shares.all[self._dp_rank]
@@ -97,9 +97,9 @@ class Sharing:
 
     @torch.no_grad()
     def gather(self, unit: int, module: nn.Module, kept: Collection[int], only: Collection[str] | None = None) -> int:
-        """Collective: get what other replicas own of a unit's weights. Returns the bytes received.
+        """All-gather a unit's weights over the replicas. Collective. Returns the bytes received.
 
-        kept: pieces whose state is held here; what they have is not written. only: the weights' names; None: all of them.
+        kept: pieces whose state this member holds; their weights are not overwritten. only: names of weights; None: all.
         """
         weights = weights_of(module)
         if (unit, only is None) not in self._gathers:
@@ -124,7 +124,7 @@ class Sharing:
     def _places(
         self, unit: int, module: nn.Module, weights: Mapping[str, torch.Tensor], only: Collection[str] | None
     ) -> list[list[Placed]]:
-        """For each replica where it puts what it owns of a unit's weights, each part at a 64-byte boundary."""
+        """For each replica, the places in its message of the parts that it owns, each at a 64-byte boundary."""
         table, found = self._context.pieces, list[list[Placed]]()
         for dp_rank in range(self._shape.dp_degree):
             end, placed = 0, list[Placed]()

@@ -1,9 +1,9 @@
-"""Copies of a device's tensors into host memory, made beside the device's other work.
+"""Copies a device's tensors to host memory on a stream of its own, in parallel with the steps.
 
-A checkpoint's share is three times its weights. Copied in the order of the device's work, it would hold back the next step by as
-long as the bus takes for it; so the copies run on a stream of their own. Two things keep them true: they begin behind the work
-that wrote the tensors, and nothing writes a piece again before they are done (`Holdings.tear` is the one place where writing
-begins). The host waits for neither.
+A worker's share of a checkpoint is three times the size of its weights (weights and two moments). Copied on the main stream, it
+would delay the next step by its time on the bus. Two rules keep the copies correct: they begin after the work that wrote the
+tensors, and a piece is not written again before they are done (`Holdings.tear` is the one place where writing begins). The host
+waits for neither.
 """
 
 import time
@@ -21,44 +21,44 @@ POLL_SECONDS = 0.005
 
 
 class Streams(Protocol):
-    """Two orders of work on one device."""
+    """The device's main stream, and a side stream for copies."""
 
     def beside(self) -> AbstractContextManager[object]:
-        """What the calling thread gives the device inside comes after all that it was given so far, and holds nothing back."""
+        """A context whose work runs on the side stream, after all work queued so far, without delaying the main stream."""
         ...
 
     def join(self) -> None:
-        """What the device is given from here on comes after all that was given `beside`."""
+        """Let work on the main stream from here on wait for all work queued on the side stream."""
         ...
 
     def keep(self, tensor: torch.Tensor) -> None:
-        """The tensor's memory is not given out again before what was given `beside` is done."""
+        """Keep the tensor's memory from being reused before the side stream's work is done."""
         ...
 
 
 class OneStream:
-    """Copies in the order of the device's work: where there is no other."""
+    """Streams of a device that has only one: copies run in the order of its work."""
 
     def beside(self) -> AbstractContextManager[object]:
-        """Nothing to arrange: the copies take their turn with the other work."""
+        """An empty context: the copies are queued behind the other work."""
         return nullcontext()
 
     def join(self) -> None:
-        """Nothing to wait for: one order has everything."""
+        """Do nothing: all work is in one order."""
 
     def keep(self, tensor: torch.Tensor) -> None:
-        """Nothing to keep: memory is given out again in the order of the work."""
+        """Do nothing: memory is reused in the order of the work."""
 
 
 class CudaStreams:
-    """A GPU's: a stream beside the one on which the calling thread computes."""
+    """Streams of a GPU: a side stream beside the calling thread's current stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)
 
     def beside(self) -> AbstractContextManager[object]:
-        """The side stream as the thread's current one, behind an event of the stream that was current so far."""
+        """A context with the side stream as the current one; it waits for the work of the stream that was current before."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         return torch.cuda.stream(self._stream)
 
@@ -72,9 +72,11 @@ class CudaStreams:
 
 
 class SideCopies:
-    """Copies of one device's tensors.
+    """Makes copies of one device's tensors in host memory.
 
-    device, clock: asked when copies are made. streams: by default those of the device, from the first copy on.
+    Args:
+        device, clock: called for the device and its clock when copies are made.
+        streams: None: those of the device, created with the first copy.
     """
 
     def __init__(
@@ -84,9 +86,9 @@ class SideCopies:
         self._under_way: Mark | None = None
 
     def of(self, states: Mapping[int, UnitState]) -> tuple[dict[int, UnitState], Mark]:
-        """Copies of pieces' states in host memory. Returns them and the mark behind which they are whole.
+        """Copy the states of pieces to host memory. Returns the copies, and the mark behind which they are complete.
 
-        What lies in host memory is copied at once; a CPU has nothing else.
+        Tensors in host memory (on a CPU, all) are copied before this returns.
         """
         streams = self._streams = self._streams or streams_of(self._device())
         with streams.beside():
@@ -95,14 +97,14 @@ class SideCopies:
         return copies, self._under_way
 
     def join(self) -> None:
-        """The tensors are about to be written: the device does that behind the copies."""
+        """Let the device's later work wait for the copies; called before the tensors are written."""
         if self._under_way is not None and self._streams is not None:
             self._streams.join()
             self._under_way = None
 
 
 def await_copies(copied: Mark) -> None:
-    """Wait until copies have come from the device. Raises OSError where they never will, for who writes them to a disk."""
+    """Wait until copies are complete. Raises OSError if the device has failed, since the caller writes them to a disk."""
     try:
         while not copied.query():
             time.sleep(POLL_SECONDS)
@@ -111,7 +113,7 @@ def await_copies(copied: Mark) -> None:
 
 
 def streams_of(device: torch.device) -> Streams:
-    """A stream of its own beside the device's other work, where it has streams."""
+    """The streams of a device: a side stream of its own on a GPU."""
     return CudaStreams(device) if device.type == "cuda" else OneStream()
 
 

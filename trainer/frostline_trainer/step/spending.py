@@ -1,7 +1,7 @@
-"""What a worker's time went to since it was admitted, by phase: its word for the run's ledger (docs/run-directory.md).
+"""Accounts for a worker's time by phase since its admission, for the run's ledger (docs/run-directory.md).
 
-Sums over its life, so that the newest heartbeat says everything and none is counted twice. The seconds of a step that comes to
-nothing are the recovery's: they bought nothing.
+The sums cover the worker's whole life, so the newest heartbeat contains all of them and no time is counted twice. The seconds of
+a step that is lost to a failure are counted as recovery.
 """
 
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ from frostline_trainer.step.device_trail import Spent
 
 
 class Spending:
-    """Seconds by phase, and how much of them the worker was blocked on other members. The lock of its clock guards it.
+    """Seconds by phase, and how much of them the worker was blocked on other members. The owning clock's lock guards it.
 
-    standing_by: whatever phase goes on, the worker is a spare one.
+    standing_by: whether the worker is a spare one: then all time counts as the phase SPARE.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Spending:
         self.standing_by = False
 
     def add(self, phase: str, seconds: float, waiting: float) -> None:
-        """A phase is over. What is entered to answer a failure belongs to the recovery, up to the next step."""
+        """Add a phase that has ended. After a failure, the reshape up to the next step counts as recovery."""
         if self.standing_by or phase in IN_STEP:
             self._recovering = False
         if self.standing_by:
@@ -33,8 +33,10 @@ class Spending:
         _add(self._open, phase, seconds, waiting)
 
     def settle(self, device: Mapping[Phase, Spent]) -> None:
-        """A step is committed. device: its own seconds since the last call, where it runs behind its thread: the thread's seconds
-        in those phases are divided as the device says, so that the sum stays the time that has passed.
+        """Settle a committed step's seconds.
+
+        device: the device's seconds by phase since the last call, if it runs behind its thread. The thread's seconds in these
+        phases are divided in proportion to the device's, so that the sum stays the time that has passed.
         """
         ours, theirs = (sum(one.seconds for one in where) for where in (
             [self._open[phase] for phase in device if phase in self._open], device.values()))  # fmt: skip
@@ -48,13 +50,13 @@ class Spending:
         self._open.clear()
 
     def lose(self) -> None:
-        """The step under way comes to nothing."""
+        """Count the seconds of the step under way as recovery: a failure has ended the step."""
         lost = [self._open.pop(phase) for phase in IN_STEP & self._open.keys()]
         _add(self._open, Phase.RECOVERY, sum(one.seconds for one in lost), 0.0)
         self._recovering = True
 
     def so_far(self) -> dict[str, Spent]:
-        """All of it by phase, without the phase that goes on."""
+        """The sums by phase, without the current phase."""
         sums: dict[str, Spent] = {}
         for where in (self._settled, self._open):
             for phase, one in where.items():

@@ -1,7 +1,8 @@
-"""A backward in two parts: the gradient of a stage's input now, the gradients of its weights when there is time.
+"""A split backward: the gradient of a stage's input now, the gradients of its weights later, in the pipeline's idle time.
 
-The way from the root to the input is walked once. The operations on it to which weights belong are asked for the weights'
-gradients later, each with the gradient that passed it: the same kernels on the same numbers as in one backward, so the same bits.
+The autograd graph is walked once from the root to the input. Each operation on this path that has weights keeps the gradient that
+passed it; later its weight gradients are computed from that gradient. These are the same kernels on the same numbers as in one
+backward, so the bits are the same.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,9 +15,9 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 @dataclass
 class _Joint:
-    """An operation on the way to the input, and the weights that it takes in, directly or through a cast or a view.
+    """An operation on the path to the input, and the weights among its operands, directly or through a cast or a view.
 
-    gradients: of the operation's outputs, once the way has been walked; None where an output has none.
+    gradients: of the operation's outputs, once the path has been walked; None for an output without gradient.
     """
 
     node: Node
@@ -24,7 +25,7 @@ class _Joint:
     gradients: Sequence[torch.Tensor | None] = ()
 
     def keep(self, gradients: Sequence[torch.Tensor | None]) -> None:
-        """What passes the operation in the backward, taken down by a hook."""
+        """Hook of the operation: keep the gradients that reach it in the backward."""
         self.gradients = gradients
 
     def add_to_weights(self) -> None:
@@ -35,11 +36,16 @@ class _Joint:
 
 
 class SplitBackward:
-    """A micro-batch's backward through a stage, or a cell's. Made, it has set the gradient of the entry; `close` does the rest.
+    """A micro-batch's (or cell's) backward through a stage. Construction computes the entry's gradient; `close` does the rest.
 
-    root: where the backward begins. gradient: of the root; None for a loss. entry: a leaf whose gradient is wanted. weights:
-    those that learn. recomputes: the forward is recomputed in the backward (activation checkpointing), once for
-    each walk. Then, and where a weight is used twice, `close` walks the whole way a second time.
+    With recomputation, and if a weight is used twice, `close` walks the whole path a second time.
+
+    Args:
+        root: Where the backward begins.
+        gradient: Of the root; None for a loss.
+        entry: The leaf tensor whose gradient is wanted.
+        weights: Those that learn.
+        recomputes: The backward recomputes the forward (activation checkpointing), once for each walk.
     """
 
     def __init__(
@@ -63,7 +69,7 @@ class SplitBackward:
 
 
 def _joints(root: torch.Tensor, entry: torch.Tensor, weights: Sequence[nn.Parameter]) -> list[_Joint] | None:
-    """Where weights join the way from root to entry; None where one joins it at two operations, which fixes an order of sums."""
+    """The operations on the path from root to entry that use weights; None if two use the same weight: its sum has an order."""
     of_node = {get_gradient_edge(weight).node: weight for weight in weights}
     way = _way(get_gradient_edge(root).node, get_gradient_edge(entry).node)
     joints, seen = [], set[Node]()
@@ -79,7 +85,7 @@ def _joints(root: torch.Tensor, entry: torch.Tensor, weights: Sequence[nn.Parame
 
 
 def _way(start: Node, goal: Node) -> dict[Node, None]:
-    """All operations between start and goal, goal included, in the order in which a walk from the start meets them."""
+    """All operations on paths from start to goal, goal included, in the order of a walk from the start."""
     above: dict[Node, list[Node]] = {start: []}
     left = [start]
     while left:
@@ -102,7 +108,7 @@ def _way(start: Node, goal: Node) -> dict[Node, None]:
 
 
 def _reached(starts: Iterable[Node], way: dict[Node, None]) -> set[Node]:
-    """Everything below the starts, which are beside the way."""
+    """All operations that the starts depend on; the starts are not on the path `way`."""
     found = set[Node]()
     left = list(starts)
     while left:

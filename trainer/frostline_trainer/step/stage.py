@@ -1,4 +1,7 @@
-"""A stage: contiguous units that one pipeline rank runs. Frozen ones forward only, in eval mode; the others seeded per unit."""
+"""A stage: consecutive units that one pipeline rank runs.
+
+Frozen units run forward only, in eval mode. The others draw their random numbers from a seed for each unit and micro-batch.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,14 +24,19 @@ from frostline_trainer.step.precision import Precision
 class StageSettings:
     """The numerics of a forward that all stages share.
 
-    seed: the job's. dropout: whether any unit draws random numbers. checkpointing: keep only each unit's input.
-    precision: types of numbers; every unit's output is rounded to its boundary type, but the logits, those of unit num_units - 1.
-    device: where the units are. chunk_tokens: of each sample, for which the head and the loss are computed at once; 0: for all.
-    compiled: whether units run compiled.
-    one_sample_tiles: frozen units compute one sample at a time, for machines whose kernels give a row other bits at another place
-    of its tile; otherwise whole micro-batches.
-    codec_chain, round_trip: a lossy codec is part of the function: every activation that enters one of these units below the
-    freeze point went through encode and decode (docs/protocols.md 1.6).
+    Attributes:
+        seed: The job's.
+        dropout: Whether any unit draws random numbers.
+        checkpointing: Activation checkpointing: keep only each unit's input and recompute the rest in the backward.
+        precision: Types of numbers. The output of every unit but the head (unit num_units - 1) is rounded to the boundary type.
+        device: Where the units are.
+        one_sample_tiles: Frozen units compute one sample at a time, for machines whose kernels give a sample other bits at
+            another place of its tile; by default they compute whole micro-batches.
+        codec_chain: Units below the freeze point whose input goes through encode and decode of a lossy codec, which is part of
+            the function that the prefix computes (docs/protocols.md 1.6).
+        round_trip: That encode and decode; None without a lossy codec.
+        compiled: Whether units run compiled.
+        chunk_tokens: Tokens of each sample for which head and loss are computed at once; 0: all.
     """
 
     seed: int
@@ -45,13 +53,13 @@ class StageSettings:
 
 
 Watch = Callable[[int, torch.Tensor, Inputs], None]
-"""Is shown a unit's number, its output and the inputs of its samples."""
+"""An observer: called with a unit's number, its output and the inputs of its samples."""
 
 
 class Stage:
     """Units [first_unit, first_unit + len(units)) of the model, cut at the freeze point into frozen and trainable ones.
 
-    watch: is shown the output of each unit but the head; None: nobody is.
+    watch: observer of the output of each unit but the head, or None.
     """
 
     def __init__(self, units: Sequence[nn.Module], first_unit: int, freeze_point: int, settings: StageSettings) -> None:
@@ -68,7 +76,7 @@ class Stage:
 
     @property
     def is_frozen(self) -> bool:
-        """Nothing here learns: forward only."""
+        """Whether all units of the stage are frozen, so that it runs forward only."""
         return self.num_frozen == len(self.units)
 
     def trainable(self) -> list[tuple[int, nn.Module]]:
@@ -77,14 +85,14 @@ class Stage:
 
     @property
     def num_whole(self) -> int:
-        """Units, from the first, that compute whole sequences where others compute cells: the frozen ones, and the embedding."""
+        """How many units, from the first, compute whole sequences even if others compute cells: frozen ones and the embedding."""
         return max(self.num_frozen, int(self.first_unit == 0))
 
     def run_frozen(self, hidden: torch.Tensor | None, inputs: Inputs, first: int = 0, last: int | None = None,
                    round_last: bool = True) -> torch.Tensor:  # fmt: skip
-        """Frozen units [first, last) of this stage (counted within it) on a tile of samples; no graph is kept.
+        """Run frozen units [first, last) of this stage (counted within it) on a tile of samples; no graph is kept.
 
-        round_last: whether the last output goes through the codec; the cache is filled with what has not.
+        round_last: whether the last output goes through the codec. Values that fill the cache must not have been through it.
         """
         if not self.settings.one_sample_tiles:
             return self._run_frozen_tile(hidden, inputs, first, last, round_last)
@@ -115,9 +123,9 @@ class Stage:
     def run_trainable(
         self, hidden: torch.Tensor | None, inputs: Inputs, step: int, micro_batch: int, score: Score | None = None
     ) -> torch.Tensor:
-        """The units that learn, on one micro-batch. Random numbers depend on (seed, step, micro-batch, unit) alone.
+        """Run the units that learn on one micro-batch. Random numbers depend on (seed, step, micro-batch, unit) alone.
 
-        score: in the stage with the head, what is made of the logits; returned in their place.
+        score: in the stage with the head, a function of the logits (such as the loss) whose value is returned instead of them.
         """
         device, in_chunks = self.settings.device, score is not None and self.settings.chunk_tokens > 0
         with self.settings.precision.computing(device):
@@ -138,16 +146,18 @@ class Stage:
         return sum_over_chunks(head, score, hidden, inputs, self.settings.chunk_tokens)
 
     def run_embedding(self, inputs: Inputs, step: int, micro_batch: int) -> torch.Tensor:
-        """Unit 0 where it learns and the other units compute cells: on whole sequences."""
+        """Run unit 0 on whole sequences, if it learns and the other units compute cells."""
         with self.settings.precision.computing(self.settings.device):
             return self._run_unit(0, None, inputs, self._seed(step, micro_batch, 0))
 
     def run_cell(self, hidden: torch.Tensor, inputs: Inputs, step: int, micro_batch: int, number: int,
                  cells: Mapping[int, Cell]) -> torch.Tensor:  # fmt: skip
-        """The units behind the whole ones, on one cell of a micro-batch.
+        """Run the units from `num_whole` on, on one cell of a micro-batch.
 
-        inputs: of the whole micro-batch. number: the cell's; random numbers depend on (seed, step, micro-batch, unit, cell).
-        cells: the cell as each unit knows it, by the unit's index within the stage.
+        Args:
+            inputs: Of the whole micro-batch.
+            number: The cell's; random numbers depend on (seed, step, micro-batch, unit, cell).
+            cells: Each unit's view of the cell, by the unit's index within the stage.
         """
         with self.settings.precision.computing(self.settings.device):
             for index in range(self.num_whole, len(self.units)):
@@ -174,14 +184,14 @@ class Stage:
         return self._rounded(index, output)
 
     def _seed(self, *place: int) -> int | None:
-        """The dropout seed of a place; None where the job has no dropout.
+        """The dropout seed of a place; None if the job has no dropout.
 
-        place: step, micro-batch, unit; and the cell, or the chunk where the head computes in chunks.
+        place: step, micro-batch, unit; and the cell, or the chunk if the head computes in chunks.
         """
         return seed_of("dropout", self.settings.seed, *place) if self.settings.dropout else None
 
     def _rounded(self, index: int, output: torch.Tensor) -> torch.Tensor:
-        """A unit's output in the boundary's type, wherever the model is cut; the logits as the head gives them."""
+        """A unit's output in the boundary's type, wherever the model is cut; the head's logits unchanged."""
         is_head = self.first_unit + index == self.settings.num_units - 1
         return output if is_head else output.to(self.settings.precision.boundary)
 
@@ -192,7 +202,7 @@ class Stage:
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Every unit in eval mode, as evaluation and the final score need it; the modes come back afterwards."""
+        """A context with every unit in eval mode, as evaluation and the final score need it; it restores the modes."""
         for unit in self.units:
             unit.eval()
         try:
@@ -204,17 +214,17 @@ class Stage:
 
 def _seeded(unit: Runner, seed: int | None, device: torch.device, hidden: torch.Tensor | None, inputs: Inputs,
             *cell: Cell) -> torch.Tensor:  # fmt: skip
-    # The seed is bound here, at forward, so that a recomputation in the backward draws the same mask.
+    # The seed is set inside the checkpointed function, so that a recomputation in the backward draws the same mask.
     if seed is not None:
         seed_generators(seed, device)
     return unit(hidden, inputs, *cell)
 
 
 def seed_generators(seed: int, device: torch.device) -> None:
-    """What `torch.manual_seed` does, for the generators that a stage can draw from: the CPU's and its own device's.
+    """Seed the generators that a stage can draw from, the CPU's and its own device's, as `torch.manual_seed` would.
 
-    torch's own also prepares the seed of every kind of device that this process does not use, each with a formatted call
-    stack: a quarter of a small model's step, where each unit is seeded for each micro-batch.
+    torch's function also prepares the seed of every kind of device that this process does not use, each with a formatted call
+    stack. That would be a quarter of a small model's step, since each unit is seeded for each micro-batch.
     """
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":

@@ -1,8 +1,8 @@
-"""A strand: one micro-batch on its way through one stage cell by cell, from its first cell's forward to that cell's backward.
+"""A strand: one stage's work on one micro-batch, cell by cell, from the first cell's forward to that cell's backward.
 
-Frozen units, and the embedding, compute whole sequences; what they give is cut into cells, and the gradients of the cells are put
-together for the embedding's one backward. Cells go forward first to last and backward last to first, however many of them one
-operation takes at a time: so the order of every sum is the grid's, and slices are placement.
+Frozen units and the embedding compute whole sequences: their output is cut into cells, and the gradients of the cells are
+concatenated for the embedding's one backward. Cells are computed first to last in the forward and last to first in the backward,
+however many of them one operation takes (a slice). So the order of every sum depends on the grid only, not on the slices.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,10 +23,10 @@ Activation = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass
 class _SavedCell:
-    """What is kept of a cell from its forward to its backward.
+    """The tensors of a cell that are kept from its forward to its backward.
 
-    output: of the last unit, where evidence is wanted. root: its share of the loss in the last stage, else the output. gradient:
-    of the root, once it is received. split: where the entry's gradient was computed ahead of the weights'.
+    output: of the last unit, if evidence is wanted. root: the cell's share of the loss in the last stage, else the output.
+    gradient: of the root, once it is received. split: set if the entry's gradient was computed ahead of the weights'.
     """
 
     entry: torch.Tensor
@@ -39,10 +39,14 @@ class _SavedCell:
 class Strand:
     """A stage's work on one micro-batch.
 
-    stage: holds a unit that learns. inputs: of the whole micro-batch. place: (step, number of the micro-batch), what random
-    numbers depend on beside unit and cell. score: in the last stage, what is made of a cell's logits; None elsewhere.
-    entry_learns: whether the gradient of the stage's entry is wanted. keep: whether all cells stay, for evidence. activation:
-    what is done to each output.
+    Args:
+        stage: It has at least one unit that learns.
+        inputs: Of the whole micro-batch.
+        place: (step, number of the micro-batch): random numbers depend on it, on unit and cell.
+        score: In the last stage, a function of a cell's logits (the loss); None elsewhere.
+        entry_learns: Whether the gradient of the stage's entry is wanted.
+        keep: Whether to keep all cells to the end, for evidence.
+        activation: Applied to each output.
     """
 
     def __init__(self, stage: Stage, grid: Grid, inputs: Inputs, place: tuple[int, int], score: Score | None, entry_learns: bool,
@@ -58,10 +62,10 @@ class Strand:
         self._embedded: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def begin(self, entry: torch.Tensor | None, source: torch.Tensor | None) -> None:
-        """Before the first cell, where nothing upstream learns.
+        """Set the stage's whole input, before the first cell, if nothing upstream learns.
 
-        entry: what has entered the stage, whole; None for raw samples. source: what its frozen units have made of it, which is
-        cut into cells; where the stage begins with an embedding that learns, that is computed now.
+        entry: the whole input; None for raw samples. source: the output of the stage's frozen units, which is cut into cells. If
+        the stage begins with an embedding that learns, its output is computed now and is the source.
         """
         self._entry, self._source = entry, source
         if self._embeds:
@@ -69,8 +73,9 @@ class Strand:
             self._embedded, self._source = (output, torch.empty_like(output)), output.detach()
 
     def forward(self, cells: Sequence[int], entry: torch.Tensor | None) -> torch.Tensor:
-        """Cells, ascending. entry: theirs, together; None after `begin`. Returns their outputs together; in the last stage the
-        micro-batch's loss as far as it is there, in float64.
+        """Run the forward of consecutive cells, ascending. entry: their concatenated input; None after `begin`.
+
+        Returns their concatenated output; in the last stage, the micro-batch's loss over the cells so far, in float64.
         """
         source, start = (self._source, 0) if entry is None else (entry.detach(), self._cells[cells[0]][0])
         assert source is not None
@@ -95,14 +100,14 @@ class Strand:
         return root.detach()
 
     def take_gradient(self, cells: Sequence[int], gradient: torch.Tensor) -> None:
-        """The gradient of what these cells have given, together, from the next stage."""
+        """Take the gradient of these cells' concatenated output, from the next stage."""
         start = self._cells[cells[0]][0]
         for cell in cells:
             low, high = self._cells[cell]
             self._saved[cell].gradient = _token_range(gradient, low - start, high - start)
 
     def backward_input(self, cells: Sequence[int], weights: Sequence[nn.Parameter]) -> None:
-        """The gradients of the cells' entries alone, last cell to first; the graphs stay for the weights' gradients."""
+        """Compute the gradients of the cells' entries alone, last cell to first; graphs are kept for the weights' gradients."""
         for cell in reversed(cells):
             saved = self._saved[cell]
             if saved.entry.requires_grad:
@@ -110,10 +115,10 @@ class Strand:
                 saved.split = SplitBackward(saved.root, saved.gradient, saved.entry, weights, recomputes)
 
     def addends(self, cells: Sequence[int], weights: Sequence[nn.Parameter] | None = None) -> list[Callable[[], None]]:
-        """What adds to the weights' gradients, in order, one addend a call: each cell, from the last to the first, whose entry
-        gets its gradient too; behind the first cell the embedding.
+        """Functions that each add one addend to the weights' gradients, in order: one for each cell, last to first, which also
+        computes the entry's gradient; after the first cell, one for the embedding.
 
-        weights: where `backward_input` has been before, those that learn; None: it has not.
+        weights: after `backward_input`, the weights that learn; None: without it.
         """
         closing: list[Callable[[], None]] = [partial(self._backward_cell, cell, weights) for cell in reversed(cells)]
         return [*closing, self._backward_embedding] if cells[0] == 0 and self._embeds else closing
@@ -136,26 +141,26 @@ class Strand:
         self._embedded = None
 
     def entry_gradient(self, cells: Sequence[int]) -> torch.Tensor:
-        """The gradient of the cells' entries, together, for the stage before."""
+        """The concatenated gradient of the cells' entries, for the previous stage."""
         return _concatenated([self._saved[cell].entry.grad for cell in cells])
 
     def forget(self, cells: Sequence[int]) -> None:
-        """Free cells that are closed and whose gradients have left; all stay where evidence is wanted."""
+        """Free cells whose backward is done and whose gradients have been sent; if evidence is wanted, keep all."""
         for cell in () if self._keep else cells:
             del self._saved[cell]
 
     # ---- evidence
 
     def whole_entry(self) -> torch.Tensor | None:
-        """What has entered the stage; None for raw samples."""
+        """The stage's whole input; None for raw samples."""
         return _concatenated([saved.entry.detach() for saved in self._in_order()]) if self._entry_learns else self._entry
 
     def whole_gradient(self) -> torch.Tensor | None:
-        """Of what the stage has given; None in the last stage."""
+        """The gradient of the stage's whole output; None in the last stage."""
         return _concatenated([saved.gradient for saved in self._in_order()]) if self._score is None else None
 
     def traces(self) -> list[torch.Tensor | None]:
-        """All that has come out of the stage beside its weights' gradients, by cell."""
+        """By cell, all results of the stage but its weights' gradients: output, root, gradient of the entry."""
         return [
             trace
             for saved in self._in_order()
@@ -167,12 +172,12 @@ class Strand:
 
 
 def _token_range(whole: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-    """The tokens [start, stop) in memory of their own, which begins as memory does, wherever they lay (step/alignment.py)."""
+    """A copy of the tokens [start, stop), aligned wherever they lay (step/alignment.py)."""
     return whole[:, start:stop].clone(memory_format=torch.contiguous_format)
 
 
 def _concatenated(parts: Sequence[torch.Tensor | None]) -> torch.Tensor:
-    """Parts of a sequence, one behind the other."""
+    """The concatenation of all parts of a sequence; none may be None."""
     found = [part for part in parts if part is not None]
     assert len(found) == len(parts), "a part of the sequence is missing"
     return found[0] if len(found) == 1 else torch.cat(found, dim=1)

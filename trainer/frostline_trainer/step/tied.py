@@ -1,7 +1,7 @@
-"""Which parameters learn at a freeze point, and a tied matrix, whose two copies lie in the first and the last unit.
+"""The parameters that learn at a freeze point, and tied matrices, which have one copy in the first and one in the last unit.
 
-Both copies get the sum of the two uses' gradients, so that they stay equal; the head's copy stops with the embedding, unless
-the job unties it when it freezes.
+Both copies are updated with the sum of the two uses' gradients, so they stay equal. The head's copy stops learning when the
+embedding freezes, unless the job unties them then.
 """
 
 from collections.abc import Iterable
@@ -19,14 +19,14 @@ def tie_learns(context: RunContext, freeze_point: int) -> bool:
 
 
 def is_frozen_tie(context: RunContext, freeze_point: int, unit: int, name: str) -> bool:
-    """Whether this is the head's copy of a tied matrix that has stopped with the embedding."""
+    """Whether this is the head's copy of a tied matrix that has frozen with the embedding."""
     tied = context.cut.tied
     stopped = freeze_point > 0 and not context.job.model.untie_on_freeze
     return tied is not None and stopped and unit == context.num_units - 1 and name == tied[1]
 
 
 def stop_frozen_tie(context: RunContext, freeze_point: int, units: Iterable[int]) -> None:
-    """Of these units, the head's copy of a stopped tie takes no gradient: after the units were set frozen or learning."""
+    """Switch off the gradient of the head's copy of a frozen tie, if it is in these units, after units were (un)frozen."""
     for unit in units:
         for name, parameter in context.cut.units[unit].named_parameters():
             if is_frozen_tie(context, freeze_point, unit, name):
@@ -34,15 +34,15 @@ def stop_frozen_tie(context: RunContext, freeze_point: int, units: Iterable[int]
 
 
 def learning(context: RunContext, freeze_point: int, unit: int) -> list[tuple[str, nn.Parameter]]:
-    """The parameters of a unit that learn, in order: its part of a flat gradient."""
+    """The parameters of a unit that learn, in the order of its flat gradient."""
     named = context.cut.units[unit].named_parameters()
     return [(name, p) for name, p in named if p.requires_grad and not is_frozen_tie(context, freeze_point, unit, name)]
 
 
 def sum_uses(gradients: list[torch.Tensor], transport: Transport, peer: int) -> None:
-    """In place: both uses' gradients become their sum.
+    """Replace both uses' gradients by their sum, in place. A sum of two has only one order.
 
-    gradients: of the uses held here. peer: where one is held elsewhere, its pipeline rank. The sum of two has one order.
+    gradients: of the uses that this member holds. peer: the pipeline rank that holds the other use, if this member has one only.
     """
     if len(gradients) == 2:
         total = gradients[0] + gradients[1]

@@ -1,8 +1,8 @@
-"""Traces: when each computation of a few steps began and ended, for the picture of the step beside the planned one.
+"""Traces: begin and end of each computation in a few steps, drawn in the report beside the planned schedule.
 
-A trace costs two marks a computation (three where it waits for a message), so steps are traced ever more seldom: the 4th, 8th,
-16th, ... of a generation under one freeze point. However long a run is, its traces stay few. Clocks of machines differ; all
-members learn a vote's result at nearly the same moment, and a trace counts from the vote before its step.
+A trace costs two marks a computation (three if it waits for a message), so steps are traced ever more seldom: the 4th, 8th,
+16th, ... of a generation under one freeze point. So even a long run has few traces. Because the clocks of machines differ, a
+trace's times count from the result of the vote before its step, which all members see at nearly the same moment.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from frostline_trainer.step.device_clock import DeviceClock, Mark
 from frostline_trainer.step.programs import Instruction
 
 FIRST_TRACED = 4
-"""Of a generation under one freeze point: the steps before it warm up."""
+"""The first step that is traced in a generation under one freeze point; earlier steps warm up."""
 
 
 class Trace:
@@ -24,15 +24,15 @@ class Trace:
         self._marks: list[tuple[Instruction, Mark, Mark]] = []
 
     def begins(self) -> None:
-        """A computation begins; said again where what it waited for has come."""
+        """Mark the begin of a computation; called again when a message that it waited for has arrived."""
         self._began = self._clock.mark()
 
     def ends(self, instruction: Instruction) -> None:
-        """The computation that began last has ended."""
+        """Mark the end of the computation that began last."""
         self._marks.append((instruction, self._began, self._clock.mark()))
 
     def read(self) -> tuple[OperationTime, ...]:
-        """Every computation in seconds; the device has come to all of them."""
+        """Begin and end of every computation in seconds; the device must have reached all marks."""
         return tuple(
             OperationTime(
                 kind=one.kind.value, stage=one.stage, micro_batch=one.micro_batch, slice=one.slice,
@@ -46,7 +46,7 @@ class Trace:
 
 
 class NoTrace(Trace):
-    """Of a step that is not traced."""
+    """The trace of a step that is not traced: it records nothing."""
 
     def __init__(self) -> None:
         pass
@@ -62,10 +62,10 @@ NO_TRACE = NoTrace()
 
 
 class Tracing:
-    """Says which steps of a generation are traced, and hands their traces on.
+    """Decides which steps of a generation are traced, and passes their traces on.
 
-    clock: asks for the device's clock. generation, pp_rank: of the traces. wanted: whether this member traces at all: one replica
-    does, where it is a pipeline. tell: takes the trace of a committed step; None: nobody does, and no step is traced.
+    clock: called for the device's clock. generation, pp_rank: of the traces. wanted: whether this member traces at all: one
+    replica does, if it is a pipeline. tell: called with the trace of a committed step; None: no step is traced.
     """
 
     def __init__(self, clock: Callable[[], DeviceClock], generation: str, pp_rank: int, wanted: bool) -> None:
@@ -74,14 +74,14 @@ class Tracing:
         self.freeze_to(0, 0)
 
     def freeze_to(self, freeze_point: int, computations: int) -> None:
-        """Another freeze point has another program, of so many computations: its steps are counted from the first."""
+        """Count steps anew: another freeze point has another program. computations: how many that program has."""
         self._freeze_point, self._fits = freeze_point, computations <= TRACED_OPERATIONS_MAX
         self._steps = 0
         self._since: Mark | None = None
         self._trace: Trace | None = None
 
     def voted(self) -> None:
-        """A vote's result is known here. It is marked where the step that follows is to be traced."""
+        """Mark the moment at which a vote's result is known, if the next step is to be traced."""
         due = self._steps + 1 >= FIRST_TRACED and (self._steps + 1) & self._steps == 0
         self._since = self._clock().mark() if due and self._wanted and self._fits and self.tell is not None else None
 
@@ -93,7 +93,7 @@ class Tracing:
         return self._trace or NO_TRACE
 
     def committed(self, lineage: int, step: int) -> None:
-        """Hand on the trace of the step, where it has one."""
+        """Pass on the trace of the step, if it has one."""
         trace, self._trace = self._trace, None
         if trace is not None and self.tell is not None:
             self.tell(

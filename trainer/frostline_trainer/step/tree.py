@@ -1,4 +1,4 @@
-"""The one summation tree of a step: L leaves, summed pairwise whoever computes them (docs/protocols.md 1.2).
+"""The summation tree of a step: L leaves, summed pairwise in an order that is independent of placement (docs/protocols.md 1.2).
 
 A node is (low, size): the sum of the leaves [low, low + size), size a power of two, low a multiple of size.
 """
@@ -21,7 +21,7 @@ def aligned_pieces(low: int, high: int, num_leaves: int) -> list[tuple[int, int]
 
 
 class TreeSum:
-    """Sums flat tensors in tree order. `recycle` takes back each tensor that has been added to its sibling."""
+    """Sums flat tensors in tree order. `recycle` is called with each tensor that has been added to its sibling."""
 
     def __init__(self, num_leaves: int, recycle: Callable[[torch.Tensor], None] | None = None) -> None:
         self._num_leaves = num_leaves
@@ -42,5 +42,5 @@ class TreeSum:
         self.nodes[(low, size)] = value
 
     def take(self, low: int, size: int) -> torch.Tensor:
-        """Remove the sum of the leaves [low, low + size) and return it. Raises KeyError where it is not complete."""
+        """Remove the sum of the leaves [low, low + size) and return it. Raises KeyError if it is not complete."""
         return self.nodes.pop((low, size))

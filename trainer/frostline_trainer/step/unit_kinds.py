@@ -1,4 +1,4 @@
-"""Which units of a model are alike: what is measured or probed of one holds for all of its kind."""
+"""Groups the units of a model by kind: a measurement or probe of one unit holds for all of its kind."""
 
 from collections.abc import Sequence
 

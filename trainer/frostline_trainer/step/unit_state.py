@@ -1,12 +1,11 @@
-"""The state of a unit and of its pieces, each as one flat dict of tensors: what moves, lies in checkpoints and is digested.
+"""The state of a unit or of one of its pieces as a flat dict of tensors, in which it is moved, saved and digested.
 
 Keys: "weight/<name>" for parameters and persistent buffers, "<moment>/<parameter name>" for optimizer state. Weights that never
-learn, those below adapters, are no state: every worker has read them where the model comes from, and has shown by the digest of
-the initial weights that they are the run's.
+learn (the model below adapters) are not state: every worker reads them from the model's source, and the digest of the initial
+weights has shown that they are equal on all workers.
 
-A piece has the parts of the unit's weights that `step.parts` says, and of each the moments; a parameter's step count goes with
-every piece that has a part of the parameter. With one piece a unit a piece's state is the unit's, in the same shapes; else each
-tensor is flat.
+A piece has its parts of the unit's weights (`step.parts`) and their moments; a parameter's step count is in every piece with a
+part of the parameter. With one piece a unit, the piece's state is the unit's, in the same shapes; otherwise each tensor is flat.
 """
 
 import hashlib
@@ -23,12 +22,12 @@ from frostline_trainer.step.parts import Moments, moments_of, parts_of, weights_
 UnitState = dict[str, torch.Tensor]
 WEIGHT = "weight/"
 STEP = "step"
-"""The moment that counts a parameter's updates: one number a parameter."""
+"""Name of the moment that counts a parameter's updates: one number a parameter."""
 HOST = torch.device("cpu")
 
 
 def still_weights_of(unit: nn.Module) -> UnitState:
-    """The weights that never learn, as parts of a state have their names."""
+    """The weights that never learn, with keys like those of a state."""
     still = still_names(unit)
     return {WEIGHT + name: tensor.detach() for name, tensor in unit.state_dict().items() if name in still}
 
@@ -44,9 +43,9 @@ def export_unit(index: int, unit: nn.Module, moments: Moments) -> UnitState:
 
 
 def import_unit(index: int, unit: nn.Module, moments: Moments, state: Mapping[str, torch.Tensor]) -> None:
-    """Put the state of a unit that is one piece in place: weights into the unit, moments as new tensors.
+    """Load the state of a unit that is one piece: copy weights into the unit, and take moments as new tensors.
 
-    Raises ValueError where names, shapes or types differ: a weight that is cast on its way has other bits.
+    Raises ValueError if names, shapes or types differ; no weight is cast, since a cast changes bits.
     """
     _take_memory(unit)
     unit.load_state_dict(_check_weights(f"unit {index}", weights_of(unit), state), strict=False)
@@ -60,13 +59,13 @@ def import_unit(index: int, unit: nn.Module, moments: Moments, state: Mapping[st
 
 
 def reset_unit(unit: nn.Module, fresh: nn.Module) -> None:
-    """All weights of a unit as they are in a fresh one of the same model, those that never learn too. Moments are not touched."""
+    """Copy all weights, also those that never learn, from a newly initialized unit. Moments are not changed."""
     _take_memory(unit)
     unit.load_state_dict(fresh.state_dict())
 
 
 def place_unit(pieces: Iterable[int], unit: nn.Module, moments: Moments, device: torch.device) -> None:
-    """Weights and moments of a unit to `device`: a unit that is run lies on the run's device, any other in host memory.
+    """Move weights and moments of a unit to `device`. A unit that is computed is on the run's device, any other in host memory.
 
     pieces: the unit's.
     """
@@ -80,9 +79,9 @@ def place_unit(pieces: Iterable[int], unit: nn.Module, moments: Moments, device:
 
 
 def release_unit(unit: nn.Module) -> None:
-    """Give the memory of a unit's weights back. Names, shapes and types stay; the next state put in place brings values.
+    """Free the memory of a unit's weights. Names, shapes and types stay; the next state that is loaded brings the values.
 
-    Weights that never learn are no state, so nobody would bring them: they stay.
+    Weights that never learn are kept, since they are not part of a state.
     """
     for tensor in _brought_by_state(unit):
         tensor.grad = None
@@ -90,21 +89,21 @@ def release_unit(unit: nn.Module) -> None:
 
 
 def _take_memory(unit: nn.Module) -> None:
-    """Of a released unit: host memory with any content."""
+    """Allocate uninitialized host memory for the weights of a released unit."""
     for tensor in _brought_by_state(unit):
         if tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size():
             tensor.data = torch.empty(tensor.shape, dtype=tensor.dtype)
 
 
 def _brought_by_state(unit: nn.Module) -> list[torch.Tensor]:
-    """The unit's own tensors that a state holds."""
+    """The unit's own tensors that are part of a state."""
     still = still_names(unit)
     return [tensor for name, tensor in unit.state_dict(keep_vars=True).items() if name not in still]
 
 
 @contextmanager
 def lent_to(device: torch.device, pieces: Iterable[int], unit: nn.Module, moments: Moments) -> Iterator[None]:
-    """A unit is on `device` inside, and afterwards where it was. pieces: the unit's."""
+    """A context with a unit on `device`; afterwards the unit is where it was. pieces: the unit's."""
     home = next(unit.parameters()).device
     place_unit(pieces, unit, moments, device)
     try:
@@ -114,12 +113,12 @@ def lent_to(device: torch.device, pieces: Iterable[int], unit: nn.Module, moment
 
 
 def _home_of(moment: str, device: torch.device) -> torch.device:
-    """Where a moment lies: the step count stays in host memory, as torch's optimizers keep it."""
+    """The device of a moment: the step count stays in host memory, as in torch's optimizers."""
     return HOST if moment == STEP else device
 
 
 def _check_weights(whose: str, own: Mapping[str, torch.Tensor], state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The weights in a state, by name. Raises ValueError where names, shapes or types are not those of `own`."""
+    """The weights in a state, by name. Raises ValueError if names, shapes or types are not those of `own`."""
     given = {key.removeprefix(WEIGHT): tensor for key, tensor in state.items() if key.startswith(WEIGHT)}
     if difference := _difference(own, given):
         raise ValueError(f"{whose}: state does not fit the model: {difference}")
@@ -127,7 +126,7 @@ def _check_weights(whose: str, own: Mapping[str, torch.Tensor], state: Mapping[s
 
 
 def _difference(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> str:
-    """In what names, shapes or types of two sets of weights differ; empty where they do not."""
+    """How names, shapes or types of two sets of weights differ, in words; empty if they do not."""
     missing, unknown = sorted(own.keys() - given.keys()), sorted(given.keys() - own.keys())
     if missing or unknown:
         return f"{len(missing)} missing {missing[:3]}, {len(unknown)} unknown {unknown[:3]}"
@@ -159,7 +158,7 @@ def run_digest(unit_digests: list[bytes]) -> str:
 
 
 def export_piece(table: Pieces, piece: int, unit: nn.Module, moments: Moments) -> UnitState:
-    """The piece's state by reference: of contiguous tensors nothing is copied."""
+    """The piece's state, by reference where tensors are contiguous."""
     index = table.unit_of(piece)
     if table.per_unit == 1:
         return export_unit(index, unit, moments)
@@ -172,9 +171,9 @@ def export_piece(table: Pieces, piece: int, unit: nn.Module, moments: Moments) -
 
 @torch.no_grad()
 def import_piece(table: Pieces, piece: int, unit: nn.Module, moments: Moments, state: Mapping[str, torch.Tensor]) -> None:
-    """Put a piece's state in place; what the unit's other pieces have stays as it is.
+    """Load a piece's state; the unit's other pieces are not changed.
 
-    Raises ValueError where names, shapes or types differ: a weight that is cast on its way has other bits.
+    Raises ValueError if names, shapes or types differ; no weight is cast, since a cast changes bits.
     """
     index = table.unit_of(piece)
     if table.per_unit == 1:
@@ -198,7 +197,7 @@ def import_piece(table: Pieces, piece: int, unit: nn.Module, moments: Moments, s
 def digest_of_pieces(table: Pieces, digests: Sequence[bytes]) -> str:
     """The run's digest (docs/protocols.md 1.10). digests: SHA-256 of every piece, in order.
 
-    A unit's digest is that of its piece, or over those of its pieces where it has several.
+    A unit's digest is that of its piece, or SHA-256 over those of its pieces if it has several.
     """
     units = [[digests[piece] for piece in table.of_unit(unit)] for unit in range(table.num_units)]
     return run_digest([one[0] if len(one) == 1 else hashlib.sha256(b"".join(one)).digest() for one in units])

@@ -1,4 +1,5 @@
-"""What each member sent, received and holds, as the record of an interval's last step has it (`frostline_contract.usage`)."""
+"""Collects the bytes that each member sent, received and holds, for the record of an interval's last step
+(`frostline_contract.usage`)."""
 
 from collections.abc import Iterable, Iterator
 
@@ -12,7 +13,7 @@ WAYS, KINDS = tuple(Way), tuple(Held)
 
 
 def resident_bytes(generation: Generation) -> dict[Held, int]:
-    """What this member holds of each kind between two steps; buffers that a step takes are kept for the next."""
+    """Bytes of each kind that this member holds between two steps, including buffers that are kept for the next step."""
     context, plan, keeper = generation.context, generation.plan, generation.keeper
     units, own = context.cut.units, frozenset(plan.pieces_of(generation.worker_id))
     computed = plan.placement.units_of(generation.worker_id)
@@ -30,7 +31,7 @@ def resident_bytes(generation: Generation) -> dict[Held, int]:
 
 
 def gather_usage(generation: Generation) -> tuple[WorkerUsage, ...]:
-    """Collective: each member's word, by global rank; the next one says what came since."""
+    """Gather all members' usage, by global rank. Collective; the next call counts traffic from here on."""
     traffic, world = generation.context.traffic, generation.world
     sent, received = traffic.since_told()
     held = resident_bytes(generation)
@@ -59,6 +60,6 @@ def _tensors(unit: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _moments(moments: dict, pieces: frozenset[int]) -> int:
-    """Of optimizer state; a step count is a number."""
+    """Bytes of these pieces' optimizer state."""
     kept = [state for (piece, _), state in moments.items() if piece in pieces]
     return sum(tensor.nbytes for state in kept for tensor in state.values() if isinstance(tensor, torch.Tensor))

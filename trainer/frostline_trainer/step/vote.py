@@ -1,7 +1,7 @@
 """The vote: one small all-reduce that every member of a generation enters once a step (docs/protocols.md 2.3).
 
-Every slot has one contributor, so the sum is exact and everybody totals the slots in one order. Slots: each piece's squared
-gradient norm, each micro-batch's loss, each piece's covered bit, and per member its readiness, newest decision and flags.
+Every slot has one contributor, so the all-reduce is exact, and all members total the slots in the same order. Slots: each piece's
+squared gradient norm, each micro-batch's loss, each piece's covered bit, and per member its readiness, newest decision and flags.
 """
 
 import math
@@ -19,13 +19,17 @@ READY, DECISION, GIVE_UP, DRAIN, CHECKPOINT, HITS, MISSES = range(MEMBER_SLOTS)
 
 @dataclass(frozen=True)
 class Ballot:
-    """What one member brings.
+    """One member's contribution to a vote.
 
-    piece_squares: squared gradient norm of the pieces that it speaks for. losses: loss of the micro-batches that it computed.
-    ready: counter of the prepared generation that it may enter, 0 for none. decision: the due decision's number if it holds it,
-    else the one in force. give_up: it has waited long enough. drain, checkpoint: it was asked for one.
-    cache_hits, cache_misses: samples of the step that it looked up. kept: pieces for whose cover it speaks, and which are
-    covered: its wards, and pieces with owners in two failure domains (`Generation.kept`).
+    Attributes:
+        piece_squares: Squared gradient norm of the pieces that this member reports.
+        losses: Loss of the micro-batches that it computed.
+        ready: Counter of the prepared generation that it may enter, 0 for none.
+        decision: The due decision's number if the member has it, else the number of the decision in force.
+        give_up: Whether it gives the due decision up, after `decisions.wait_seconds`.
+        drain, checkpoint: Whether the controller has asked it for one.
+        cache_hits, cache_misses: Samples of the step that it looked up in the cache.
+        kept: The covered pieces among those whose cover it reports (`Generation.kept`).
     """
 
     piece_squares: dict[int, float]
@@ -42,10 +46,10 @@ class Ballot:
 
 @dataclass(frozen=True)
 class VoteResult:
-    """What all members know after the vote; the same on each of them.
+    """The result of a vote, the same on all members.
 
-    covered: for each piece, whether it could be brought back if a failure domain were lost. slots: the raw sums, from which
-    `read_vote` makes the same result again.
+    covered: for each piece, whether it could be recovered after the loss of a failure domain. slots: the raw sums, from which
+    `read_vote` computes the same result again.
     """
 
     unit_squares: tuple[float, ...]
@@ -64,7 +68,7 @@ class VoteResult:
 
     @property
     def uncovered(self) -> list[int]:
-        """The pieces that nobody in another failure domain could bring back."""
+        """The pieces that no member in another failure domain holds."""
         return [piece for piece, covered in enumerate(self.covered) if not covered]
 
     @property
@@ -73,12 +77,12 @@ class VoteResult:
         return math.isfinite(self.loss) and math.isfinite(self.gradient_norm)
 
     def switches_to(self, counter: int) -> bool:
-        """All members are ready for that generation."""
+        """Whether all members are ready for that generation."""
         return counter > 0 and self.ready_smallest == self.ready_largest == counter
 
 
 def hold_vote(world: Group, ballot: Ballot, pieces: Pieces, num_microbatches: int) -> VoteResult:
-    """Enter the vote and return its result once the collective has returned."""
+    """Hold the vote: one all-reduce over the world. Returns its result."""
     bits = pieces.count + num_microbatches
     head = bits + pieces.count
     slots = torch.zeros(head + MEMBER_SLOTS * world.size, dtype=torch.float64)
@@ -104,7 +108,7 @@ def hold_vote(world: Group, ballot: Ballot, pieces: Pieces, num_microbatches: in
 
 
 def read_vote(slots: Sequence[float], pieces: Pieces, num_microbatches: int) -> VoteResult:
-    """The result that a vote's summed slots stand for: whoever learns of it late reads the same."""
+    """The result of a vote from its summed slots; a member that receives the slots late gets the same result."""
     bits = pieces.count + num_microbatches
     head = bits + pieces.count
     members = [slots[place : place + MEMBER_SLOTS] for place in range(head, len(slots), MEMBER_SLOTS)]

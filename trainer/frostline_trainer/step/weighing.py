@@ -1,8 +1,8 @@
-"""What a member's tensors take on a CPU, where the job says how much a worker may use (`placement.worker_memory_bytes`).
+"""Counts the memory of a member's tensors on a CPU, if the job limits it (`placement.worker_memory_bytes`).
 
-A CPU has no allocator that counts, and its process holds interpreter, libraries and data besides. So a step's tensors are
-counted storage by storage, in the first step of a generation and in the first after each freeze: all gradient memory is new in
-those. What lies in host memory for others, buddies' copies, is no part of it, as it is none of a device's.
+A CPU has no counting allocator, and its process also holds interpreter, libraries and data. So a step's tensors are counted
+storage by storage, in the first step of a generation and in the first after each freeze, when all gradient memory is new. Unit
+replicas, which this member keeps for others in host memory, are not counted, as on a GPU.
 """
 
 from collections.abc import Iterable
@@ -19,9 +19,10 @@ from frostline_trainer.step.optimizer import Moments
 class Weighing:
     """The count of one member's tensors in one generation.
 
-    tensor_bytes: the most that weights, moments, gradients and activations took; 0 before it was counted. Nothing is counted
-    where no limit is set, on a GPU, whose allocator counts, and under torch's compiler, which would compile other programs for
-    counted operations.
+    Nothing is counted without a limit, on a GPU (its allocator counts), and with `training.compile`, since counting operations
+    would change the compiled programs.
+
+    tensor_bytes: the peak of weights, moments, gradients and activations; 0 before it was counted.
     """
 
     def __init__(self, context: RunContext) -> None:
@@ -33,23 +34,23 @@ class Weighing:
         self.tensor_bytes = 0
 
     def begin(self) -> None:
-        """The gradient memory of the steps before is given back: the next step is counted."""
+        """Count the next step; called when the gradient memory of earlier steps has been freed."""
         self._meter = LiveBytes(self._device) if self._wanted else None
 
     def part(self) -> AbstractContextManager[object]:
-        """Count what a part of the step makes inside."""
+        """A context in which the tensors of a part of the step are counted."""
         return self._meter if self._meter is not None else nullcontext()
 
     def end(self) -> None:
-        """The step's gradients are complete."""
+        """End the count of a step: its gradients are complete."""
         if self._meter is not None:
             self._counted, self._meter = self._meter.peak, None
 
     def settle(self, units: Iterable[tuple[int, nn.Module]], moments: Moments, table: Pieces) -> None:
-        """A step begins, so that the one before has made its moments: they and the weights were there all along.
+        """Add weights and moments to the count, at the begin of the next step: the counted step has created all moments by then.
 
         Args:
-            units: (index, unit) of those that this member holds.
+            units: (index, unit) of the units that this member holds.
             moments: of all units.
             table: of their pieces.
         """

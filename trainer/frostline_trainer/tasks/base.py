@@ -1,4 +1,4 @@
-"""What a task is to the engine: a loss whose parts add up over micro-batches, and metrics over evaluated rows."""
+"""The interface of a task: a loss that adds up over micro-batches, and metrics over the rows of an evaluation."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -17,10 +17,10 @@ LOSS_SUM, LOSS_COUNT, PREDICTION = 0, 1, 2
 class Task(Protocol):
     """A task: how logits become a loss, rows of an evaluation, and metrics.
 
-    main_metric: the name of the metric that stands for the task in reports, one of those that `metrics` returns.
+    main_metric: the name of the metric that represents the task in reports, one of those that `metrics` returns.
 
-    num_columns: columns of an evaluated row. token_wise (False where it is not said): the loss of a sequence is the sum of its
-    tokens' losses, each from the token's own logits and labels. padding_blind (False where it is not said): the loss reads no
+    num_columns: columns of an evaluated row. token_wise (optional, default False): the loss of a sequence is the sum of its
+    tokens' losses, each from the token's own logits and labels. padding_blind (optional, default False): the loss reads no
     logits of padding tokens.
     """
 
@@ -28,7 +28,7 @@ class Task(Protocol):
     num_columns: int
 
     def loss_counts(self, split: Split, indices: Sequence[int]) -> tuple[int, ...]:
-        """Valid items of each loss term among the samples; over a step's whole batch these are what `loss` divides by."""
+        """Number of valid items of each loss term among the samples; `loss` divides by those of a step's whole batch."""
         ...
 
     def loss(self, logits: Tensor, inputs: dict[str, Tensor], counts: tuple[int, ...]) -> Tensor:
@@ -50,14 +50,14 @@ class Task(Protocol):
 def loss_precision(logits: Tensor) -> Tensor:
     """Logits in the type that losses are computed in: at least float32.
 
-    transformers does this for causal language models only (`logits.float()`), and takes float64 down as well. Half types
-    are raised here for every task, since a sum of bfloat16 losses keeps three digits, and float64 stays float64.
+    transformers does this for causal language models only (`logits.float()`), and lowers float64 as well. Here half types are
+    raised for every task, since a sum of bfloat16 losses has three digits only, and float64 stays float64.
     """
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Sum of the valid items' cross entropies. logits [..., classes], labels int64 [...] with IGNORED where nothing counts."""
+    """Sum of the valid items' cross entropies. logits [..., classes], labels int64 [...] with IGNORED for invalid items."""
     flat = loss_precision(logits).reshape(-1, logits.shape[-1])
     return F.cross_entropy(flat, labels.reshape(-1), reduction="sum", ignore_index=IGNORED)
 
@@ -74,12 +74,12 @@ def share(loss_sum: Tensor, count: int) -> Tensor:
 
 
 def mean_loss(rows: np.ndarray) -> float:
-    """Mean loss over valid items; 0.0 where there are none."""
+    """Mean loss over valid items; 0.0 if there are none."""
     return float(rows[:, LOSS_SUM].sum() / max(rows[:, LOSS_COUNT].sum(), 1.0))
 
 
 def chosen_metric(wanted: str | None, own: str, offered: Sequence[str]) -> str:
-    """task.metric, or the task's own where the job names none. Raises ValueError for one that the task does not compute."""
+    """task.metric, or the task's default if the job names none. Raises ValueError for a metric that the task does not compute."""
     if wanted is not None and wanted not in offered:
         raise ValueError(f"task.metric is {wanted!r}; this task offers {', '.join(offered)}")
     return wanted or own

@@ -1,4 +1,4 @@
-"""One class a sample: images, texts and pairs of texts."""
+"""Classification: one class for each sample (an image, a text or a pair of texts)."""
 
 from collections.abc import Sequence
 

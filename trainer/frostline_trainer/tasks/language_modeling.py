@@ -1,4 +1,4 @@
-"""The next token, by everything before it."""
+"""Causal language modeling: predict each token from all tokens before it."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from frostline_trainer.tasks.base import (
 
 METRICS = ("perplexity", "accuracy")
 LOSS_OF_INFINITE_PERPLEXITY = 700.0
-"""exp overflows a float64 a little above; a diverged model reports a large finite perplexity, which JSON can hold."""
+"""Losses are capped here for the perplexity, since exp overflows a little above and JSON has no infinity."""
 
 
 class LanguageModeling:

@@ -1,4 +1,4 @@
-"""The span of the context that answers a question."""
+"""Extractive question answering: predict the span of the context that answers a question."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ ANSWER_TOKENS_MAX = 30
 """Longest predicted answer, as in BERT's published evaluation."""
 
 FIRST, LAST, SCORE = 2, 3, 4
-"""Columns: the window's best span, and the sum of its two logits, by which the windows of a question compete."""
+"""Columns: the window's best span, and the sum of its two logits, by which the best window of a question is chosen."""
 
 
 class QuestionAnswering:

@@ -1,4 +1,4 @@
-"""One number a text or pair of texts, e.g. GLUE's similarity scores."""
+"""Regression: one number for each text or pair of texts, e.g. GLUE's similarity scores."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Metrics of classes and scores. Small enough to need no library at the end of every interval."""
+"""Metrics of classes and scores, written without a library because they are small and computed at every interval's end."""
 
 import numpy as np
 
@@ -24,7 +24,7 @@ def f1(predicted: np.ndarray, labels: np.ndarray, num_labels: int) -> float:
 
 
 def matthews(predicted: np.ndarray, labels: np.ndarray, num_labels: int) -> float:
-    """Matthews correlation, in its form for any number of classes (Gorodkin 2004); 0.0 where one side is constant."""
+    """Matthews correlation, in its form for any number of classes (Gorodkin 2004); 0.0 if one side is constant."""
     table = confusion(predicted, labels, num_labels)
     total, true, guessed = table.sum(), table.sum(1), table.sum(0)
     covariance = np.diag(table).sum() * total - true @ guessed
@@ -33,14 +33,14 @@ def matthews(predicted: np.ndarray, labels: np.ndarray, num_labels: int) -> floa
 
 
 def pearson(predicted: np.ndarray, scores: np.ndarray) -> float:
-    """Linear correlation; 0.0 where one side is constant."""
+    """Linear correlation; 0.0 if one side is constant."""
     a, b = predicted - predicted.mean(), scores - scores.mean()
     spread = np.sqrt((a @ a) * (b @ b))
     return float(a @ b / spread) if spread > 0 else 0.0
 
 
 def spearman(predicted: np.ndarray, scores: np.ndarray) -> float:
-    """Correlation of ranks, ties at their mean rank; 0.0 where one side is constant."""
+    """Correlation of ranks, ties at their mean rank; 0.0 if one side is constant."""
     from scipy.stats import rankdata
 
     return pearson(rankdata(predicted), rankdata(scores))

@@ -15,7 +15,7 @@ def normalised(answer: str) -> str:
 
 
 def exact_match(predicted: str, answers: Sequence[str]) -> float:
-    """1.0 where the prediction equals one of the answers after normalisation, else 0.0."""
+    """1.0 if the prediction equals one of the answers after normalisation, else 0.0."""
     return float(any(normalised(predicted) == normalised(answer) for answer in answers))
 
 

@@ -1,1 +1,1 @@
-"""Process groups, messages and collectives over gloo and NCCL, and what waits on them made to end."""
+"""Process groups, messages and collectives over gloo and NCCL, all of them interruptible."""

@@ -1,9 +1,9 @@
-"""Stores, process groups and the few collectives that a step needs; with `transport.nccl` the importers of torch.distributed.
+"""Stores, process groups and the few collectives of a step. Only this file and `transport.nccl` use torch.distributed.
 
 Groups are made directly over a store, never through the global default group. So several worlds can exist at once (the next
-generation's is made in the background while the present one trains), and dropping the last reference to a group closes its
-sockets (docs/design.md 12.1). Votes and state always travel over gloo in host memory; pipelines and gradients use NCCL
-on CUDA.
+generation's is made in the background while the current one trains), and dropping the last reference to a group closes its
+sockets (docs/design.md 12.1). Votes and state are always sent over gloo from host memory; pipelines and gradients use NCCL on
+CUDA.
 """
 
 import hashlib
@@ -26,9 +26,9 @@ from frostline_trainer.transport.waiting import blocked
 
 DEFAULT_TIMEOUT = timedelta(seconds=120)
 CHUNK_BYTES = 32 * 1024 * 1024
-"""Largest single message of a state move."""
+"""Size limit of a single message in a state transfer."""
 STORE_BACKLOG = 2048
-"""Connections that may wait to be accepted: a generation's participants come all at once."""
+"""Listen backlog of a store: a generation's participants connect all at once."""
 ANSWER_SECONDS = 2.0
 _NONCE = struct.pack("=I", 0x46524F53)
 _GREETING, _PING = struct.pack("=BI", 0, 0x3C85F7CE), b"\x0d" + _NONCE
@@ -36,10 +36,10 @@ _GREETING, _PING = struct.pack("=BI", 0, 0x3C85F7CE), b"\x0d" + _NONCE
 
 
 def open_store(host: str = "127.0.0.1") -> tuple[dist.TCPStore, int]:
-    """A store server of this process, for the generations whose global rank 0 it will be. Returns it and its port.
+    """Open a store server, for the generations whose global rank 0 is this process. Returns the store and its port.
 
-    It listens on `host` alone: the library's own listener takes connections on every interface, and a store asks nobody for a
-    token. Raises OSError where `host` is no address of this machine.
+    It listens on `host` only, since a store has no authentication; torch's own listener accepts connections on every interface.
+    Raises OSError if `host` is no address of this machine.
     """
     family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
     with _listening_anew, socket.socket(family, kind, protocol) as listener:
@@ -52,14 +52,14 @@ def open_store(host: str = "127.0.0.1") -> tuple[dist.TCPStore, int]:
 
 
 def connect_store(host: str, port: int, timeout: timedelta = DEFAULT_TIMEOUT) -> dist.Store:
-    """A client of another worker's store. Raises RuntimeError where nobody answers within `timeout`."""
+    """A client of another worker's store. Raises RuntimeError if the store does not answer within `timeout`."""
     return dist.TCPStore(host, port, None, is_master=False, timeout=timeout, wait_for_workers=False)
 
 
 def store_answers(host: str, port: int, seconds: float = ANSWER_SECONDS) -> bool:
-    """Whether the store there serves a new client, within `seconds` for each of connecting and answering.
+    """Whether the store at this address serves a new client, within `seconds` for connecting and `seconds` for its answer.
 
-    It is asked by its own protocol: the library's client waits without end for a store that is silent.
+    The query uses the store's wire protocol directly, since torch's client waits without end for a silent store.
     """
     try:
         with socket.create_connection((host, port), seconds) as connection:
@@ -73,7 +73,7 @@ class Group:
     """One process group; a group of one member needs no sockets and every collective is the identity.
 
     index: own place in it; size: members. Point-to-point messages between two members are matched by tag.
-    keys: what this member has put into `store` to be found by the others. tally: counts what travels.
+    keys: the keys of this member's addresses in `store`. tally: counts the group's bytes.
     """
 
     def __init__(self, store: dist.Store | None, name: str, index: int, size: int, backend: str = "gloo",
@@ -98,7 +98,7 @@ class Group:
                 prefixed.set(f"address{index}", f"{self._address[0]} {self._address[1]}")
                 self._group = _gloo(prefixed, index, size, timeout, device)
                 self._peers = {_read_address(prefixed.get(f"address{peer}")) for peer in range(size) if peer != index}
-                # The second is gloo's own: its rank's addresses, under the number of its device.
+                # gloo itself writes the second key: its rank's addresses, under the number of its device.
                 self.keys = [f"{name}/address{index}", f"{name}/0/{index}"]
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> "Message":
@@ -112,13 +112,13 @@ class Group:
         self.expect(tensor, source, tag).wait()
 
     def expect(self, tensor: torch.Tensor, source: int, tag: int) -> "Message":
-        """`tensor` fills from `source` from now on; it is whole after `Message.wait`."""
+        """Start to receive into `tensor` from `source`; the tensor is complete after `Message.wait`."""
         landing = self._landing(tensor)
         self.tally.message(received=landing.nbytes)
         return Message(self, self._group.recv([landing], source, tag), landing, tensor)
 
     def all_reduce_sum(self, tensor: torch.Tensor) -> None:
-        """Sum over the members, in place. The order of the sum is the library's."""
+        """Sum over the members, in place. The library chooses the order of the additions."""
         if self.size == 1:
             return
         landing = self._outgoing(tensor)
@@ -128,7 +128,7 @@ class Group:
             tensor.copy_(landing)
 
     def all_to_all(self, output: torch.Tensor, source: torch.Tensor, output_counts: list[int], source_counts: list[int]) -> None:
-        """Member j receives the j-th run of `source_counts[j]` elements of every member's flat `source`."""
+        """Send `source_counts[j]` elements of the flat `source` to each member j; receive `output_counts[i]` from each i."""
         staged_out, staged_in = self._landing(output), self._outgoing(source)
         sent, received = sum(source_counts) - source_counts[self.index], sum(output_counts) - output_counts[self.index]
         self.tally.message(sent * source.element_size(), received * output.element_size())
@@ -137,7 +137,7 @@ class Group:
             output.copy_(staged_out)
 
     def all_gather(self, output: torch.Tensor, own: torch.Tensor) -> None:
-        """`output` becomes the members' equal-sized `own` tensors, one after the other."""
+        """Fill `output` with the members' equal-sized `own` tensors, one after the other."""
         staged_out, staged_in = self._landing(output), self._outgoing(own)
         self.tally.message(*(2 * [own.nbytes * (self.size - 1)]))
         self.finish([self._group._allgather_base(staged_out, staged_in)])
@@ -145,7 +145,7 @@ class Group:
             output.copy_(staged_out)
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> None:
-        """Fill `tensor` of every member with that of `root`, in place. Raises RuntimeError where the group is interrupted."""
+        """Fill `tensor` of every member with that of `root`, in place. Raises RuntimeError if the group is interrupted."""
         if self.size == 1:
             return
         options = dist.BroadcastOptions()
@@ -154,13 +154,13 @@ class Group:
         self.finish([self._group.broadcast([tensor], options)])
 
     def barrier(self) -> None:
-        """All members have come here."""
+        """Wait until all members have called this."""
         self.all_reduce_sum(torch.zeros(1))
 
     def finish(self, works: Sequence[Any], *patience: timedelta) -> None:
-        """Wait for collectives or messages of this group. Raises RuntimeError where one fails or is interrupted."""
+        """Wait for collectives or messages of this group. Raises RuntimeError if one fails or is interrupted."""
         if self.backend == "nccl":
-            with blocked():  # in the caller's thread: what waits is its stream
+            with blocked():  # in the caller's thread, since the wait applies to its stream
                 for work in works:
                     work.wait(*patience)
             self.check()
@@ -168,14 +168,14 @@ class Group:
             gloo.wait_for(works, patience, self._interrupted)
 
     def allow(self, timeout: timedelta) -> None:
-        """Let each collective take so long from now on, however long the connecting was allowed to take."""
+        """Set the timeout of collectives from now on; connecting had a timeout of its own."""
         if self._group is not None and self.backend == "gloo":
             self._group._set_default_timeout(timeout)
-            # Messages between two members do not follow the default: they are told each time.
+            # Point-to-point messages ignore the group's default timeout: each wait gets its own.
             self._patience = (timeout,)
 
     def interrupt(self) -> None:
-        """Make whatever blocks in this group end with RuntimeError, here and on its peers. The group is of no use afterwards.
+        """Let calls that block in this group end with RuntimeError, here and on its peers. The group cannot be used afterwards.
 
         Callable from any thread, any number of times.
         """
@@ -184,7 +184,7 @@ class Group:
             return
         with self._interrupting:
             first = not self._interrupted.is_set()
-            # Before the abort: it ends work without an error, and whoever sees that end must find out why.
+            # Before the abort, which ends work without an error: the waiting thread then sees the interruption.
             self._interrupted.set()
             if self.backend == "gloo":
                 gloo.cut(self._address, self._peers)
@@ -192,7 +192,7 @@ class Group:
                 self._aborting = nccl.abort_all([group])
 
     def check(self) -> None:
-        """Raise RuntimeError where the group was interrupted or NCCL has failed, which no wait for a device says."""
+        """Raise RuntimeError if the group was interrupted or NCCL has failed: a wait for the device does not show that."""
         if self._interrupted.is_set():
             raise RuntimeError("the group was interrupted: what was under way may hold anything")
         if self._group is not None and self.backend == "nccl" and (error := nccl.error_of(self._group)):
@@ -208,7 +208,7 @@ class Group:
 
     @property
     def connections(self) -> list[nccl.Connection]:
-        """What NCCL has to connect before the group is used."""
+        """The NCCL communicators that must be connected before the group is used."""
         group = self._group
         return [(group, lambda tensor: group.allreduce([tensor]))] if group is not None and self.backend == "nccl" else []
 
@@ -223,7 +223,7 @@ class Group:
 class Message:
     """A message under way, in either direction, with the memory that it is read from or written to.
 
-    target: of an incoming message, the tensor that gets its contents; another one than `memory` where that is in the host.
+    target: of an incoming message for a device tensor, that tensor; `memory` is a host buffer then.
     """
 
     group: Group
@@ -232,12 +232,12 @@ class Message:
     target: torch.Tensor | None = None
 
     def wait(self) -> None:
-        """Until the memory may be used. Raises RuntimeError as `Group.finish`."""
+        """Wait until the memory may be used. Raises RuntimeError as `Group.finish`."""
         wait_all([self])
 
 
 def wait_all(messages: "Sequence[Message]") -> None:
-    """`Message.wait` of each, at the price of one; all are of one group."""
+    """Wait for several messages of one group, at the cost of one wait."""
     if messages:
         group = messages[0].group
         group.finish([message.work for message in messages], *group._patience)
@@ -247,14 +247,14 @@ def wait_all(messages: "Sequence[Message]") -> None:
 
 
 def send_bytes(group: Group, payload: torch.Tensor, to: int, tag: int) -> list[Message]:
-    """Send the length of a flat uint8 tensor, then its bytes in chunks of bounded size. The caller waits for what is returned."""
+    """Send the length of a flat uint8 tensor, then its bytes in chunks of bounded size. Returns messages to wait for."""
     sent = [group.send(torch.tensor([payload.numel()], dtype=torch.int64), to, tag)]
     sent += [group.send(piece, to, tag) for piece in payload.split(CHUNK_BYTES) if piece.numel()]
     return sent
 
 
 def receive_bytes(group: Group, source: int, tag: int) -> torch.Tensor:
-    """The counterpart of `send_bytes`: a tensor of its own."""
+    """Receive a flat uint8 tensor that `send_bytes` sends."""
     length = torch.zeros(1, dtype=torch.int64)
     group.receive(length, source, tag)
     flat = torch.empty(int(length), dtype=torch.uint8)
@@ -265,7 +265,7 @@ def receive_bytes(group: Group, source: int, tag: int) -> torch.Tensor:
 
 
 def broadcast_bytes(group: Group, payload: bytes, root: int) -> bytes:
-    """Everybody gets the root's bytes."""
+    """Send the root's bytes to all members. Returns them."""
     if group.size == 1:
         return payload
     length = torch.tensor([len(payload)], dtype=torch.int64)
@@ -277,15 +277,15 @@ def broadcast_bytes(group: Group, payload: bytes, root: int) -> bytes:
 
 
 _listening_anew = threading.Lock()
-"""Held while a listener is made: a group's own is known by being the only new one."""
+"""Held while a group's listener is made, which is identified as the only new one."""
 ATTEMPTS = 20
-"""NCCL's threads open listeners without that lock; a device that is made beside one is dropped."""
+"""Attempts to make a gloo device: NCCL's threads open listeners without that lock, and such an attempt is repeated."""
 
 
 def _gloo_device(host: str) -> tuple[Any, gloo.Address]:
-    """A device for one group, and the address at which it alone listens.
+    """A gloo device for one group, and its own listening address.
 
-    Raises RuntimeError where others of this process, NCCL's threads for instance, opened listeners beside each attempt.
+    Raises RuntimeError if other threads of this process, such as NCCL's, opened listeners during each attempt.
     """
     with _listening_anew:
         for _ in range(ATTEMPTS):
@@ -311,7 +311,7 @@ def _gloo(store: dist.Store, index: int, size: int, timeout: timedelta, device: 
 
 
 def machines_of(world: Group, own: str) -> list[int]:
-    """A number for each member's machine, by global rank. Collective. own: what this member's machine calls itself."""
+    """A number for each member's machine, by global rank. Collective. own: the id of this member's machine."""
     numbers = torch.zeros(world.size, dtype=torch.float64)
     numbers[world.index] = int.from_bytes(hashlib.sha256(own.encode()).digest()[:6])
     world.all_reduce_sum(numbers)

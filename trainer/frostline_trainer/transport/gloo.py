@@ -1,14 +1,13 @@
-"""What gloo lacks: a wait that always ends when the group is interrupted.
+"""Interruptible waits for gloo, which has no working abort.
 
-A collective that waits for a silent peer ends only when its sockets do (docs/design.md 12.1: a stopped peer, or one that failed
-and still holds references), and gloo has no abort that works. The library tells nobody which sockets it opened, but each group
-listens at an address of its own, and every connection of a group has such an address at one of its ends: they are shut down.
+A gloo collective that waits for a silent peer (one that is stopped, or has failed and still holds references) ends only when its
+sockets are closed (docs/design.md 12.1). gloo does not expose its sockets. But each group listens at an address of its own, and
+every connection of a group has such an address at one of its ends; by these addresses the connections are found and shut down.
 
-That is not enough where gloo loses a message under way: a peer says that it is ready to receive and goes; the write fails after
-the message has left the list of those that wait and before it is in that of those being sent, so whoever waits for it is never
-told, however dead its sockets are. So the wait is left to a thread beside the caller's, and the caller waits for that thread, or
-for the interruption. A thread that waits for a lost message is left to itself; there is one in the life of a pair that breaks, if
-at all.
+This is not enough if gloo loses a message: a peer announces that it is ready to receive, and ends; the write fails after the
+message has left gloo's list of waiting sends and before it is in the list of active ones. A wait for this message never ends,
+even with closed sockets. Therefore another thread does the waiting, and the caller waits for that thread or for the
+interruption. A thread that waits for a lost message is abandoned; there is at most one for each broken pair of members.
 """
 
 import os
@@ -25,27 +24,27 @@ from frostline_trainer.transport.waiting import blocked
 Address = tuple[str, int]
 """(numeric host, TCP port)."""
 POLL_SECONDS = 0.1
-"""How often an interruption is looked for; what ends by itself is noticed at once."""
+"""Seconds between two checks for an interruption; a wait that ends by itself is noticed at once."""
 GRACE_SECONDS = 0.2
-"""How long after it the library may still say by itself what is wrong."""
+"""Seconds after an interruption in which gloo may still raise its own, more precise error."""
 
 
 # ---- sockets
 
 
 def listening() -> set[Address]:
-    """Where this process listens."""
+    """The addresses at which this process listens."""
     return {_address(opened.getsockname()) for opened in _sockets() if _listens(opened)}
 
 
 def cut(own: Address, peers: Collection[Address]) -> int:
     """Shut down every connection that was accepted at `own` or leads to one of `peers`. Returns their number.
 
-    Listeners stay as they are: gloo ends the process when one of them is shut down.
+    Listeners are not shut down, since gloo would end the process.
     """
     number = 0
     for opened in _sockets():
-        with suppress(OSError):  # it was closed meanwhile, or never connected: nobody waits on it
+        with suppress(OSError):  # closed meanwhile or never connected, so that no thread waits on it
             if not _listens(opened) and (_address(opened.getsockname()) == own or _address(opened.getpeername()) in peers):
                 opened.shutdown(socket.SHUT_RDWR)
                 number += 1
@@ -53,7 +52,7 @@ def cut(own: Address, peers: Collection[Address]) -> int:
 
 
 def _sockets() -> Iterator[socket.socket]:
-    """Every TCP socket, by a descriptor of our own: whoever closes the original meanwhile cannot make it name another one."""
+    """Every TCP socket of this process, by a duplicated descriptor, which stays valid if the original is closed meanwhile."""
     for entry in os.listdir("/proc/self/fd"):
         try:
             if not os.readlink(f"/proc/self/fd/{entry}").startswith("socket:"):
@@ -78,7 +77,7 @@ def _address(name: tuple) -> Address:
 
 
 class _Wait:
-    """One wait for one thing after the other: `done` is released when it is over. error: how it ended, None for well."""
+    """One wait for several works, one after the other; `done` is released at its end. error: the failure, None for success."""
 
     __slots__ = ("arguments", "done", "error", "works")
 
@@ -93,7 +92,7 @@ class _Wait:
             for work in self.works:
                 work.wait(*self.arguments)
         except BaseException as error:
-            # Without its frames, which hold what must be dropped before sockets close.
+            # Without its frames: their references would keep sockets open.
             self.error = error.with_traceback(None)
         finally:
             work = None  # no reference may outlive the wait: sockets close with the last one
@@ -102,7 +101,7 @@ class _Wait:
 
 
 class _Waiter:
-    """A thread that carries out one wait after the other, for one calling thread; it ends with that one."""
+    """A thread that carries out the waits of one calling thread, one after the other, and ends with that thread."""
 
     def __init__(self) -> None:
         self.waits: queue.SimpleQueue[_Wait | None] = queue.SimpleQueue()
@@ -120,9 +119,9 @@ _callers = threading.local()
 
 
 def wait_for(works: Sequence[Any], arguments: tuple[Any, ...], interrupted: threading.Event) -> None:
-    """`work.wait(*arguments)` of each, with what it raises; RuntimeError where it is `interrupted` and does not end of it.
+    """Call `work.wait(*arguments)` for each work. Raises its exception, and RuntimeError if `interrupted` and it does not end.
 
-    Handing a wait over costs more than a wait for what is there already: things that are waited for together are one wait.
+    All works are one wait, since passing a wait to the other thread costs more than a wait for a message that is there already.
     """
     waiter = getattr(_callers, "waiter", None)
     if waiter is None:

@@ -1,12 +1,14 @@
-"""NCCL: how its communicators are made, connected, ended, and a Transport over them.
+"""NCCL: makes, connects and aborts communicators, and a Transport over them.
 
-NCCL runs the operations of a communicator one after the other, in the order of their calls, on one stream a device; it ignores
-tags, and a send waits for its receive once a message exceeds the library's buffers (ProcessGroupNCCL makes no difference between
-the two directions of a pair). So each ordered pair (sender, receiver) has a communicator of its own, and the messages of a
-channel wait for nothing but each other. Communicators are connected before a step needs them, in a thread, since the library's
-call cannot be interrupted, and never beside a step: what makes a communicator may wait until its device is idle, which is a
-deadlock where that device waits for a peer in the same position. An abort ends what is under way without an error and leaves
-anything in its memory; whoever reads results asks `check` first.
+NCCL runs the operations of a communicator one after the other, in the order of their calls, on one stream of the device. It
+ignores tags, and a send waits for its receive if the message exceeds NCCL's buffers (ProcessGroupNCCL does not distinguish the
+two directions of a pair). So each ordered pair (sender, receiver) has a communicator of its own, and the messages of a channel
+wait only for each other.
+
+Communicators are connected before a step needs them. This is done in a thread, since the library's call cannot be interrupted,
+and never during a step: connecting may wait until the device is idle, which deadlocks if that device waits for a peer that is
+connecting too. An abort ends operations without an error and leaves their output undefined, so callers call `check` before they
+read results.
 """
 
 import os
@@ -24,26 +26,26 @@ from frostline_trainer.transport.traffic import Tally, Traffic
 from frostline_trainer.transport.waiting import blocked
 
 ENVIRONMENT = {
-    # The library's watchdog would end the process of every survivor of a failure; who is gone is decided elsewhere.
+    # The library's watchdog would end the process of every survivor of a failure; Frostline's controller decides who is gone.
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
     "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0",
-    # Seconds after which a connection that its peer never comes to ends by itself, in the thread that was left with it.
+    # Seconds after which connecting to a missing peer ends by itself, in its abandoned thread.
     "TORCH_NCCL_NONBLOCKING_TIMEOUT": "60",
-    # What torch sets by itself under deterministic algorithms, but later and in a thread, while others read the environment.
+    # torch sets this itself under deterministic algorithms, but later, in a thread, while other threads read the environment.
     "NCCL_ALGO": "^NVLS",
 }
-"""Set before the first communicator of a process is made (docs/clusters.md)."""
+"""Environment variables that are set before a process makes its first communicator (docs/clusters.md)."""
 WORK_SECONDS = timedelta(days=1)
-"""Nothing fails because a healthy member is slow: who hangs is the controller's verdict, and then the groups are interrupted."""
+"""Timeout of operations. A slow member must not fail a step: the controller decides who hangs, and interrupts the groups."""
 ABORT_SECONDS = 10.0
-"""The longest that an abort may take; a process whose communicator does not end is of no use any more."""
+"""Limit of an abort; a process whose communicator does not end cannot go on."""
 NOT_ENDED = 70
-"""Exit status then: the worker is started again, and its units are where their buddies have them."""
+"""Exit status after an abort that did not end: the worker is started again; owners and buddies still have its units."""
 POLL_SECONDS = 0.005
 OWN_DEVICE = torch.device("cuda", 0)
-"""A worker sees its own GPU alone."""
+"""A worker sees only its own GPU."""
 
 Channel = tuple[int, int]
 """(sender, receiver)."""
@@ -54,7 +56,7 @@ Connection = tuple[Any, FirstUse]
 
 
 class Communicator(Protocol):
-    """What is used of the library's process group."""
+    """The methods of torch's process group that Frostline uses."""
 
     def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> Any:
         """Enqueue a send on the communicator's stream; the tag is ignored. Returns the library's work."""
@@ -63,14 +65,14 @@ class Communicator(Protocol):
         """Enqueue a receive into `tensors` on the communicator's stream; the tag is ignored. Returns the library's work."""
 
     def abort(self) -> None:
-        """End whatever runs in it on the device; it may block until the library has done so."""
+        """End all its operations on the device; may block until they have ended."""
 
     def get_error(self) -> Any:
-        """The library's state: an error that the communicator met while nobody waited for it."""
+        """The library's state of the communicator, with an error of an operation that no thread has waited for."""
 
 
 def quiet(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set what of ENVIRONMENT the user has not set."""
+    """Set the variables of ENVIRONMENT that the user has not set."""
     for name, value in ENVIRONMENT.items():
         environment.setdefault(name, value)
 
@@ -90,19 +92,19 @@ def connect(connections: Sequence[Connection], deadline: float, check: Callable[
     """Connect communicators, one after the other, in an order that all members share.
 
     Args:
-        connections: each a communicator of `make_communicator` and its first use, which sets up what the library would otherwise
-            set up when a step needs it, in the middle of the step and waiting for the peer on the host.
+        connections: each a communicator of `make_communicator` and its first use. NCCL sets up a connection lazily: without a
+            first use here, it would do so in the middle of a step, with the host waiting for the peer.
         deadline: by `time.monotonic`.
-        check: called again and again; what it raises ends the connecting.
+        check: called periodically; its exception ends the connecting.
 
     Raises:
-        RuntimeError: a peer did not come before the deadline, or the library refuses (two members on one device, for instance).
+        RuntimeError: a peer did not connect before the deadline, or the library refuses (two members on one device, for example).
     """
     given_up = threading.Event()
     with blocked():
         for communicator, use in connections:
             failed: list[BaseException] = []
-            # It waits for the other members inside the library, which cannot be interrupted: it is left to a thread.
+            # In a thread, since the library waits for the other members and cannot be interrupted.
             thread = threading.Thread(target=_connect, args=(communicator, use, failed, given_up), name="connecting", daemon=True)
             thread.start()
             try:
@@ -119,20 +121,20 @@ def connect(connections: Sequence[Connection], deadline: float, check: Callable[
 
 
 def _connect(communicator: Any, use: FirstUse, failed: list[BaseException], given_up: threading.Event) -> None:
-    """Connect one communicator; where nobody waits for it any more, leave nothing of it on the device."""
+    """Connect one communicator; if the caller has given up meanwhile, abort it so that it frees the device."""
     try:
         communicator.eager_connect_single_device(OWN_DEVICE)
         if not given_up.is_set():
             use(torch.zeros(1, device=OWN_DEVICE)).wait()
             _wait_for_first_use(given_up)
         if given_up.is_set():
-            communicator.abort()  # an abort before there was a connection has reached nothing
+            communicator.abort()  # the caller's abort came before the connection, and had no effect
     except BaseException as error:
         failed.append(error)
 
 
 def _wait_for_first_use(given_up: threading.Event) -> None:
-    """Until the device has done it; polled, since nothing interrupts a thread that waits inside the driver."""
+    """Wait until the device has done the first use; polls, since a wait inside the driver cannot be interrupted."""
     if OWN_DEVICE.type != "cuda":
         return
     done = torch.cuda.Event()
@@ -142,7 +144,7 @@ def _wait_for_first_use(given_up: threading.Event) -> None:
 
 
 def error_of(communicator: Communicator) -> str:
-    """How a communicator has failed, "" where it has not."""
+    """The error of a communicator, "" if it has not failed."""
     error = getattr(communicator.get_error(), "name", "SUCCESS")
     return "" if error == "SUCCESS" else error
 
@@ -150,10 +152,10 @@ def error_of(communicator: Communicator) -> str:
 def abort_all(
     communicators: Sequence[Communicator], seconds: float = ABORT_SECONDS, give_up: Callable[[int], None] = os._exit
 ) -> threading.Thread:
-    """Abort communicators at once, each in a thread: one after the other they may wait for each other.
+    """Abort communicators at the same time, each in a thread, since one abort may wait for another.
 
     Returns:
-        A thread that ends when all have ended. Where one does not within `seconds`, or fails to, it calls `give_up(NOT_ENDED)`.
+        A thread that ends when all have ended. If one does not end within `seconds`, or fails, it calls `give_up(NOT_ENDED)`.
     """
     ended = [threading.Event() for _ in communicators]
     for communicator, event in zip(communicators, ended, strict=True):
@@ -183,8 +185,8 @@ class NcclTransfer:
         self._transport, self._work, self._tensor = transport, work, tensor
 
     def wait(self) -> None:
-        """Let the calling thread's stream wait for the message. Raises RuntimeError where the transport has failed by now."""
-        with blocked():  # on the host, at most for the launch: what waits is the stream of the calling thread
+        """Let the calling thread's stream wait for the message. Raises RuntimeError if the transport has failed by now."""
+        with blocked():  # only the calling thread's stream waits; the host just queues that
             self._work.wait()
         self._transport.check()
 
@@ -192,14 +194,14 @@ class NcclTransfer:
 class NcclTransport:
     """A Transport over NCCL (`transport.transport`), between neighbours on the ring of pipeline ranks.
 
-    Consecutive stages, and the first and the last one, always lie on neighbours.
+    Consecutive stages are always on neighbours of this ring, and so are the first and the last stage.
     """
 
     def __init__(self, index: int, size: int, make: Callable[[Channel], Communicator], tally: Tally | None = None) -> None:
         """Make the communicators of this member's channels.
 
-        make: the communicator of a channel, with the sender as its member 0 and the receiver as its member 1. tally: counts what
-        travels.
+        make: makes the communicator of a channel, with the sender as its member 0 and the receiver as its member 1. tally: counts
+        the bytes.
         """
         self.index, self.size, self._tally = index, size, tally or Tally(Traffic(), Way.PP)
         self._communicators = {channel: make(channel) for channel in ring_channels(index, size)}
@@ -209,7 +211,7 @@ class NcclTransport:
 
     @property
     def connections(self) -> list[Connection]:
-        """What is to be connected, in an order that all members share."""
+        """The communicators to connect, in an order that all members share."""
         return [(communicator, self._first_message(channel)) for channel, communicator in self._communicators.items()]
 
     def _first_message(self, channel: Channel) -> FirstUse:
@@ -233,7 +235,7 @@ class NcclTransport:
             transfer.wait()
 
     def check(self) -> None:
-        """Raises RuntimeError where the transport was interrupted, or a communicator has met an error."""
+        """Raise RuntimeError if the transport was interrupted or a communicator has failed."""
         if self._interrupted.is_set():
             raise RuntimeError("the transport was interrupted: what was under way may hold anything")
         failed = {channel: error_of(one) for channel, one in self._communicators.items()}
@@ -241,14 +243,14 @@ class NcclTransport:
             raise RuntimeError(f"NCCL communicators (sender, receiver) have failed: {failed}")
 
     def interrupt(self) -> None:
-        """Abort all communicators, from another thread and once: an abort may block for as long as the device is stuck."""
+        """Abort all communicators, once, from another thread: an abort may block for as long as the device is stuck."""
         with self._lock:
             self._interrupted.set()
             if self._aborting is None:
                 self._aborting = abort_all(list(self._communicators.values()))
 
     def close(self) -> None:
-        """An abort too: a channel may hold a receive that nobody will send."""
+        """Abort all communicators, since a channel may have a receive whose send never comes."""
         self.interrupt()
         assert self._aborting is not None
         self._aborting.join()
@@ -264,7 +266,7 @@ class NcclTransport:
 def ring_channels(index: int, size: int) -> list[Channel]:
     """The channels of a member; neighbours on a ring of `size` members have one in each direction.
 
-    All members sort them alike, so that members who connect one after the other do not wait for each other in a circle.
+    All members sort them in the same order, so that connecting one after the other cannot deadlock.
     """
     neighbours = {(index + 1) % size, (index - 1) % size} - {index}
     return sorted(channel for other in neighbours for channel in ((index, other), (other, index)))

@@ -1,6 +1,6 @@
-"""What a worker's groups and transports carry, in bytes: counted where a message or a collective begins.
+"""Counts the bytes that a worker's groups and transports send and receive, when a message or collective begins.
 
-A collective counts as each member of a ring sends and receives it. The library may take another way; the sums are the same.
+A collective is counted with the bytes of a ring algorithm. The library may use another one; the sums over members are the same.
 """
 
 import threading
@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from frostline_contract.usage import Way
 
 Bytes = dict[str, int]
-"""By `Way`; those of which nothing travelled are left out."""
+"""Bytes by `Way`, without entries of 0."""
 
 
 class Traffic:
-    """One worker's sums over its life; groups of several generations add to them, from several threads."""
+    """One worker's sums over its life; the groups of several generations add to them, from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -25,7 +25,7 @@ class Traffic:
         self._aside = False
 
     def add(self, way: Way, sent: int, received: int) -> None:
-        """So many bytes leave this worker and come to it."""
+        """Add bytes that this worker sends and receives."""
         with self._lock:
             way = Way.OTHER if self._aside else way
             self._sent[way] += sent
@@ -33,7 +33,7 @@ class Traffic:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """What any group carries inside is for no step: links are measured."""
+        """A context in which the bytes of all groups are not those of a step, since links are measured."""
         self._aside = True
         try:
             yield
@@ -41,7 +41,7 @@ class Traffic:
             self._aside = False
 
     def follow(self, way: Way, counted: Callable[[], tuple[int, int]]) -> None:
-        """Take a way's sums, (sent, received), from who counts them already."""
+        """Take a way's sums from a function that returns (sent, received), if another part counts them already."""
         self._counted[way] = counted
 
     def so_far(self) -> tuple[Bytes, Bytes]:
@@ -54,7 +54,7 @@ class Traffic:
         return tuple(dict(now - before) for now, before in zip(self._sums(), self._told, strict=True))  # type: ignore[return-value]
 
     def told(self, sent: Bytes, received: Bytes) -> None:
-        """What `since_told` gave is on record."""
+        """Note that the values of `since_told` were recorded."""
         for known, told in zip(self._told, (sent, received), strict=True):
             known.update(told)
 
@@ -67,27 +67,27 @@ class Traffic:
 
 
 class Tally:
-    """A group's or transport's part of the traffic. way: what its bytes are for, now."""
+    """The traffic of one group or transport. way: what its bytes are used for now."""
 
     def __init__(self, traffic: Traffic, way: Way) -> None:
         self._traffic, self.way = traffic, way
 
     def message(self, sent: int = 0, received: int = 0) -> None:
-        """A message in one direction."""
+        """Count a message in one direction."""
         self._traffic.add(self.way, sent, received)
 
     def summed(self, size: int, members: int) -> None:
-        """An all-reduce of `size` bytes: each member's chunks go round a ring twice."""
+        """Count an all-reduce of `size` bytes: in a ring, each member's chunks go round twice."""
         carried = 2 * size * (members - 1) // members
         self._traffic.add(self.way, carried, carried)
 
     def broadcast(self, size: int, members: int, is_root: bool) -> None:
-        """`size` bytes from one member to all others."""
+        """Count a broadcast of `size` bytes."""
         self._traffic.add(self.way, size * (members - 1) if is_root else 0, 0 if is_root else size)
 
     @contextmanager
     def carrying(self, way: Way) -> Iterator[None]:
-        """What travels inside is for something else. A group has one user at a time, the training thread."""
+        """A context in which bytes count for another way. A group has one user at a time, the training thread."""
         before, self.way = self.way, way
         try:
             yield

@@ -1,4 +1,4 @@
-"""Messages between the members of a pipeline row: what every transport promises, and the one over gloo."""
+"""Transports, which carry messages between the members of a pipeline: the interface with its promises, and one over gloo."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,39 +9,40 @@ import torch
 from frostline_trainer.transport.collectives import Group, Message, wait_all
 
 NUMBERS = 1 << 16
-"""Numbers of a channel's messages before the first comes again; more than are ever under way at once."""
+"""Message numbers of a channel before the first is reused; more than are ever under way at once."""
 
 
 class Transfer(Protocol):
     """A message under way, at one of its two ends. Dropping it without a wait gives the message up."""
 
     def wait(self) -> None:
-        """The calling thread's computations from now on come after the message, on the device that the tensor is on.
+        """Order the calling thread's later computations on the tensor's device behind the message.
 
-        On the host's own memory that means: the message is done. On a device the calling thread may go on while the message is
-        still under way, and nothing may be concluded from this call: not that the peer lives, nor that the contents are there.
-        Raises RuntimeError where the transport is interrupted or has failed, as far as the host knows it by then.
+        For host memory: wait until the message is done. On a GPU this may return while the message is still under way; it proves
+        neither that the peer is alive nor that the contents have arrived. Raises RuntimeError if the transport is interrupted or
+        has failed, as far as the host knows it by then.
         """
         ...
 
 
 class Transport(Protocol):
-    """Point-to-point messages between the members of a pipeline row.
+    """Point-to-point messages between the members of a pipeline.
 
-    What a user may rely on, and no more (docs/protocols.md 1.17):
+    A user may rely on these promises only (docs/protocols.md 1.17):
 
     Order. Each ordered pair (sender, receiver) is a channel of its own. Its n-th send meets its n-th receive, in the order of the
     calls; there are no tags, and the two tensors have the same shape and type. Channels do not wait for each other.
 
-    When a send is done. Not before its receive has been posted: a transport may buffer, and nobody may rely on that. The tensor
-    must not change, and is kept alive, until `wait` of what `send` returned.
+    When a send is done. Not before its receive has been posted; a transport may buffer, but users must not rely on it. The tensor
+    must not change until `wait` of the transfer that `send` returned; the transport keeps it alive until then.
 
-    Contents. What a receive fills holds anything until `wait` of what `receive` returned; see `Transfer.wait` for devices.
+    Contents. A receive's tensor is undefined until `wait` of the transfer that `receive` returned; see `Transfer.wait` for
+    devices.
 
-    Silence. A peer that is gone or slow is silence, for ever, and not an error. Somebody else must notice and interrupt.
+    Silence. A peer that is gone or slow causes no error, only an endless wait. Another thread must notice it and interrupt.
 
     Interruption. `interrupt` may be called from any thread, any number of times. Waits of the host end soon, with RuntimeError;
-    messages under way end anywhere, and what they were to fill holds anything. The transport is of no use afterwards.
+    messages under way end at any point and leave undefined contents. The transport cannot be used afterwards.
     """
 
     @property
@@ -51,7 +52,7 @@ class Transport(Protocol):
 
     @property
     def size(self) -> int:
-        """Members of the pipeline row."""
+        """Number of members of the pipeline."""
 
     def send(self, tensor: torch.Tensor, to: int) -> Transfer:
         """Start sending to a member."""
@@ -62,25 +63,25 @@ class Transport(Protocol):
         ...
 
     def wait_all(self, transfers: Sequence[Transfer]) -> None:
-        """`Transfer.wait` of each, at the price of one."""
+        """Wait for several transfers, at the cost of one wait."""
         ...
 
     def check(self) -> None:
-        """Raise RuntimeError where the transport was interrupted or has failed, which on a device no wait may have said."""
+        """Raise RuntimeError if the transport was interrupted or has failed; on a device, waits may not have shown that."""
         ...
 
     def interrupt(self) -> None:
         """End the waits of the host with RuntimeError, soon; see "Interruption" above. Callable from any thread."""
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         ...
 
 
 class GlooTransport:
     """A Transport over a gloo group; device tensors pass through host memory.
 
-    gloo matches messages by tag. A channel's messages are numbered at both ends, which is matching by order.
+    gloo matches messages by tag. Both ends number a channel's messages and use the number as the tag, which matches by order.
     """
 
     def __init__(self, group: Group) -> None:
@@ -95,7 +96,7 @@ class GlooTransport:
 
     @property
     def size(self) -> int:
-        """Members of the group along the pipeline."""
+        """Number of members of the group along the pipeline."""
         return self.group.size
 
     def send(self, tensor: torch.Tensor, to: int) -> Message:
@@ -107,15 +108,15 @@ class GlooTransport:
         return self.group.expect(tensor, source, _next(self._received, source))
 
     def wait_all(self, transfers: Sequence[Message]) -> None:
-        """Wait until every one of these messages is done. Raises RuntimeError where the group is interrupted."""
+        """Wait until all messages are done. Raises RuntimeError if the group is interrupted."""
         wait_all(transfers)
 
     def check(self) -> None:
-        """Raises RuntimeError where the group was interrupted."""
+        """Raise RuntimeError if the group was interrupted."""
         self.group.check()
 
     def interrupt(self) -> None:
-        """Interrupt the group, which others may use too: collectives in it end as well."""
+        """Interrupt the group; collectives in the same group end too."""
         self.group.interrupt()
 
     def close(self) -> None:

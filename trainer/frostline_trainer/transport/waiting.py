@@ -1,7 +1,8 @@
-"""For how long each thread has been waiting for other members: what tells a member that hangs from those that wait for it.
+"""Measures how long each thread has been waiting for other members, to tell a member that hangs from members that wait for it.
 
-The collectives mark their blocking waits here. Two dictionary writes a wait, no lock: a thread writes its own entry only. A
-device that runs behind its thread waits later than the thread does: its trail (`step.device_trail`) is told of both ends.
+The collectives mark their blocking waits here. This costs two dictionary writes a wait and no lock, since a thread writes its own
+entry only. A device that runs behind its thread waits later than the thread: the begin and the end of a wait are also marked in
+its trail (`step.device_trail`).
 """
 
 import threading
@@ -13,16 +14,16 @@ from typing import Protocol
 
 
 class OnDevice(Protocol):
-    """Told where a wait begins (True) and ends (False) in the order of a device's work."""
+    """The interface of a device's trail: marks where a wait begins (True) and ends (False) in the device's queue of work."""
 
     def wait(self, waiting: bool) -> None:
-        """Mark the beginning or the end of a wait at the end of what the device was given so far."""
+        """Mark the begin or the end of a wait behind the work that is queued so far."""
 
 
 @dataclass
 class Waits:
-    """One thread's waiting. total: seconds of all waits that are over. since: start of the one that is going on, or 0.0.
-    on_device: the trail of its device, where that runs behind it.
+    """One thread's waits. total: seconds of all ended waits. since: start of the current wait, or 0.0. on_device: the trail of
+    its device, if the device runs behind the thread.
     """
 
     total: float = 0.0
@@ -35,7 +36,7 @@ _waits: dict[int, Waits] = {}
 
 @contextmanager
 def blocked() -> Iterator[None]:
-    """The calling thread waits for another member while this is open, and its device with it. Waits inside a wait count once."""
+    """A context in which the calling thread, and its device, wait for another member. Nested waits count once."""
     device = waits_of(threading.get_ident()).on_device
     if device is None or waits_of(threading.get_ident()).since:
         with thread_blocked():
@@ -49,7 +50,7 @@ def blocked() -> Iterator[None]:
 
 @contextmanager
 def thread_blocked() -> Iterator[None]:
-    """As `blocked`, where the device has work of its own to do meanwhile."""
+    """A context in which only the calling thread waits for another member, while its device may compute."""
     mine = waits_of(threading.get_ident())
     if mine.since:
         yield
@@ -63,6 +64,6 @@ def thread_blocked() -> Iterator[None]:
 
 
 def waits_of(thread: int) -> Waits:
-    """The waiting of a thread, by its ident."""
+    """The waits of a thread, by its ident."""
     found = _waits.get(thread)
     return found if found is not None else _waits.setdefault(thread, Waits())

@@ -1,4 +1,4 @@
-"""Where samples come from: one file a source, by name; others come in through the entry point group `frostline.datasets`."""
+"""Data sources by name: the built-in ones, one file each, and those of the entry point group `frostline.datasets`."""
 
 from collections.abc import Callable
 from importlib import import_module

@@ -15,7 +15,7 @@ SIDE = 8
 
 
 def read_digits(job: Job, path: str | None, part: Part) -> Images:
-    """All digits; resized (bilinear) where data.image_size says so. Raises ValueError where a path is given."""
+    """All digits, resized (bilinear) to data.image_size if it is set. Raises ValueError if a path is given."""
     if path is not None:
         raise ValueError(f"data.path or data.test_path is {path!r}; data.source digits is built in and takes neither")
     raw, target = _stored()
@@ -37,14 +37,14 @@ def read_digits(job: Job, path: str | None, part: Part) -> Images:
 def _stored() -> tuple[np.ndarray, np.ndarray]:
     """Images uint8 [1797, 8, 8] and classes int64 [1797], from the file that scikit-learn ships.
 
-    Importing scikit-learn itself, with scipy and pandas, costs a worker more than a second.
+    Importing scikit-learn itself, with scipy and pandas, would take a worker more than a second.
     """
     package = find_spec("sklearn")
     file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz" if package and package.origin else None
     if file is not None and file.exists():
         rows = np.loadtxt(file, delimiter=",", dtype=np.float64)
         images, target = rows[:, :-1].reshape(-1, SIDE, SIDE), rows[:, -1]
-    else:  # a release that keeps it elsewhere, or none: it says so itself
+    else:  # another release's layout, or no scikit-learn, which then raises its own error
         from sklearn.datasets import load_digits
 
         bunch = load_digits()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def required_path(path: str | None, source: str, what: str) -> Path:
-    """The path as given by the job. Raises ValueError where it is not given or not there."""
+    """The path that the job gives. Raises ValueError if it is missing or does not exist."""
     if path is None:
         raise ValueError(f"data.path is not set; data.source {source} needs {what}")
     place = Path(path)
@@ -15,7 +15,7 @@ def required_path(path: str | None, source: str, what: str) -> Path:
 
 
 def file_in(place: Path, names: tuple[str, ...], what: str) -> Path:
-    """`place` itself, or the first of `names` in it where it is a folder. Raises ValueError where there is none."""
+    """`place` itself or, if it is a folder, the first of `names` in it. Raises ValueError if there is none."""
     if place.is_file():
         return place
     for name in names:

@@ -1,4 +1,4 @@
-"""Images in one folder a class, as ImageNet and CIFAR exports lay them out."""
+"""Images in one folder for each class, the layout of ImageNet and CIFAR exports."""
 
 import hashlib
 from pathlib import Path
@@ -15,12 +15,12 @@ from frostline_trainer.data.split import digest_of
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".ppm", ".tif", ".tiff")
 
 CHECKED_BYTES = 256 * 1024 * 1024
-"""Trees up to this size are read whole at the start: each image is verified and enters the digest with its content.
-In larger ones names and sizes stand for the content, and a broken image is reported when its turn comes."""
+"""Trees up to this size are read completely at the start: each image is verified, and its content is part of the digest.
+For larger ones the digest covers names and sizes only, and a broken image is reported when it is decoded."""
 
 
 def read_image_folder(job: Job, path: str | None, part: Part) -> Images:
-    """Every image below `path`/<class>/, classes by name. Pixels are decoded when asked for.
+    """Every image below `path`/<class>/, classes by name. Pixels are decoded on demand.
 
     Raises ValueError for a folder without classes or images, an unreadable image, and an unknown target size.
     """

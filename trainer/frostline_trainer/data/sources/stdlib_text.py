@@ -1,4 +1,4 @@
-"""The Python standard library's own documentation strings: about 0.9 million characters of English and code, always at hand."""
+"""The Python standard library's own documentation strings: about 0.9 million characters of English and code, without download."""
 
 import ast
 import sysconfig
@@ -10,9 +10,9 @@ from frostline_trainer.data.split import digest_of
 
 
 def read_stdlib_text(job: Job, path: str | None, part: Part) -> Documents:
-    """One document a top-level module of this interpreter's library: its docstrings, in the order of the source.
+    """One document for each top-level module of this interpreter's library: its docstrings, in the order of the source.
 
-    Its content depends on the Python version; the digest shows it. Raises ValueError where a path is given.
+    The content, and with it the digest, depends on the Python version. Raises ValueError if a path is given.
     """
     if path is not None:
         raise ValueError(f"data.path or data.test_path is {path!r}; data.source stdlib-text is built in and takes neither")

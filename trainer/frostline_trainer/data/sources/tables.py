@@ -1,6 +1,6 @@
 """CSV and JSON Lines, read by the `datasets` library: labelled texts, pairs of texts, or running text.
 
-The library says little about a malformed row, so where it refuses a file, the file is read again only to name the row.
+The library's errors do not name a malformed row, so a file that it refuses is read again just to find the row.
 """
 
 import csv
@@ -19,7 +19,7 @@ from frostline_trainer.data.sources.files import file_digest, read_text_file, re
 from frostline_trainer.data.split import digest_of
 
 FIRST_ROW = {"csv": 2, "jsonl": 1}
-"""The number, as an editor shows it, of the first record: a CSV has a header."""
+"""Line number of the first record, as in an editor: a CSV has a header."""
 
 
 def read_csv(job: Job, path: str | None, part: Part) -> Texts | Documents:
@@ -35,9 +35,9 @@ def read_jsonl(job: Job, path: str | None, part: Part) -> Texts | Documents:
 def _read(
     job: Job, path: str | None, kind: str, load: Callable[[Path, Path], dict[str, list]], fault: Callable[[Path], str | None]
 ) -> Texts | Documents:
-    """The columns that data.columns names (default: text, optional text_pair, label; language modelling: text alone).
+    """Read the columns that data.columns names (default: text, optional text_pair, label; for language modelling only text).
 
-    Raises ValueError with file, row, value and remedy for malformed rows, missing columns and labels that are no numbers.
+    Raises ValueError with file, row, value and remedy for malformed rows, missing columns and labels that are not numbers.
     """
     file = required_path(path, kind, f"a {kind} file")
     if not file.is_file():
@@ -114,7 +114,7 @@ def _csv_columns(file: Path, scratch: Path) -> dict[str, list]:
 
     with file.open(encoding="utf-8-sig", newline="") as stream:
         header = next(csv.reader(stream))
-    # Every column as text: type inference turns a review that reads "None" or "NA" into a missing value.
+    # Every column as text: type inference would make a missing value of a review "None" or "NA".
     features = Features({name: Value("string") for name in header})
     with _quiet():
         table = Dataset.from_csv(
@@ -132,7 +132,7 @@ def _jsonl_columns(file: Path, scratch: Path) -> dict[str, list]:
 
 
 def _quiet() -> Any:
-    """No progress bars: a worker's terminal shows the run's progress, not the library's."""
+    """Suppress the library's progress bars, so that a worker's terminal shows only the run's progress."""
     from contextlib import contextmanager
 
     from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
