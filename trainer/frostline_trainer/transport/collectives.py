@@ -165,7 +165,7 @@ class Group:
                     work.wait(*patience)
             self.check()
         else:
-            gloo.wait_for(works, patience, self._interrupted)
+            gloo.wait_for(works, patience, self._interrupted, self._group)
 
     def allow(self, timeout: timedelta) -> None:
         """Set the timeout of collectives from now on; connecting had a timeout of its own."""

@@ -7,9 +7,11 @@ every connection of a group has such an address at one of its ends; by these add
 This is not enough if gloo loses a message: a peer announces that it is ready to receive, and ends; the write fails after the
 message has left gloo's list of waiting sends and before it is in the list of active ones. A wait for this message never ends,
 even with closed sockets. Therefore another thread does the waiting, and the caller waits for that thread or for the
-interruption. A thread that waits for a lost message is abandoned; there is at most one for each broken pair of members.
+interruption. A thread that waits for a lost message is abandoned; there is at most one for each broken pair of members. The
+group is abandoned with it: the destructor of a gloo group waits for the group's own threads, so for that message.
 """
 
+import ctypes
 import os
 import queue
 import socket
@@ -118,8 +120,10 @@ def _serve(waits: "queue.SimpleQueue[_Wait | None]") -> None:
 _callers = threading.local()
 
 
-def wait_for(works: Sequence[Any], arguments: tuple[Any, ...], interrupted: threading.Event) -> None:
+def wait_for(works: Sequence[Any], arguments: tuple[Any, ...], interrupted: threading.Event, group: Any) -> None:
     """Call `work.wait(*arguments)` for each work. Raises its exception, and RuntimeError if `interrupted` and it does not end.
+
+    group: the works' own. It is never destroyed after a wait that does not end.
 
     All works are one wait, since passing a wait to the other thread costs more than a wait for a message that is there already.
     """
@@ -135,6 +139,7 @@ def wait_for(works: Sequence[Any], arguments: tuple[Any, ...], interrupted: thre
             if wait.done.acquire(timeout=GRACE_SECONDS):
                 break
             _callers.waiter = None
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # kept also when Python clears its modules at the end
             raise RuntimeError("the group was interrupted, and a message under way in it is lost")
     if wait.error is not None:
         raise wait.error
