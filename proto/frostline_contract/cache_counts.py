@@ -1,4 +1,4 @@
-"""What a worker counts of its use of the activation cache: fields of ReportUse and of Statistics in cache.proto."""
+"""Names of a worker's counters of activation cache use: fields of ReportUse and of Statistics in cache.proto."""
 
 CACHE_COUNTS = (
     "hits",

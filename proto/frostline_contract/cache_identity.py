@@ -1,7 +1,7 @@
-"""What a cached value IS: its key and its header (docs/protocols.md 11.1); `cache_tag` says who may write it.
+"""Keys and headers of values in the activation cache (docs/protocols.md 11.1). `cache_tag` decides whose values are trusted.
 
-A key names prefix revision (with its codec chain), data-set digest, split, boundary, sample, augmentation variant and chunk;
-never run, rank, world size or generation, so a cache outlives every reshape and is shared by runs with the same prefix.
+A key stands for prefix revision (with its codec chain), data-set digest, split, boundary, sample, augmentation variant and chunk,
+never for run, rank, world size or generation. So a cache outlives every reshape, and runs with the same prefix share it.
 """
 
 import hashlib
@@ -13,17 +13,18 @@ from functools import cached_property, lru_cache
 from frostline_contract.cache_tag import NONCE_BYTES, TAG_BYTES, Tags
 
 CHUNK_BYTES = 512 * 1024 - 64
-"""Values above WHOLE_VALUE_BYTES are stored in chunks of this size (3.2x faster than one 16 MiB GET)."""
+"""Bytes of a chunk. Values above WHOLE_VALUE_BYTES are stored in chunks (3.2x faster than one 16 MiB GET)."""
 
 WHOLE_VALUE_BYTES = 1024 * 1024
 MAGIC = b"FLAC"
 HEADER_VERSION = 5
 HEAD = struct.Struct("<4sBBHI8s")
-"""magic, version, dtype code, ndim, payload bytes of this chunk, shape digest."""
+"""Layout of a header without its tag: magic, version, dtype code, ndim, payload bytes of this chunk, shape digest."""
 PLACE = struct.Struct(">QII")
-"""sample, augmentation variant, chunk."""
+"""Layout of a key's second half: sample, augmentation variant, chunk."""
 HEADER = struct.Struct(f"<{HEAD.size}s{NONCE_BYTES + TAG_BYTES}s")
-"""HEAD and the chunk's tag: 48 bytes, so that a whole chunk and Redis' own 16 fill an allocator's class of 512 KiB."""
+"""Layout of a whole header: HEAD and the chunk's tag, 48 bytes. With these and Redis' own 16 bytes a full chunk fills an
+allocator's size class of 512 KiB."""
 
 DTYPE_CODES = {"float32": 1, "float64": 2, "bfloat16": 3, "float16": 4, "int8": 5, "uint8": 6}
 
@@ -41,7 +42,7 @@ class CacheIdentity:
     boundary: int
 
     def namespace(self) -> bytes:
-        """16 bytes that stand for the identity in every key."""
+        """The first 16 bytes of every key with this identity: a hash of it."""
         return self._namespace
 
     @cached_property
@@ -90,7 +91,7 @@ def pack_header(dtype: str, shape: tuple[int, ...], payload: memoryview | bytes,
 def header_fault(
     header: bytes, dtype: str, shape: tuple[int, ...], payload: memoryview | bytes, key: bytes, tags: Tags
 ) -> str | None:
-    """Why what was found under `key` cannot be used, or None where it is whole: a torn or foreign value is a miss, no error."""
+    """Why the value found under `key` cannot be used; None where it can. A torn or foreign value is a miss and not an error."""
     if len(header) != HEADER.size:
         return f"header of {len(header)} bytes, expected {HEADER.size}"
     head, tag = HEADER.unpack(header)

@@ -1,7 +1,7 @@
-"""What a cached value's header ends with: a tag over key, header and payload by which a reader knows whose value it is.
+"""Tags of cached values: the last bytes of a header, by which a reader checks that a value is whole and who wrote it.
 
-Whoever may write to a Redis could otherwise put numbers there that a run trains on. So values are signed with a secret of those
-who share the cache: AES-GCM's tag over key, header and payload (GMAC), with a random nonce of 96 bits. It costs a fifth of
+Without them anybody who may write to a Redis could choose the numbers that a run trains on. So users of a cache sign values with
+a secret that they share: AES-GCM's tag over key, header and payload (GMAC), with a random nonce of 96 bits. GMAC costs a fifth of
 HMAC-SHA256 and a tenth of BLAKE2b, and needs no copy of the payload.
 """
 
@@ -18,14 +18,14 @@ from frostline_contract.run_directory import RunDirectory
 
 NONCE_BYTES, TAG_BYTES = 12, 16
 SECRET_VARIABLE = "FROSTLINE_CACHE_SECRET"
-"""In the run's directory, readable by its user alone: the secret of a run whose environment gives none."""
+"""File in the run's directory, readable by its user alone, with the secret of a run whose environment gives none."""
 SECRET_CHARACTERS_MIN = 16
 
 Buffer = bytes | bytearray | memoryview
 
 
 class Tags(Protocol):
-    """Makes and checks the NONCE_BYTES + TAG_BYTES at a header's end. fault: what a tag that does not hold is called."""
+    """Makes and checks the tags (NONCE_BYTES + TAG_BYTES) at the end of headers. fault: the word for a tag that is wrong."""
 
     fault: str
 
@@ -40,9 +40,10 @@ class Tags(Protocol):
 
 
 class Checksums:
-    """XXH3-128, seeded by the key: finds torn values, and whole ones of another sample, at memory speed. Anybody can make it.
+    """Tags that are XXH3-128 checksums seeded by the key. Anybody can make them, so they protect against faults only.
 
-    Neighbouring samples' keys differ in one bit, so a request that was damaged on its way may well name one that is there.
+    They find torn values at memory speed, and whole values of another sample: keys of neighbouring samples differ in one bit, so
+    a request that was damaged on its way may name a key that exists.
     """
 
     fault = "checksum differs"
@@ -59,7 +60,7 @@ class Checksums:
 
 
 class Signatures:
-    """GMAC by a key that is derived from the secret: only who knows it can make one."""
+    """Tags that are GMACs under a key derived from the secret: only holders of the secret can make them."""
 
     fault = "signature differs: torn, foreign, or written by somebody without this run's cache secret"
 
@@ -79,17 +80,18 @@ class Signatures:
         return hmac.compare_digest(tag[NONCE_BYTES:], self._tag(nonce, key, head, payload))
 
     def _tag(self, nonce: bytes, key: bytes, head: bytes, payload: Buffer) -> bytes:
-        # Key and header go through the cipher, so that the payload need not be copied behind them; what comes out is not kept.
+        # Key and header are encrypted and the payload is authenticated only, so that it is not copied; the ciphertext is dropped.
         return self._cipher.encrypt(nonce, key + head, payload)[-TAG_BYTES:]
 
 
 def tags_of(secret: str | None) -> Tags:
-    """How values are tagged in a cache whose users share `secret`, or trust each other without one."""
+    """The tags of a cache: signatures where its users share `secret`, checksums where they have none and trust each other."""
     return Signatures(secret) if secret else Checksums()
 
 
 def read_secret(run_dir: Path | None) -> str | None:
-    """From the environment, else from the run's file, else none. Raises ValueError where it is too short, OSError."""
+    """The cache's secret: from the environment, else from the run's file, else None. Raises OSError, or ValueError for one that
+    is too short."""
     given = os.environ.get(SECRET_VARIABLE)
     file = RunDirectory(run_dir).cache_secret if run_dir is not None else None
     if given is not None:
@@ -107,10 +109,17 @@ def read_secret(run_dir: Path | None) -> str | None:
 
 
 def unsigned_refusal(section: CacheSection, run_dir: Path | None = None) -> str | None:
-    """Why the servers that a job names are not used, with what to do; None where nothing speaks against it.
+    """Why the cache servers that a job names are refused, with the remedy; None where they may be used.
 
-    Values of the run's own Redis need no such word: nobody else has its password. run_dir: where a secret may lie; None: only the
-    environment can give one. Raises ValueError for a secret that is too short, OSError.
+    Values on servers that others can write to need signatures. The run's own Redis needs none: nobody else has its password.
+
+    Args:
+        section: the job's.
+        run_dir: the folder in which a secret may lie; None: only the environment can give one.
+
+    Raises:
+        ValueError: the secret is too short.
+        OSError: the secret's file cannot be read.
     """
     if not section.addresses or section.trusted or read_secret(run_dir) is not None:
         return None

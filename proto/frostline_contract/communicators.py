@@ -1,19 +1,19 @@
-"""How many NCCL communicators a member has, and the most memory that they are planned to take of its device.
+"""The number of NCCL communicators of a member, and the device memory that is planned for them.
 
-NCCL gives each of a communicator's thread blocks buffers of its own, outside torch's allocator; so a bound on thread blocks
-bounds the memory. Others saw 544 MB for a group of two and 688 MB for a larger one on A100 (NVIDIA/nccl issue 964).
+NCCL gives each thread block of a communicator its own buffers, outside torch's allocator; so a bound on thread blocks bounds the
+memory. Others saw 544 MB for a group of two and 688 MB for a larger one on A100 (NVIDIA/nccl issue 964).
 """
 
 PAIR_CTAS = 4
-"""Thread blocks of a channel's kernels at most: they wait beside computations."""
+"""The most thread blocks of a pipeline channel's kernels. Few, since these kernels occupy them while computations run."""
 GROUP_CTAS = 16
-"""Of a collective's."""
+"""The most thread blocks of a collective's kernels."""
 LEVELS = 2
-"""Groups over which replicas sum where several share each machine: four of them at least."""
+"""Groups over which replicas sum gradients where several of them share each machine; that takes at least four workers."""
 CTA_BYTES = 24 << 20
-"""What is planned for one thread block: above what was seen, and not yet measured by this project."""
+"""Bytes that are planned for one thread block: more than the figures above, and not yet measured by this project."""
 GENERATIONS = 2
-"""At a switch the next generation's communicators are connected before those of the one before are closed."""
+"""Generations whose communicators exist at once: at a switch the next one's are connected before the old ones are closed."""
 
 
 def channels_of(pp_degree: int) -> int:
@@ -22,9 +22,9 @@ def channels_of(pp_degree: int) -> int:
 
 
 def most_communicator_bytes(workers: int, tp_degree: int = 1) -> int:
-    """The most that a member's communicators are planned to take in any shape of so many workers, those of two generations.
+    """The most bytes planned for a member's communicators in any shape of `workers` workers, for two generations at once.
 
-    tp_degree: of the shape that is asked for; above 1 its workers have a group more, in which they sum over tiles.
+    tp_degree: of the wanted shape; above 1 its workers have one more group, in which they sum over tiles.
     """
     groups = (0 if workers < 2 else LEVELS if workers >= 4 else 1) + (tp_degree > 1)
     blocks = channels_of(workers) * PAIR_CTAS + groups * GROUP_CTAS

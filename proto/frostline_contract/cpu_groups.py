@@ -1,4 +1,4 @@
-"""Workers of one speed on one machine: each gets its share of a processor by a control group's quota, whatever else runs.
+"""Control groups of local workers: each worker gets a fixed share of a processor by a CPU quota, whatever else runs.
 
 Linux has two versions of control groups. With version 1 a controller has a hierarchy of its own, and any group may have
 processes. With version 2 there is one hierarchy; a group that hands controllers on to its children has no process itself.
@@ -15,9 +15,9 @@ MOUNT, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 GROUPS_ENV, SHARE_ENV = "FROSTLINE_CPU_GROUPS", "FROSTLINE_WORKER_CPUS"
 PREFIX, REST = "frostline-", "rest"
 PERIOD_MICROSECONDS = 10_000
-"""Quotas are dealt anew so often: a worker that has used its own up waits no longer than this."""
+"""Period of the quotas: a worker that has used up its quota waits at most this long for the next one."""
 QUOTA_MICROSECONDS_MIN = 1_000
-"""The kernel's least quota of a group."""
+"""The smallest quota that the kernel accepts for a group."""
 TRIES = 20
 
 
@@ -51,18 +51,19 @@ class CpuGroups:
             ) from None
 
     def environment(self, cpus: float) -> dict[str, str]:
-        """What a worker's process reads in `enter_from`."""
+        """The environment variables of a worker's process, which `enter_from` reads."""
         return {GROUPS_ENV: str(self.folder), SHARE_ENV: repr(cpus)}
 
     def remove(self) -> None:
-        """Remove the run's group and those in it. One that a process still ends in stays, and the next `create` removes it."""
+        """Remove the run's group and the groups in it; one whose process is still ending stays until the next `create`."""
         _remove(self.folder)
 
 
 def enter_from(env: Mapping[str, str], name: str) -> None:
-    """Put this process, with all that it starts, into a group of its own, where the environment says so.
+    """Move this process, with all that it starts, into a group of its own where the environment asks for that.
 
-    name: unique in the run. Call it before threads start to compute. Groups of workers that have ended are removed.
+    It also removes the groups of workers that have ended. Call it before threads start to compute. name: of the new group, unique
+    in the run.
     """
     if GROUPS_ENV not in env:
         return
@@ -71,7 +72,7 @@ def enter_from(env: Mapping[str, str], name: str) -> None:
         try:
             _enter(folder / name, float(env[SHARE_ENV]))
             break
-        except FileNotFoundError:  # another worker took the group for one that is over
+        except FileNotFoundError:  # another worker removed the new group, which had no process yet
             if left == 1:
                 raise
     for group in _children(folder):
@@ -104,7 +105,7 @@ def _enter(group: Path, cpus: float) -> None:
 
 
 def _where(mount: Path, own: Path) -> tuple[Path, int]:
-    """The group that this process is in, of the hierarchy that has the cpu controller, and its version."""
+    """(this process's group in the hierarchy that has the cpu controller, version of control groups)."""
     lines = [line.split(":", 2) for line in own.read_text().splitlines()]
     for _, controllers, path in lines:
         if "cpu" in controllers.split(","):
@@ -120,13 +121,19 @@ def _where(mount: Path, own: Path) -> tuple[Path, int]:
 
 
 def _group_of(hierarchy: Path, path: str) -> Path:
-    """In a container the path may be the host's, and the hierarchy's own root is all that is seen of it."""
+    """The folder of a group; the hierarchy's root where `path` does not exist.
+
+    In a container `path` may be the host's, of which the container sees only the root.
+    """
     group = hierarchy / path.lstrip("/")
     return group if group.is_dir() else hierarchy
 
 
 def _hand_on_cpu(folder: Path) -> None:
-    """Version 2: the group that this process is in hands its cpu controller on, so its processes move to a group beside ours."""
+    """With version 2, enable the cpu controller for the children of this process's group.
+
+    Such a group may have no process itself, so its processes move to a child group beside the run's.
+    """
     base = folder.parent
     if "cpu" not in (base / "cgroup.subtree_control").read_text().split():
         rest = base / f"{PREFIX}{REST}"
@@ -147,7 +154,7 @@ def _sweep(base: Path) -> None:
 
 def _remove(folder: Path) -> None:
     for group in (*_children(folder), folder):
-        with suppress(OSError):  # a process of it still ends
+        with suppress(OSError):  # one of its processes is still ending
             group.rmdir()
 
 

@@ -1,4 +1,4 @@
-"""What a worker computes on, and what follows from it for the plan. Immutable; the same on both sides of the wire."""
+"""The record of a worker's device, on which plans depend. Immutable, and the same on both sides of the wire."""
 
 from frostline_contract.plan import Frozen
 
@@ -6,9 +6,13 @@ from frostline_contract.plan import Frozen
 class DeviceFacts(Frozen):
     """A worker's device and the libraries that compute and communicate on it, as it registers them.
 
-    host: the machine, by its kernel's boot: the same in all its containers. name: "cpu", or the GPU's model. uuid: of the GPU or
-    MIG instance; "" where there is none. multiprocessors: their number, 0 without a GPU (cuBLAS promises equal bits only between
-    equal numbers). memory_bytes: of the device. driver, cuda, cublas, cudnn, nccl: versions, "" where there is none.
+    Attributes:
+        host: identifies the machine by its kernel's boot, so it is the same in all containers of the machine.
+        name: "cpu", or the GPU's model.
+        uuid: of the GPU or MIG instance; "" where there is none.
+        multiprocessors: their number, 0 without a GPU. cuBLAS promises equal bits only between equal numbers.
+        memory_bytes: of the device.
+        driver, cuda, cublas, cudnn, nccl: versions, "" where there is none.
     """
 
     host: str = ""

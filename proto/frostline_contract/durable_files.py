@@ -1,7 +1,8 @@
-"""Durable files: written whole or not at all, and on disk, with their names, when the call returns.
+"""Durable files: a file is written whole or not at all, and content and name are on disk when the call returns.
 
-Every file that has to outlive a crash or a power cut is written by one of these functions. A draft has a name of its own beside
-the final one: two processes that write the same file never share a draft, not even where both are process 1 of a container.
+Every file that has to outlive a crash or a power cut is written by one of these functions. The content is first written to a
+draft: a file in the same folder with a random name, so that two processes that write the same file never share a draft, not even
+where both are process 1 of a container.
 """
 
 import contextlib
@@ -12,15 +13,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 PRIVATE, PUBLIC = 0o600, 0o666
-"""Access modes: for the user alone; for whoever the umask lets."""
+"""Access modes: for the user alone; for everybody whom the umask allows."""
 WRITE_BYTES = 4 << 20
-"""Written at once of a large file."""
+"""Bytes of a large file that one call writes."""
 
 DRAFT = re.compile(r"\..+\.[0-9a-f]{32}")
 """The name of a draft."""
 
 Before = Callable[[str], None]
-"""Told of each operation before it is done: create, write, sync, rename, link."""
+"""Called before each operation with its name: create, write, sync, rename or link."""
 
 
 def replace_durably(path: Path, text: str, mode: int = PUBLIC) -> None:
@@ -34,7 +35,7 @@ def replace_durably(path: Path, text: str, mode: int = PUBLIC) -> None:
 def create_durably(path: Path, text: str, mode: int = PUBLIC) -> bool:
     """Create a file with its whole content; False where it exists already. Raises OSError.
 
-    So processes that share a folder agree on who does something: a link, unlike a rename, fails where the name is taken.
+    Of several processes that create the same file exactly one succeeds: a link, unlike a rename, fails where the name is taken.
     """
     path = Path(path)
     make_folder_durably(path.parent)
@@ -48,9 +49,10 @@ def create_durably(path: Path, text: str, mode: int = PUBLIC) -> bool:
 
 
 def replace_through(draft: Path, path: Path, content: bytes, before: Before) -> None:
-    """Replace a large file's content atomically, by way of `draft`, which lies beside it and stays where the writer is killed.
+    """Replace a large file's content atomically by way of `draft`, a file in the same folder that stays if the writer is killed.
 
-    before: called with each operation. Raises OSError. The folder's entry is not synced: many files may share one `sync_folder`.
+    The folder is not synced, so that many files may share one call of `sync_folder`. before: called before each operation.
+    Raises OSError.
     """
     _write_synced(draft, content, before)
     before("rename")
@@ -60,7 +62,7 @@ def replace_through(draft: Path, path: Path, content: bytes, before: Before) -> 
 def create_through(draft: Path, path: Path, content: bytes, before: Before, folders: Sequence[Path]) -> bool:
     """Create a file with its whole content, by way of `draft`; False where the file exists already. Raises OSError.
 
-    folders: synced before the file gets its name, so that whatever the content speaks of is on disk then.
+    folders: synced before the file gets its name, so that all files which the content refers to are on disk by then.
     """
     try:
         _write_synced(draft, content, before)
@@ -87,9 +89,9 @@ def make_folder_durably(folder: Path) -> None:
 
 
 def remove_drafts(folder: Path) -> None:
-    """Remove the drafts that killed writers have left in a folder. For its only owner: a living writer would lose its own.
+    """Remove the drafts that killed writers have left in a folder. Raises OSError.
 
-    Raises OSError.
+    Only the folder's sole writer may call it: the draft of another living writer would be removed too.
     """
     for file in Path(folder).glob(".*"):
         if DRAFT.fullmatch(file.name):
@@ -103,13 +105,13 @@ def move_durably(source: Path, target: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Bring to disk a file that somebody else has written. Raises OSError."""
+    """Flush a file that other code has written to disk. Raises OSError."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring a folder's entries to disk: what was created, renamed or removed in it. Raises OSError."""
+    """Flush a folder's entries to disk: files that were created, renamed or removed in it. Raises OSError."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -131,7 +133,7 @@ def _write_synced(path: Path, content: bytes, before: Before) -> None:
 
 @contextlib.contextmanager
 def _draft(path: Path, content: bytes, mode: int) -> Iterator[Path]:
-    """A synced file with the content, beside `path`; gone at the end whatever happens."""
+    """A synced file with the content, in the folder of `path`; removed at the end whatever happens."""
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb") as file:

@@ -1,11 +1,11 @@
-"""The run's epoch object, and which checkpoints count under it (docs/protocols.md 5.5 and 8.1). Names, schema and rules; no I/O.
+"""The run's epoch object: file names, schema, and the rules for which checkpoints count (docs/protocols.md 5.5, 8.1). No I/O.
 
-There is one epoch object a checkpoint root. It changes by compare-and-swap only: on a file system version v of it is the file
-`epochs/<v>.json`, created exclusively and whole, so of two that want to change version v - 1 one finds the name taken. A raised
-run_epoch and a claimed result contend for the same name: a world that is being left behind cannot claim a result any more, and
-a run that has its result is not raised.
+The epoch object says which run epoch is current, from which checkpoint it began, and how the run ended. It exists once for each
+checkpoint root and changes by compare-and-swap only: version v is the file `epochs/<v>.json`, created exclusively and whole, so
+of two processes that change version v - 1 one finds the name taken. Raising the run epoch and claiming the result contend for the
+same name. So workers of a generation that was given up can claim no result any more, and a run that has its result is not raised.
 
-Checkpoints lie under `<run_epoch>/<generation>/<step>`. A manifest that a world of an older epoch still writes lies under that
+Checkpoints lie under `<run_epoch>/<generation>/<step>`. Workers of an older epoch that still write a manifest write it under that
 older epoch, where no reader takes it for the run's.
 """
 
@@ -20,14 +20,16 @@ EPOCHS_FOLDER = "epochs"
 MANIFEST_NAME = "manifest.json"
 MANIFEST_PATTERN = f"*/*/*/{MANIFEST_NAME}"
 EPOCH_DIGITS_MAX = 18
-"""Of a number in a file's or folder's name; more is no name of ours."""
+"""The most digits of a number in a file's or folder's name; a name with more is not Frostline's."""
 
 
 class RunEpoch(Frozen):
-    """One version of the epoch object; version 0 is that of a root without any.
+    """One version of the epoch object; a root without an epoch file has version 0.
 
-    start_from: the checkpoint that the epoch began from, relative to the root; "" for the initial weights. plan: the generation
-    whose plan raised it ("" for epoch 0). result: what the run ended with, None while it goes on.
+    Attributes:
+        start_from: the checkpoint that the epoch began from, relative to the root; "" for the initial weights.
+        plan: the generation whose plan raised the epoch ("" for epoch 0).
+        result: how the run ended, None while it goes on.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
@@ -39,7 +41,7 @@ class RunEpoch(Frozen):
     result: Mapping[str, Any] | None = None
 
     def file(self) -> str:
-        """Where this version lies, relative to the checkpoint root."""
+        """The file of this version, relative to the checkpoint root."""
         return f"{EPOCHS_FOLDER}/{self.version}.json"
 
     def text(self) -> str:
@@ -54,7 +56,7 @@ class RunEpoch(Frozen):
         return RunEpoch(version=self.version + 1, run_epoch=run_epoch, start_from=start_from, plan=plan)
 
     def with_result(self, result: Mapping[str, Any] | None) -> "RunEpoch":
-        """The next version of the same run epoch, with what the run ended with; None takes a result back."""
+        """The next version of the same run epoch, with the run's result; None withdraws a result."""
         return self.model_copy(update={"version": self.version + 1, "result": result})
 
 
@@ -83,10 +85,13 @@ def checkpoint_path(run_epoch: int, generation: str, step: int) -> str:
 
 
 def parse_epochs(files: Mapping[str, str]) -> list[RunEpoch]:
-    """All versions of the epoch object, oldest first, version 0 always among them.
+    """All versions of the epoch object, oldest first; version 0 is always the first.
 
-    files: content by file name of everything in the epochs folder; names that are no version are passed over. Raises ValueError
-    for a version that cannot be read: it was complete when it appeared, so somebody has changed it.
+    Args:
+        files: content by file name of everything in the epochs folder; other names than versions' are ignored.
+
+    Raises:
+        ValueError: a version cannot be read. It was complete when it appeared, so somebody has changed it.
     """
     versions = [RunEpoch()]
     for name, text in files.items():
@@ -106,7 +111,8 @@ def parse_epochs(files: Mapping[str, str]) -> list[RunEpoch]:
 def surviving(versions: Sequence[RunEpoch], found: Iterable[FoundCheckpoint]) -> list[FoundCheckpoint]:
     """The checkpoints on the run's own history, oldest (lineage, step) first.
 
-    Those of the current epoch; and of an earlier one what is not newer than the checkpoint that each later epoch began from.
+    All of the current epoch count; of an earlier epoch those that are no newer than the checkpoint that each later epoch began
+    from.
     """
     found = list(found)
     places = {one.path: one.place for one in found}
@@ -121,9 +127,10 @@ def surviving(versions: Sequence[RunEpoch], found: Iterable[FoundCheckpoint]) ->
 
 
 def newest(versions: Sequence[RunEpoch], found: Iterable[FoundCheckpoint]) -> FoundCheckpoint | None:
-    """The newest checkpoint under the current epoch, else exactly the one that it began from; None where that is none.
+    """The newest checkpoint of the current epoch, else the one that the epoch began from; None where it began from none.
 
-    Raises ValueError where the epoch began from a checkpoint that is gone: to start afresh instead would lose the run unsaid.
+    Raises ValueError where the checkpoint that the epoch began from is gone: starting from the initial weights instead would
+    lose the run without an error.
     """
     found, now = list(found), versions[-1]
     own = [one for one in found if one.run_epoch == now.run_epoch]

@@ -4,22 +4,24 @@ The command `frostline` has codes of its own (frostline_controller/cli/exit_code
 """
 
 DONE = 0
-"""Ended as told."""
+"""The process ended as it was asked to."""
 
 CRASH_LOOP = 1
-"""Of an agent: a worker crashed over and over."""
+"""Of an agent: its worker crashed repeatedly."""
 
 USER_MISTAKE = 2
-"""The job, its data or the machine is not as it must be; the text is at the controller."""
+"""The job, its data or the machine is wrong; the controller has the message."""
 
 REFUSED = 3
-"""The controller does not take this process in."""
+"""The controller has refused this process."""
 
 FAULT = 70
-"""A fault of the process's own, with a traceback in its log."""
+"""An error in the process itself, with a traceback in its log."""
 
 DEVICE = 71
-"""Its device failed or does not answer: nothing in this process can be trusted, and only another process may use the device."""
+"""The process's device failed or does not answer: none of the process's state can be trusted, and only a new process may use
+the device."""
 
 FINAL = frozenset({DONE, USER_MISTAKE, REFUSED})
-"""Of a worker that the controller has let go, refused, or heard from: nobody else tells its end, and it is not started again."""
+"""Exit codes of a worker that is not started again. The controller knows its end already (it has released or refused the worker,
+or received its message), so nobody else reports it."""

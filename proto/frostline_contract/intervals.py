@@ -1,4 +1,4 @@
-"""When statistics are read and when decisions take effect, in step numbers (docs/protocols.md 6.2).
+"""The calendar of decisions: at which steps statistics are read and decisions take effect (docs/protocols.md 6.2).
 
 Steps are numbered from 1. Interval k covers the steps (k-1) * length + 1 .. k * length; decision k reads interval k
 and takes effect at step k * length + lag, that is: the first step computed under it has that number.

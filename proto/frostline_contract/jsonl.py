@@ -1,4 +1,4 @@
-"""Reading append-only JSON-lines files that somebody may be writing, or was writing when it was killed."""
+"""Readers of append-only JSON-lines files, whose writer may still be running or may have been killed within a line."""
 
 import json
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from typing import Any
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
     """Every complete line of `path` as a mapping; nothing where the file does not exist.
 
-    A last line without its newline was torn by a killed writer and is left out; any other line that is no JSON object
-    raises ValueError with its number.
+    A last line without its newline was torn by a killed writer and is left out. Any other line that is not a JSON object raises
+    ValueError with its line number.
     """
     if not path.exists():
         return
@@ -52,6 +52,7 @@ def _parse(line: bytes, place: str) -> dict[str, Any]:
 
 
 def _shown(line: bytes) -> str:
-    """Some words of a line; of one that is no text only how long it is (a lost write is often thousands of zero bytes)."""
+    """The beginning of a line for a message; only its length where it is not text (a lost write often leaves thousands of zero
+    bytes)."""
     text = line[:60].decode(errors="replace").strip()
     return repr(text) if text.isprintable() else f"{len(line)} bytes that are no text"

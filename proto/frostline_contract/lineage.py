@@ -1,8 +1,8 @@
-"""Lineages: which steps of a run survive its rollbacks and restores. The one home of that rule.
+"""Lineages: the rule for which steps of a run survive its rollbacks and restores. It stands in this module and nowhere else.
 
-A lineage is an unbroken history of steps. A rollback and a restore from a checkpoint open a new one, which starts at a committed
-step and takes back every step of earlier lineages above it. Files are append-only, and late records of a lineage may follow the
-line that cuts it, so the rule looks at numbers and never at the order of lines.
+A lineage is an unbroken history of steps. Each rollback and each restore from a checkpoint opens a new lineage, which starts at a
+committed step and undoes all later steps of earlier lineages. Files are append-only, and late records of a lineage may follow the
+line that ends it, so the rule compares numbers and never the order of lines.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ RESTORE, ROLLBACK = "restore", "rollback"
 class LineageStart(Frozen):
     """A lineage and the committed step that it starts from. kind: "start", "restore" or "rollback".
 
-    distrusts: what older lineages computed beyond that step is wrong, or may be: nothing of it is used or compared with any more.
+    distrusts: results of older lineages beyond that step are or may be wrong: they are neither used nor compared with any more.
     """
 
     lineage: int
@@ -27,7 +27,7 @@ class LineageStart(Frozen):
     distrusts: bool = False
 
     def takes_back(self, step: int) -> bool:
-        """Whether what an older lineage computed up to `step` is taken back."""
+        """Whether this lineage undoes a result that an older lineage computed up to `step`."""
         return step > self.starts_at_step
 
 
@@ -38,25 +38,28 @@ class Cuts:
     starts: tuple[LineageStart, ...] = ()
 
     def survives(self, lineage: int, step: int) -> bool:
-        """Whether what was computed in `lineage` up to `step` still counts: no later lineage starts below that step."""
+        """Whether a result computed in `lineage` up to `step` still counts: no later lineage starts below that step."""
         return self.survives_where(lineage, lambda start: step)
 
     def survives_where(self, lineage: int, needed: Callable[[LineageStart], int]) -> bool:
-        """As `survives`, for what needs other steps of one later lineage than of another. needed: the step for such a start."""
+        """As `survives`, for a result that needs different steps depending on the later lineage.
+
+        needed: the last step that has to survive a given start.
+        """
         return not any(start.takes_back(needed(start)) for start in self.starts if start.lineage > lineage)
 
     def restores(self) -> "Cuts":
-        """Only the restores: what a rollback takes back has happened, what a restore takes back was never published."""
+        """The restores alone. Steps that a rollback undoes have happened; steps that a restore undoes were never published."""
         return Cuts(tuple(start for start in self.starts if start.kind == RESTORE))
 
     def distrusting(self) -> "Cuts":
-        """Only the starts that distrust what they cut off."""
+        """The starts that distrust the steps that they undo."""
         return Cuts(tuple(start for start in self.starts if start.distrusts))
 
 
 @dataclass(frozen=True)
 class RecordLines:
-    """The lines of metrics.jsonl. surviving: one record a step, in order. undone: records that were taken back, in order."""
+    """The lines of metrics.jsonl. surviving: one record a step, in order. undone: records of undone steps, in order."""
 
     surviving: tuple[dict[str, Any], ...]
     undone: tuple[dict[str, Any], ...]
@@ -64,9 +67,9 @@ class RecordLines:
 
 
 def split_records(lines: Iterable[dict[str, Any]], where: str) -> RecordLines:
-    """Tell the records that survive from those that were taken back. Of one (lineage, step) the first line counts.
+    """Separate the records that survive from those that were undone. Of several lines with one (lineage, step) the first counts.
 
-    where: what the lines are from, for people. Raises ValueError for a line that is neither a record nor a lineage's start.
+    where: the source of the lines, for messages. Raises ValueError for a line that is neither a record nor a lineage's start.
     """
     starts: list[LineageStart] = []
     records: dict[tuple[int, int], dict[str, Any]] = {}

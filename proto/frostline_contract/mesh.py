@@ -174,15 +174,16 @@ def check_degrees(degrees: Mapping[str, int]) -> dict[str, int]:
 
 
 def in_words(degrees: Mapping[str, int], times: str = "x") -> str:
-    """A shape for people, innermost axis first: "pp 4 x dp 2"; "" for no degrees (there is no shape yet). times: the sign."""
+    """A shape for people, innermost axis first: "pp 4 x dp 2"; "" for no degrees (no shape yet). times: the sign between them."""
     return f" {times} ".join(f"{name} {degrees[name]}" for name in reversed(AXES) if name in degrees)
 
 
 def with_degrees(values: Any) -> Any:
-    """The fields of a record, its shape as named degrees: what was written before there were any had `pp_degree`, `dp_degree`.
+    """The fields of a record with its shape as `degrees`; older versions wrote `pp_degree` and `dp_degree`.
 
     Args:
-        values: a record's fields by name, as they were read; anything else comes back as it is, for the record's own check.
+        values: a record's fields by name, as they were read. Anything but a mapping is returned unchanged, for the record's own
+            check.
 
     Returns:
         The same fields with `degrees`, and without the older names. Where both are there, `degrees` counts.

@@ -1,4 +1,4 @@
-"""The operations of a step: what schedules consist of, and what lowering makes programs of."""
+"""The operations of a step, of which schedules and the programs lowered from them consist."""
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 
 class Kind(StrEnum):
-    """What an operation does.
+    """The kind of an operation.
 
-    The first four compute, and are what schedules consist of. BACKWARD is INPUT_GRADIENT and WEIGHT_GRADIENT of a micro-batch in
-    one. The others are what lowering adds: messages between pipeline ranks, and the sum of a stage's gradient over the replicas.
+    The first four compute; schedules consist of these alone. BACKWARD is INPUT_GRADIENT and WEIGHT_GRADIENT of a micro-batch in
+    one. Lowering adds the others: messages between pipeline ranks, and the sum of a stage's gradient over the replicas.
     """
 
     FORWARD = "forward"
@@ -24,7 +24,7 @@ class Kind(StrEnum):
 COMPUTING = frozenset((Kind.FORWARD, Kind.BACKWARD, Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT))
 """Kinds that a schedule may consist of."""
 GIVES_INPUT_GRADIENT = frozenset((Kind.BACKWARD, Kind.INPUT_GRADIENT))
-"""Kinds after which the stage before has its gradient."""
+"""Kinds that give the previous stage the gradient of its output."""
 GIVES_WEIGHT_GRADIENT = frozenset((Kind.BACKWARD, Kind.WEIGHT_GRADIENT))
 """Kinds after which a micro-batch's activations are free and its gradients are in the sum."""
 
@@ -39,14 +39,14 @@ class Operation(NamedTuple):
 
 
 Triple = tuple[bool, int, int]
-"""(forward, stage, micro-batch): how an operation may be told where no backward is split and no micro-batch sliced."""
+"""(forward, stage, micro-batch): short form of an operation in schedules that split no backward and slice no micro-batch."""
 Order = Callable[..., Sequence[Operation | Triple]]
-"""(pp_rank, pp_degree, virtual_stages, micro-batches of the replica) -> the operations of that pipeline rank, in order. One that
-takes slices has their number as a fifth argument, 1 where it is not given."""
+"""(pp_rank, pp_degree, virtual_stages, micro-batches of the replica) -> the operations of that pipeline rank, in order. An order
+that supports slices has a fifth argument, the number of slices, with default 1."""
 
 
 def typed(told: Operation | Triple) -> Operation:
-    """The operation that a schedule tells. Raises ValueError for what is no compute operation."""
+    """The operation that a schedule's element stands for. Raises ValueError where the element is no compute operation."""
     if isinstance(told[0], bool):
         return Operation(Kind.FORWARD if told[0] else Kind.BACKWARD, told[1], told[2])
     operation = Operation(*told)
@@ -58,7 +58,8 @@ def typed(told: Operation | Triple) -> Operation:
 
 
 def input_of(operation: Operation, last_stage: int) -> tuple[object, ...] | None:
-    """(whether a forward, stage, micro-batch, slice) of what another stage computes for this operation; None for nothing."""
+    """The operation of another stage whose result this one needs, as (is forward, stage, micro-batch, slice); None: there is
+    none."""
     if operation.kind is Kind.FORWARD and operation.stage > 0:
         return (True, operation.stage - 1, *operation[2:])
     if operation.kind in GIVES_INPUT_GRADIENT and operation.stage < last_stage:

@@ -1,20 +1,23 @@
-"""Phases: where a worker's training thread is, in a step or beside one (docs/protocols.md 7). Their order and their traits.
+"""Phases: the parts of a worker's time inside and outside a step, with their order and traits (docs/protocols.md 7).
 
-The trainer enters phases and measures them; the controller compares how far members have come and sets deadlines by phase;
-planned faults name the phase in which they happen. On the wire and in files a phase is its word, so an unknown word of another
-version can come in: `place_of` takes it for a step's beginning.
+The trainer enters phases and measures them. The controller compares how far members have come and sets a deadline for each phase.
+Planned faults name the phase in which they happen. On the wire and in files a phase is its word, so another version may send an
+unknown word: `place_of` treats it as the beginning of a step.
 """
 
 from enum import Flag, StrEnum, auto
 
 
 class Trait(Flag):
-    """What a phase means to whoever compares members.
+    """Properties of phases, by which members are compared.
 
-    OWN_WORK: a member computes for itself; the time that it waits for others in the phase is not its own work. IN_STEP: of a step
-    that has no record yet. OUTSIDE: the worker computes in no generation, or only what others do not wait for. WAITING: the
-    worker has nothing left to do and waits for the controller. ONCE_A_STEP, AT_TIMES: a planned fault may name the phase; it is
-    entered in every step, or only when something happens.
+    Attributes:
+        OWN_WORK: the member computes; the time in the phase that it waits for other members is not counted as its work.
+        IN_STEP: the phase belongs to a step that has no record yet.
+        OUTSIDE: the worker is in no generation, or no other member waits for what it computes.
+        WAITING: the worker has nothing left to do and waits for the controller.
+        ONCE_A_STEP: a planned fault may name the phase, which is entered in every step.
+        AT_TIMES: a planned fault may name the phase, which is entered only on occasion.
     """
 
     NONE = 0
@@ -31,9 +34,10 @@ _COMPUTE = _STEP | Trait.OWN_WORK
 
 
 class Phase(StrEnum):
-    """The phases in the order in which a member goes through them, from one commit to the next, or to the run's end.
+    """The phases, in the order in which a member passes them from one commit to the next, or to the run's end.
 
-    START, SPARE and RECOVERY come before the first RESHAPE into a generation. TALLY: a vote has returned and is not stored yet.
+    START, SPARE and RECOVERY come before the first RESHAPE into a generation. TALLY: a vote's result has arrived and is not
+    stored yet.
     """
 
     traits: Trait
@@ -71,8 +75,9 @@ class Phase(StrEnum):
 
 
 class ControllerPhase(StrEnum):
-    """Where a planned fault may end the controller: at a step, between writing a plan and announcing it, right after that, or
-    while it answers a failure.
+    """The moments at which a planned fault may end the controller.
+
+    These are: at a step, between writing a plan and announcing it, right after the announcement, or during a recovery.
     """
 
     STEP = "step"
@@ -96,9 +101,9 @@ FAULT_PHASES = tuple(
         key=lambda phase: (phase in _with(Trait.AT_TIMES), phase not in IN_STEP, _PLACES[phase]),
     )
 )
-"""Where a planned fault may hit a worker: the phases of a whole step, from its first on, then those that are entered at times."""
+"""Phases in which a planned fault may hit a worker: first those of every step, in order, then those entered on occasion."""
 
 
 def place_of(phase: str) -> int:
-    """A phase's place in the order, from 0; of an unknown word, LOAD's."""
+    """A phase's place in the order, from 0; LOAD's place for an unknown word."""
     return _PLACES.get(phase, _PLACES[Phase.LOAD])

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from frostline_contract.record import Frozen
 
 COMMON = "common"
-"""Key of the tile that holds what no tensor is cut for: all of a unit's state, as long as units compute whole tensors."""
+"""Key of the tile that holds all uncut tensors: the whole of a unit's state, as long as units compute whole tensors."""
 RANGE_ALIGNMENT = 64
-"""Elements: a range begins at a multiple of so many, so that its memory is aligned as the whole unit's is."""
+"""A range begins at a multiple of this many elements, so that its memory is aligned as the whole unit's is."""
 
 NOBODY = -1
-"""In a plan's tables of participants by piece: none of them."""
+"""Entry for "no participant" in a plan's tables of participants by piece."""
 
 
 class PieceHolders(Frozen):
-    """Indices into Plan.participants of those that hold a piece's state at the plan's start."""
+    """The holders of one piece's state at the plan's start, as indices into Plan.participants."""
 
     participants: tuple[int, ...] = ()
 

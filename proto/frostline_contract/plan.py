@@ -1,4 +1,4 @@
-"""Plans and decisions: what is computed (numerics) and by whom (placement). Immutable, and the same on both sides of the wire.
+"""Records of plans and placements: who computes what, and from which state. Immutable, the same on both sides of the wire.
 
 The field names are those of frostline_proto/v1/plan.proto, so that one converter serves them all (frostline_rpc.convert).
 """
@@ -25,7 +25,7 @@ FRESH, CONTINUE, CHECKPOINT, SURVIVORS = "fresh", "continue", "checkpoint", "sur
 
 MICRO_BATCH, SAMPLE = "micro_batch", "sample"
 PrefixTile = Literal["micro_batch", "sample"]
-"""How many samples the frozen prefix computes together: a micro-batch, or one. It is numerics, and constant over a run."""
+"""How many samples the frozen prefix computes together: a micro-batch, or one. Part of the numerics, constant over a run."""
 
 GLOO, NCCL = "gloo", "nccl"
 Backend = Literal["gloo", "nccl"]
@@ -33,13 +33,18 @@ Backend = Literal["gloo", "nccl"]
 
 
 class Placement(Shaped):
-    """Who computes what. Changes no bit of any result.
+    """The assignment of stages and leaves to workers. It changes no bit of any result.
 
-    degrees: the shape, by axis name. stage_bounds: num_stages + 1 unit indices; stage i holds units [stage_bounds[i],
-    stage_bounds[i + 1]). workers: worker ids by global rank. leaf_bounds: dp_degree + 1 leaf indices; replica r computes leaves
-    [leaf_bounds[r], leaf_bounds[r + 1]). schedule: a name of the registry. use_cache: whether workers read the frozen prefix's
-    output from the cache. predicted_peak_bytes: of the fullest worker, 0 for none. slices: token cells of each, () for one slice.
-    shard: "none", every replica owns its stages' whole state; "step", each range of it has one replica for an owner.
+    Attributes:
+        degrees: the shape, by axis name.
+        stage_bounds: num_stages + 1 unit indices; stage i holds units [stage_bounds[i], stage_bounds[i + 1]).
+        workers: worker ids by global rank.
+        leaf_bounds: dp_degree + 1 leaf indices; replica r computes leaves [leaf_bounds[r], leaf_bounds[r + 1]).
+        schedule: a name of the registry.
+        use_cache: whether workers read the frozen prefix's output from the cache.
+        predicted_peak_bytes: memory of the fullest worker; 0: not predicted.
+        slices: token cells in each slice; () for one slice.
+        shard: "none": every replica owns the whole state of its stages; "step": one replica owns each range of that state.
     """
 
     degrees: Degrees
@@ -65,7 +70,7 @@ class Placement(Shaped):
 
     @cached_property
     def global_ranks(self) -> Mapping[str, int]:
-        """Global rank by worker id: to ask for a member costs the same in any world."""
+        """Global rank by worker id, as a table, so that a lookup takes constant time."""
         return {worker: global_rank for global_rank, worker in reversed(list(enumerate(self.workers)))}
 
     @cached_property
@@ -99,13 +104,13 @@ class Placement(Shaped):
         return list(self.units_by_pp_rank[pp_rank]) if pp_rank is not None else []
 
     def holds(self, worker_id: str, unit: int) -> bool:
-        """Whether `unit` is one of the member's own."""
+        """Whether the member's stages contain `unit`."""
         pp_rank = self._pp_rank_of_member.get(worker_id)
         return pp_rank is not None and self._pp_rank_of_unit.get(unit) == pp_rank
 
     @property
     def is_sharded(self) -> bool:
-        """Whether replicas share the state of their stages out, so that a piece has one owner."""
+        """Whether the state of a stage is divided among its replicas, so that a piece has one owner."""
         return self.shard != NONE and self.dp_degree > 1
 
     def leaves_of(self, dp_rank: int) -> range:
@@ -118,7 +123,7 @@ class Placement(Shaped):
         return list(self.members_by_pp_rank[pp_rank]) if pp_rank is not None else []
 
     def owners_of(self, pieces: Pieces, piece: int) -> list[str]:
-        """The members that own a piece, by dp rank: those that hold its unit, or the one whose share it is."""
+        """The members that own a piece, by dp rank: all that hold its unit, or, with sharded state, one of them."""
         members = self.owners(pieces.unit_of(piece))
         if not self.is_sharded or not members:
             return members
@@ -131,34 +136,34 @@ class Placement(Shaped):
 
 
 class Plan(Frozen):
-    """One generation: a placement, the numerics in force where it starts, and where every piece of the state comes from.
+    """A plan: the placement of one generation, the numerics in force at its start, and where each piece's state comes from.
 
-    Units are what the placement deals; state is told by pieces (`frostline_contract.pieces`), whose table is `pieces`.
+    The placement assigns units to workers; state is named by pieces (`frostline_contract.pieces`), whose table is `pieces`.
 
     start: "fresh" (the model's initial weights), "continue" (from the members of `base`, at the switch), "checkpoint", or
-    "survivors" (from what is left of `base` after a failure).
-    start_step: the last committed step that the state stands for (0 for fresh); for "continue" it is the switching vote's
-    step, which is not known when the plan is written (-1).
-    buddy_indices: for each piece the member that keeps a copy in another failure domain than its owners', by its place in
-    `participants`; NOBODY where the owners are in two domains, or no member is in another, then the piece is in `uncovered`
-    (empty: nobody keeps anything).
-    holders: for each piece, for "continue" and "survivors", the participants that have its state at the start and are sent none.
-    For "survivors" they may have to commit `start_step` late: `vote` is that step's vote (None: nobody has to), and
-    state_lineage and state_generation complete the tag of the state it starts from, (state_lineage, start_step,
-    state_generation): a state keeps its tag through plans, also where `lineage` is a new one, until the next commit.
+    "survivors" (from the state that is left of `base` after a failure).
+    start_step: the last committed step that the state includes (0 for fresh); -1 for "continue", where it is the step of the
+    switching vote, not yet known when the plan is written.
+    buddy_indices: for each piece the buddy, by its place in `participants`: a member outside the owners' failure domain that
+    keeps a copy. NOBODY where the owners are in two domains already, and where no member is in another domain; in the latter case
+    the piece is in `uncovered`. Empty: the job keeps no copies.
+    holders: for each piece, for "continue" and "survivors", the participants that have its state at the start and receive none.
+    vote: for "survivors", the vote of `start_step` where holders may still have to commit that step late; None: nobody has to.
+    state_lineage, state_generation: with start_step the tag of the state that a "survivors" plan starts from: (state_lineage,
+    start_step, state_generation). A state keeps its tag until the next commit, also in a plan that opens a new `lineage`.
     run_epoch: checkpoints and the result are written and read under it (docs/protocols.md 5.5).
     checkpoint_path: for "checkpoint", the manifest's folder relative to the checkpoint root.
-    decision_number: the decision that must be in force when it starts. decisions: all decisions so far, oldest first.
+    decision_number: the decision that must be in force when the plan starts. decisions: all decisions so far, oldest first.
     switch_from, switch_until: for "continue", the steps whose votes may switch (docs/protocols.md 3.2).
-    source_indices: for each piece the participant that gives its state to members that lack it, by its place (empty for fresh
-    and checkpoint).
-    state_ranges: ranges that each unit's state is cut into: one piece each, the same in every plan of a run.
-    leavers: members of `base` but not of this plan: they vote for the switch, give state away, and become spares.
+    source_indices: for each piece the participant that sends its state to members that lack it, by its place in `participants`;
+    empty for fresh and checkpoint.
+    state_ranges: how many ranges each unit's state is cut into, one piece each; the same in every plan of a run.
+    leavers: members of `base` but not of this plan: they vote for the switch, send state to others, and become spares.
     state_source: the worker whose run state (counters, unacknowledged records) all members take.
     store_host, store_port: the TCPStore of the new global rank 0.
-    job_revision: of the job that its members follow (`frostline_contract.job.job_revision`).
+    job_revision: of the job that the members follow (`frostline_contract.job.job_revision`).
     prefix_tile: how many samples frozen units compute together, the same in every plan of a run.
-    backend: what carries activations and gradients between members: the same for all of them, so nobody chooses it by itself.
+    backend: the transport of activations and gradients between members. The plan names it, so that all use the same one.
     """
 
     generation: GenerationId
@@ -194,7 +199,7 @@ class Plan(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _with_indices(cls, values: Any) -> Any:
-        """A plan of before there were pieces names sources and buddies by worker id, and says no state_ranges."""
+        """Convert a plan from before there were pieces: its sources and buddies are worker ids, and it has no state_ranges."""
         return _named_by_index(values) if isinstance(values, Mapping) else values
 
     @cached_property
@@ -204,19 +209,19 @@ class Plan(Frozen):
 
     @property
     def start_tag(self) -> StateTag | None:
-        """The state that a "survivors" plan starts from; for other starts None: it is named where the plan is entered."""
+        """The tag of the state that a "survivors" plan starts from; None for other starts, where the tag is made at the entry."""
         if self.start != SURVIVORS or self.state_generation is None:
             return None
         return StateTag(lineage=self.state_lineage, step=self.start_step, generation=self.state_generation)
 
     @cached_property
     def sources(self) -> tuple[str, ...]:
-        """For each piece the worker that gives its state to members that lack it; empty for fresh and checkpoint."""
+        """For each piece the worker that sends its state to members that lack it; empty for fresh and checkpoint."""
         return tuple(self.participants[index] for index in self.source_indices)
 
     @cached_property
     def buddies(self) -> tuple[str, ...]:
-        """For each piece the member that keeps a copy, "" for nobody; empty where nobody keeps anything."""
+        """For each piece its buddy, "" where it has none; empty where the job keeps no copies."""
         return tuple("" if index == NOBODY else self.participants[index] for index in self.buddy_indices)
 
     def owners(self, piece: int) -> list[str]:
@@ -228,7 +233,7 @@ class Plan(Frozen):
         return self.placement.pieces_of(self.pieces, worker_id)
 
     def speaks_for(self, worker_id: str) -> list[int]:
-        """The pieces whose first owner a member is: of all owners it tells the others of them."""
+        """The pieces whose first owner a member is: of all owners it reports on them."""
         return [piece for piece in self.pieces_of(worker_id) if self.owners(piece)[0] == worker_id]
 
     @cached_property
@@ -239,11 +244,11 @@ class Plan(Frozen):
         return found
 
     def wards_of(self, worker_id: str) -> list[int]:
-        """The pieces of others that a member keeps a copy of, in order."""
+        """The pieces whose buddy a member is, in order."""
         return list(self._wards.get(worker_id, ()))
 
     def needs(self, worker_id: str) -> list[int]:
-        """The pieces whose state a member must have when it starts: its own and its wards."""
+        """The pieces whose state a member must have when it starts: those that it owns and those whose buddy it is."""
         return sorted({*self.pieces_of(worker_id), *self._wards.get(worker_id, ())})
 
     def needed_by(self, piece: int) -> list[str]:
@@ -273,7 +278,7 @@ class Plan(Frozen):
 
     @cached_property
     def participants(self) -> tuple[str, ...]:
-        """Members by global rank, then leavers that still give state away: the world in which state moves."""
+        """Members by global rank, then leavers, which still send state: the process group in which state moves."""
         return self.placement.workers + self.leavers
 
     @cached_property
@@ -283,7 +288,7 @@ class Plan(Frozen):
 
 
 def _named_by_index(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A plan's values with indices of sources and buddies. Where a message has both, ids are for older readers.
+    """A plan's values with sources and buddies as indices. A message with both has the ids for older readers alone.
 
     Raises ValueError for a worker that is no participant.
     """

@@ -1,4 +1,4 @@
-"""What training.precision says: the type of weights, and of what crosses a cut."""
+"""The types that training.precision stands for: of weights, and of tensors that cross from unit to unit."""
 
 from typing import Literal, NamedTuple
 
@@ -6,8 +6,10 @@ PrecisionName = Literal["auto", "float32", "float64", "bfloat16", "mixed_bfloat1
 
 
 class ValueTypes(NamedTuple):
-    """Types by name. weights: of weights, gradients' sums and moments. boundary: of the activations that cross a cut between
-    units, and of their gradients.
+    """The names of a precision's types.
+
+    weights: of weights, gradient sums and moments. boundary: of the activations that cross a cut between units, and of their
+    gradients.
     """
 
     weights: str

@@ -1,4 +1,4 @@
-"""A record from what a file or another service says: one clear line where it is none."""
+"""Records from files and from other services' answers, with a one-line error where the data are no such record."""
 
 from typing import Any, TypeVar
 
@@ -10,7 +10,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def read_as(model: type[Model], values: dict[str, Any], where: str) -> Model:
-    """A record of `model`; keys that this version does not know are left out. Raises ValueError, which begins with `where`."""
+    """A record of `model`, without keys that this version does not know. Raises ValueError whose text begins with `where`."""
     if "degrees" in model.model_fields:  # a shape, perhaps as older versions wrote it
         values = with_degrees(values)
     try:

@@ -1,4 +1,4 @@
-"""What immutable records have in common: the bases of all that crosses the wire or is written to the run directory."""
+"""Base classes of the immutable records that cross the wire or are written to the run directory."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
@@ -9,12 +9,12 @@ from frostline_contract.mesh import check_degrees, with_degrees
 
 
 class Frozen(BaseModel):
-    """Base of every immutable record: unknown fields are refused. Cached properties hold what follows from the fields."""
+    """Base of every immutable record. Unknown fields are refused; values derived from the fields are cached properties."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """As pydantic's, without the cached properties: they follow from the fields that `update` replaces."""
+        """As pydantic's, without the cached properties, since `update` may replace the fields that they derive from."""
         copied = super().model_copy(update=update, deep=deep)
         for name in copied.__dict__.keys() - type(copied).model_fields.keys():
             del copied.__dict__[name]
@@ -26,8 +26,9 @@ Degrees = Annotated[dict[str, int], AfterValidator(check_degrees)]
 
 
 class Shaped(Frozen):
-    """Base of records that carry a shape, in a field `degrees`. They can also be read as they were written before it had that
-    name, with `pp_degree` and `dp_degree`.
+    """Base of records that carry a shape in a field `degrees`.
+
+    Records of older versions, which have `pp_degree` and `dp_degree` instead, can be read too.
     """
 
     @model_validator(mode="before")
@@ -36,7 +37,7 @@ class Shaped(Frozen):
         return with_degrees(values)
 
     def __hash__(self) -> int:
-        """Records are keys of tables; pydantic's hash takes no field that is a dictionary."""
+        """A hash, since records are keys of tables and pydantic's own refuses fields that are dictionaries."""
         values = (getattr(self, name) for name in type(self).model_fields)
         return hash(tuple(tuple(sorted(value.items())) if isinstance(value, dict) else value for value in values))
 

@@ -1,6 +1,6 @@
-"""The run directory: the names of its files, and how the small ones are read (docs/run-directory.md has every schema).
+"""The run directory: the paths of its files, and readers of the small ones (docs/run-directory.md has every schema).
 
-Every process of a run asks here where a file lies; nothing else joins a name of the run directory to its path.
+All processes of a run take the paths from this module; no other code joins a file name to the run directory's path.
 """
 
 import json
@@ -16,18 +16,25 @@ from frostline_contract.plan import MICRO_BATCH, PrefixTile
 from frostline_contract.run_status import status_word
 
 SCHEMA_VERSION = 1
-"""Version of all schemas in a run directory; rises when a field changes its meaning or goes."""
+"""Version of all schemas in a run directory; it rises when a field changes its meaning or is removed."""
 
 
 class RunDirectory:
-    """The places of one run's files; none of them has to exist.
+    """The paths of one run's files; none of them has to exist.
 
-    job: the resolved job. facts: what the command line knew (run.json). metrics, statistics, plans, events, traces: append-only
-    lines.
-    profile: what the workers measured. ledger: what their time went to. result: how the run ended. status: the last status
-    seen. lock: held by the owner of the directory. cluster: the local stand-in for the Kubernetes API; in it, faults: planned
-    faults that have happened, and cuts: pods that are cut off from the controller. cache_token: of a cache that several runs
-    share; without it, the run's own. breakages: of such a cache's folder: planned faults that its runs ask its keeper for.
+    Attributes:
+        job: the resolved job.
+        facts: facts that the command line knew when it started the run (run.json).
+        metrics, statistics, plans, events, traces: append-only lines.
+        profile: the workers' measurements.
+        ledger: how workers spent their time.
+        result: how the run ended.
+        status: the last status seen.
+        lock: held by the owner of the directory.
+        cluster: the folder of the local stand-in for the Kubernetes API.
+        faults, cuts: in that folder, planned faults that have happened, and pods that are cut off from the controller.
+        cache_token: of a cache that several runs share; absent where the run has its own.
+        breakages: in the folder of a shared cache, planned faults that its runs ask the cache's process for.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -50,16 +57,19 @@ class RunDirectory:
         return self.job.exists() or self.metrics.exists()
 
     def read_records(self) -> RecordLines:
-        """The records of metrics.jsonl, told apart by whether a rollback or a restore took them back."""
+        """The records of metrics.jsonl, those that survive apart from those that a rollback or a restore has undone."""
         return split_records(read_jsonl(self.metrics), self.metrics.name)
 
     def recorded_prefix_tile(self) -> PrefixTile | None:
-        """How many samples the run's frozen prefix computed together: each of its plans says the same. None without a plan."""
+        """How many samples the run's frozen prefix computed together, the same in all of its plans; None without a plan."""
         plans = [line for line in read_jsonl(self.plans) if line["kind"] == "plan"]
         return plans[-1].get("prefix_tile", MICRO_BATCH) if plans else None
 
     def read_result(self) -> dict[str, Any]:
-        """result.json, its status in today's word; {} where the run has left none. Raises ValueError where the file is broken."""
+        """result.json, with an older version's status word replaced by the present one; {} where the run has left none.
+
+        Raises ValueError where the file is broken.
+        """
         result = read_json(self.result)
         return {**result, "status": status_word(str(result["status"]))} if "status" in result else result
 
@@ -68,11 +78,11 @@ class RunDirectory:
         return str(self.read_result().get("status", ""))
 
     def read_facts(self) -> dict[str, Any]:
-        """What the command line knew when it started the run."""
+        """The facts that the command line wrote when it started the run."""
         return {key: value for key, value in read_json(self.facts).items() if key != "version"}
 
     def write_facts(self, facts: dict[str, Any]) -> None:
-        """Write run.json with the schema's version, whole and to the disk."""
+        """Write run.json durably, with the schema's version."""
         replace_durably(self.facts, json.dumps({"version": SCHEMA_VERSION, **facts}, indent=1) + "\n")
 
     def read_job_values(self) -> dict[str, Any]:
@@ -90,7 +100,7 @@ class RunDirectory:
         return {key: value for key, value in read_json(self.status).items() if key not in ("version", "saved_at")}
 
     def write_status(self, status: dict[str, Any], saved_at: float) -> None:
-        """Keep the last status seen, so that a finished run can still say who its workers were. saved_at: Unix seconds."""
+        """Write the last status seen, so that the workers of a finished run are still known. saved_at: Unix seconds."""
         replace_durably(self.status, json.dumps({"version": SCHEMA_VERSION, "saved_at": saved_at, **status}) + "\n")
 
     def write_secret(self, file: Path, secret: str) -> None:

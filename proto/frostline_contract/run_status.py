@@ -1,9 +1,9 @@
-"""Where a run stands: one word a state, on the wire, in the durable state, in files and for people."""
+"""The states of a run: each has one word, used on the wire, in the durable state, in files and for people."""
 
 from enum import StrEnum
 
 _OLDER_WORDS = {"drained": "suspended"}
-"""What earlier versions wrote into result.json and the epoch object."""
+"""Words that earlier versions wrote into result.json and the epoch object, and the present ones."""
 
 
 class RunStatus(StrEnum):
@@ -22,13 +22,13 @@ class RunStatus(StrEnum):
 
 
 ENDED = frozenset((RunStatus.SUSPENDED, RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED))
-"""Nothing goes on in the run until it is resumed."""
+"""States in which nothing happens until the run is resumed."""
 RESUMABLE = ENDED - {RunStatus.COMPLETED}
-"""What a run can be resumed from."""
+"""States from which a run can be resumed."""
 TRAINING = frozenset((RunStatus.RUNNING, RunStatus.DRAINING))
-"""The run has a plan that workers compute."""
+"""States in which the run has a plan that workers compute."""
 
 
 def status_word(text: str) -> str:
-    """The state that a file or message names, by today's word; an unknown word, or none, as it is."""
+    """The state that a file or message names, by its present word; an unknown word, or an empty one, is returned unchanged."""
     return _OLDER_WORDS.get(text, text)

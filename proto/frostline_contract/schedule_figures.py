@@ -1,6 +1,7 @@
-"""What the planner has to know of a schedule: micro-batches in flight (memory) and the bubble (time).
+"""A schedule's figures for the planner: micro-batches in flight (memory) and the bubble (time).
 
-A schedule brings these figures as formulas, or they are counted: the order of all pipeline ranks is run on paper.
+A schedule brings these figures as formulas. For a schedule without formulas they are counted by a simulation of all pipeline
+ranks' orders, here called "on paper".
 """
 
 from collections.abc import Callable, Sequence
@@ -11,10 +12,11 @@ from typing import NamedTuple
 from frostline_contract.operations import Kind, Operation, input_of
 
 InFlight = Callable[[int, int, int, int], float]
-"""(pp_rank, pp_degree, virtual_stages, micro-batches) -> micro-batches whose activations the rank holds at once, by stage on the
-average."""
+"""(pp_rank, pp_degree, virtual_stages, micro-batches) -> micro-batches whose activations the rank holds at once, on average over
+its stages."""
 SlicesInFlight = Callable[[int, int, int, int, int], float]
-"""The same, and the slices of a micro-batch -> slices whose activations the rank holds at once, by stage on the average."""
+"""The same arguments and the slices of a micro-batch -> slices whose activations the rank holds at once, on average over its
+stages."""
 Bubble = Callable[[int, Sequence[float], Sequence[float], int, int], float]
 """(pp_rank, forward, backward, virtual_stages, micro-batches) -> seconds of a step in which that pipeline rank waits.
 
@@ -30,9 +32,12 @@ Operations = Callable[[int, int, int, int], list[Operation]]
 class Figures:
     """What a schedule costs, as functions of the shape.
 
-    from_the_end: `in_flight` depends on pp_degree - pp_rank alone, so that one table of the planner serves pipelines of every
-    depth. fills: the bubble is at least the time in which one micro-batch fills the pipeline, over virtual_stages; the planner
-    leaves out shapes that such a bubble rules out. slices_in_flight: None where slices are not taken, or are counted.
+    Attributes:
+        from_the_end: `in_flight` depends on pp_degree - pp_rank alone, so that one table of the planner serves pipelines of every
+            depth.
+        fills: the bubble is at least (the time in which one micro-batch fills the pipeline) / virtual_stages. The planner uses
+            this bound to leave shapes out.
+        slices_in_flight: None where the schedule does not support slices, or they are counted.
     """
 
     in_flight: InFlight
@@ -43,7 +48,7 @@ class Figures:
 
 
 def counted_figures(operations: Operations) -> Figures:
-    """The figures of a schedule that brings none, counted on paper."""
+    """The figures of a schedule without formulas, counted on paper."""
     return Figures(
         lambda pp_rank, pp_degree, virtual_stages, micro_batches: _peak(
             operations, pp_rank, pp_degree, virtual_stages, micro_batches
@@ -77,10 +82,12 @@ def _peak(operations: Operations, pp_rank: int, pp_degree: int, virtual_stages: 
 def held_at_most(
     order: Sequence[Operation], weight: Callable[[Operation], float], between: Callable[[Operation], float] = lambda _: 0.0
 ) -> float:
-    """The most that a pipeline rank holds at once for backwards that are to come.
+    """The most that a pipeline rank holds at once for later backwards, in the unit of `weight`.
 
-    weight: what an operation's forward keeps, in whatever unit; 0 for one of a frozen stage. between: what is kept beside it
-    between the two parts of a split backward.
+    Args:
+        order: the rank's operations.
+        weight: what an operation's forward keeps until its backward; 0 for an operation of a frozen stage.
+        between: what is kept in addition between the two parts of a split backward.
     """
     held = most = 0.0
     for operation in order:
@@ -104,7 +111,7 @@ def _waiting(
     virtual_stages: int,
     micro_batches: int,
 ) -> float:
-    """Seconds by which a step outlasts the work of a pipeline rank."""
+    """Seconds of a step in which a pipeline rank waits: the step's length without the rank's own work."""
     pp_degree = len(forward)
     orders = [operations(r, pp_degree, virtual_stages, micro_batches) for r in range(pp_degree)]
     seconds = max(one.end for one in timeline(orders, forward, backward, virtual_stages))
@@ -123,12 +130,12 @@ class Timed(NamedTuple):
 def timeline(
     orders: Sequence[Sequence[Operation]], forward: Sequence[float], backward: Sequence[float], virtual_stages: int = 1
 ) -> list[Timed]:
-    """A step run on paper: every operation begins when its rank is free and what it needs is there.
+    """A simulated step: every operation begins as soon as its rank is free and its inputs exist.
 
     A frozen stage, which has no backward, computes whole micro-batches; its rank's backward takes no time.
 
     Args:
-        orders: by pipeline rank, of a whole pipeline.
+        orders: the operations of each pipeline rank of a whole pipeline.
         forward, backward: seconds of a micro-batch by pipeline rank, through all its stages.
         virtual_stages: stages of each rank.
 
@@ -152,7 +159,7 @@ OperationSeconds = Callable[[int, Operation], float]
 
 
 def timed(orders: Sequence[Sequence[Operation]], seconds: OperationSeconds) -> list[Timed]:
-    """A step run on paper, each operation with seconds of its own; see `timeline`.
+    """A simulated step in which each operation has its own duration; see `timeline`.
 
     Raises:
         ValueError: the orders wait for ever.

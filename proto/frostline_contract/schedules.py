@@ -1,7 +1,7 @@
-"""Pipeline schedules as data, in one registry: the order of each pipeline rank's compute operations, and what the order costs.
+"""The registry of pipeline schedules. A schedule is data: the order of each pipeline rank's computations, and its costs.
 
 A schedule moves no data and changes no bit: gradients are summed in the tree's order whatever the order of computation. The
-trainer lowers a schedule to programs and checks them (`frostline_trainer.step.programs`); the planner asks a schedule for its
+trainer lowers a schedule to programs and checks them (`frostline_trainer.step.programs`); the planner reads a schedule's
 figures. A new schedule is one `Schedule` in BUILT_IN, or an entry point of the group `frostline.schedules`.
 """
 
@@ -20,13 +20,17 @@ ENTRY_POINT_GROUP = "frostline.schedules"
 
 @dataclass(frozen=True)
 class Schedule:
-    """An order of computation, and what the planner has to know of it.
+    """An order of computation with its figures for the planner.
 
-    figures: None where the schedule brings none; then they are counted from its operations. takes_slices: whether the order has a
-    fifth argument, the slices of each micro-batch. takes_freezing: whether it has a sixth, the number of the first stage that
-    learns; an order that has not is taken without what frozen stages do not do. folded: each rank has two stages, which lie in
-    a V: the first and the last one on the same rank (built-in ones alone: who holds what must not hang on what is installed).
-    splits: backwards are in two parts, which together may take longer than one.
+    Attributes:
+        order: the order of each pipeline rank.
+        figures: None where the schedule brings none; then they are counted from its operations.
+        takes_slices: whether the order has a fifth argument, the slices of each micro-batch.
+        takes_freezing: whether the order has a sixth argument, the number of the first stage that learns. From an order without
+            it the operations that frozen stages do not need are removed.
+        folded: each rank has two stages, which lie in a V: the first and the last stage are on the same rank. Allowed for
+            built-in schedules alone, since who holds which units must not depend on what is installed.
+        splits: backwards are in two parts, which together may take longer than one.
     """
 
     order: Order
@@ -42,7 +46,7 @@ class Schedule:
         return self.figures or counted_figures(self.operations)
 
     def in_flight(self, pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, slices: int = 1) -> float:
-        """Micro-batches, and parts of them, whose activations one stage of the pipeline rank holds at once."""
+        """Micro-batches (also fractions of them) whose activations one stage of the pipeline rank holds at once."""
         figures, degrees = self.known_figures, (pp_rank, pp_degree, virtual_stages, num_microbatches)
         if slices == 1:
             return figures.in_flight(*degrees)
@@ -53,9 +57,9 @@ class Schedule:
     def operations(
         self, pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, slices: int = 1, first_learning: int = 0
     ) -> list[Operation]:
-        """The order of one pipeline rank, without what stages before the first that learns do not do.
+        """The order of one pipeline rank, without the operations that frozen stages (before `first_learning`) do not need.
 
-        Raises ValueError where an element is no compute operation, or slices are not taken.
+        Raises ValueError where an element is no compute operation, or the schedule does not support slices.
         """
         if slices > 1 and not self.takes_slices:
             raise ValueError(f"placement.slices is {slices} and the schedule takes none (Schedule.takes_slices); set it to 1")
@@ -69,8 +73,9 @@ class Schedule:
 
 
 def gpipe(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, slices: int = 1) -> list[Operation]:
-    """All forwards, then all backwards (Huang et al. 2019); over slices TeraPipe's (Li et al. 2021), a micro-batch's slices
-    backward from the last. With virtual stages: chunk by chunk, and back."""
+    """GPipe: all forwards, then all backwards (Huang et al. 2019). With slices it is TeraPipe's order (Li et al. 2021): the
+    backwards of a micro-batch's slices run from the last slice to the first. With virtual stages the rank computes one stage
+    after the other, and the backwards in reverse."""
     stages = stages_of(pp_rank, pp_degree, virtual_stages)
     ascending, descending = _parts(num_microbatches, slices)
     forwards = [Operation(Kind.FORWARD, stage, *part) for stage in stages for part in ascending]
@@ -81,8 +86,10 @@ def gpipe(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: i
 def one_forward_one_backward(
     pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, slices: int = 1
 ) -> list[Operation]:
-    """1F1B (PipeDream-flush, Narayanan et al. 2021), over slices Seq1F1B (Sun et al. 2024): warm-up, steady state, cool-down.
-    One stage a rank. A micro-batch's first backward is that of its last slice: the warm-up has one more forward for each other.
+    """1F1B (PipeDream-flush, Narayanan et al. 2021), with slices Seq1F1B (Sun et al. 2024): warm-up, steady state, cool-down.
+
+    Each rank has one stage. The first backward of a micro-batch is that of its last slice, so the warm-up has one more forward
+    for each other slice.
     """
     if virtual_stages != 1:
         raise ValueError(f"schedule 1f1b runs one stage a rank, virtual_stages is {virtual_stages}; use interleaved_1f1b")
@@ -95,9 +102,10 @@ def one_forward_one_backward(
 def interleaved(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, slices: int = 1) -> list[Operation]:
     """Interleaved 1F1B (Narayanan et al. 2021): each rank alternates between its stages, in rounds of pp_degree slices.
 
-    A last round may hold fewer slices than pp_degree, so that replicas may run any number of micro-batches: the order is that of
-    whole rounds without the operations that are not there. (An order made from a short round itself can wait for ever: its
-    warm-ups would no longer fit each other's.) The last rank warms up until each backward's forward comes before it.
+    The last round may hold fewer slices than pp_degree, so that replicas may run any number of micro-batches. The order is then
+    made for whole rounds, and the operations of slices that do not exist are removed. (An order made for the short round itself
+    can deadlock, since the ranks' warm-ups would not match.) The last rank's warm-up is long enough for each backward to come
+    after its forward.
     """
     rounded = -(-num_microbatches // pp_degree) * pp_degree
     stages = stages_of(pp_rank, pp_degree, virtual_stages)
@@ -115,7 +123,7 @@ Part = tuple[int, int]
 
 
 def _parts(num_microbatches: int, slices: int) -> tuple[list[Part], list[Part]]:
-    """All parts in the order in which a stage computes them forward, and backward."""
+    """All parts of the step: (in the order of a stage's forwards, in the order of its backwards)."""
     numbers = range(num_microbatches)
     ascending = [(m, part) for m in numbers for part in range(slices)]
     descending = [(m, part) for m in numbers for part in reversed(range(slices))]
@@ -139,7 +147,7 @@ def _alternating(forwards: list[Operation], backwards: list[Operation], warmup: 
 
 
 def _fill(pp_rank: int, forward: Sequence[float], backward: Sequence[float], virtual_stages: int, num_microbatches: int) -> float:
-    """A pipeline rank waits while the others compute one micro-batch; with v virtual stages a v-th of that."""
+    """The bubble of 1F1B: the time in which the other ranks compute one micro-batch, divided by the virtual stages."""
     others = sum(forward) + sum(backward) - forward[pp_rank] - backward[pp_rank]
     return others / virtual_stages
 
@@ -147,14 +155,14 @@ def _fill(pp_rank: int, forward: Sequence[float], backward: Sequence[float], vir
 def _gpipe_bubble(
     pp_rank: int, forward: Sequence[float], backward: Sequence[float], virtual_stages: int, num_microbatches: int
 ) -> float:
-    """GPipe is paced by the largest forward and the largest backward, which may be on two pipeline ranks."""
+    """GPipe's bubble. The largest forward and the largest backward set the pace; they may be on two different pipeline ranks."""
     paced = sum(forward) + sum(backward) + (num_microbatches - 1) * (max(forward) + max(backward))
     waiting = paced - num_microbatches * (forward[pp_rank] + backward[pp_rank])
     return max(_fill(pp_rank, forward, backward, virtual_stages, num_microbatches), waiting)
 
 
 def _counted(order: ZeroBubble) -> Schedule:
-    """A zero-bubble schedule: what it costs is counted from its operations."""
+    """A zero-bubble schedule, whose figures are counted from its operations."""
     bare = Schedule(order, takes_slices=True, takes_freezing=True, folded=order.folded, splits=True)
     return replace(bare, figures=counted_figures(bare.operations))
 
@@ -192,14 +200,14 @@ BUILT_IN: dict[str, Schedule] = {
 
 
 def is_folded(name: str) -> bool:
-    """Whether a schedule's stages lie in a V; False for one that is not built in, installed here or not."""
+    """Whether a schedule's stages lie in a V; always False for a schedule that is not built in."""
     return name in BUILT_IN and BUILT_IN[name].folded
 
 
 def schedule_named(name: str) -> Schedule:
-    """The schedule that `placement.schedule` names, built in or an entry point's.
+    """The schedule that `placement.schedule` names: a built-in one or an entry point's.
 
-    An entry point is a Schedule, or a bare order without figures. Raises ValueError, listing the known names, for another name.
+    An entry point gives a Schedule, or an order alone, without figures. Raises ValueError with the known names for another name.
     """
     return BUILT_IN[name] if name in BUILT_IN else _added(name)
 

@@ -1,4 +1,4 @@
-"""A temporary folder that does not outlive its process for long: the next one removes what a killed one has left."""
+"""Temporary folders of processes. The folder of a process that was killed is removed by the next process that makes one."""
 
 import contextlib
 import fcntl
@@ -13,10 +13,10 @@ OWNER = "owner.lock"
 
 
 class ScratchFolder:
-    """A new folder in the system's folder for temporary files, for this user alone. `close` removes it.
+    """A new folder in the system's folder for temporary files, readable by this user alone. `close` removes it.
 
-    Its owner holds a lock on a file in it, which the kernel lets go of when the owner ends, however it ends. Short paths are the
-    reason not to have it in the run directory: a UNIX socket's path has room for about a hundred characters.
+    The process that owns the folder locks a file in it; the kernel releases the lock when the process ends, in whatever way. The
+    folder is not in the run directory because paths must be short: a UNIX socket's path has at most about a hundred characters.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class ScratchFolder:
         draft = self.path / f"{OWNER}.new"
         self._lock = os.open(draft, os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.rename(draft, self.path / OWNER)  # whoever sweeps sees the file only when it is locked
+        os.rename(draft, self.path / OWNER)  # so `sweep` of another process never finds the file unlocked
 
     def __enter__(self) -> Path:
         return self.path
@@ -44,7 +44,7 @@ class ScratchFolder:
 def sweep() -> None:
     """Remove this user's scratch folders whose owners have ended."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):  # another user's, locked, or gone meanwhile
+        with contextlib.suppress(OSError):  # it is another user's, locked, or removed meanwhile
             if folder.is_symlink() or folder.stat().st_uid != os.getuid():
                 continue
             lock = os.open(folder / OWNER, os.O_RDWR | os.O_NOFOLLOW)

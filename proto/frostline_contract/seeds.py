@@ -1,7 +1,7 @@
-"""Seeded randomness: every random number of a run is named, never drawn from shared state.
+"""Seeds of random numbers. Each seed is derived from a name and never from a generator's shared state.
 
-A seed is the first 8 bytes of the SHA-256 of its name (docs/protocols.md 1.4), so that it depends on what is computed
-and never on who computes it or in which order.
+A seed is the first 8 bytes of the SHA-256 of its name (docs/protocols.md 1.4). So it depends on what is computed, and never on
+which worker computes it or in which order.
 """
 
 import hashlib

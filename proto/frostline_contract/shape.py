@@ -1,4 +1,4 @@
-"""A shape: a mesh with the stages of its pipeline, and how leaves, samples and units are dealt over it (docs/design.md 11.2)."""
+"""Shapes: a mesh with the stages of its pipeline, and the division of leaves and samples over it (docs/design.md 11.2)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from frostline_contract.mesh import Mesh, in_words
 
 @dataclass(frozen=True)
 class ParallelShape:
-    """A view of a mesh for those who compute: who runs which stage. Every rank in it is the mesh's (`frostline_contract.mesh`).
+    """A mesh with its pipeline stages: which global rank runs which stage. The ranks are those of `frostline_contract.mesh`.
 
     Args:
         pp_degree: depth of the pipeline.
@@ -77,7 +77,7 @@ class ParallelShape:
         return self.mesh.global_rank(dp=dp_rank, pp=pp_rank, **tensor)
 
     def first_at(self, dp_rank: int, pp_rank: int) -> int:
-        """The first global rank of those that compute a pipeline rank's stages in one replica: it speaks for them."""
+        """The first global rank of those that compute a pipeline rank's stages in one replica; it acts for all of them."""
         return self.mesh.ranks_at(dp=dp_rank, pp=pp_rank)[0]
 
     def tp_rank(self, global_rank: int) -> int:
@@ -111,15 +111,15 @@ class ParallelShape:
         return pp_rank_of_stage(stage, self.pp_degree, self.folded)
 
     def share_of(self, count: int, dp_rank: int) -> range:
-        """A replica's consecutive share of `count` things, as even as possible (tiles of an evaluated split)."""
+        """A replica's consecutive share of `count` items, as even as possible (used for tiles of an evaluated split)."""
         return range(dp_rank * count // self.dp_degree, (dp_rank + 1) * count // self.dp_degree)
 
     def dp_rank_of_share(self, count: int, number: int) -> int:
-        """The replica in whose `share_of(count)` a number is."""
+        """The replica whose `share_of(count)` contains `number`."""
         return ((number + 1) * self.dp_degree - 1) // count
 
     def check_fits(self, num_units: int, freeze_point: int, reduction_leaves: int, inner_tiles: int = 1) -> None:
-        """Raise ValueError where a planned run of this shape is refused (docs/protocols.md 1.14). inner_tiles: of each block."""
+        """Raise ValueError where this shape cannot run a model (docs/protocols.md 1.14). inner_tiles: tiles of each block."""
         if problem := tiles_problem(self, inner_tiles):
             raise ValueError(problem)
         trainable = num_units - freeze_point
@@ -136,7 +136,7 @@ class ParallelShape:
 
 
 def tiles_problem(shape: ParallelShape, inner_tiles: int, field: str = "tp_columns") -> str:
-    """Why the workers of a shape cannot share the tiles of blocks; empty where they can. field: what says how many there are."""
+    """Why a shape's workers cannot share the tiles of blocks; empty where they can. field: name of the degree, for the text."""
     if shape.tp_depth > 1:
         return f"shape {in_words(shape.degrees)} cuts the hidden width, which units compute whole: tp_depth must be 1"
     columns = shape.tp_columns
@@ -151,9 +151,9 @@ def tiles_problem(shape: ParallelShape, inner_tiles: int, field: str = "tp_colum
 
 
 def stages_of(pp_rank: int, pp_degree: int, virtual_stages: int, folded: bool = False) -> list[int]:
-    """The stage numbers that a pipeline rank runs, ascending: with virtual stages, every pp_degree-th one.
+    """The stage numbers that a pipeline rank runs, ascending: with virtual stages, every pp_degree-th stage.
 
-    folded: every second round runs the other way, so that two stages a rank lie in a V.
+    folded: every second round runs from the last rank to the first, so that the two stages of each rank lie in a V.
     """
     last = pp_degree - 1
     return [chunk * pp_degree + (last - pp_rank if folded and chunk % 2 else pp_rank) for chunk in range(virtual_stages)]

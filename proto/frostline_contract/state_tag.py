@@ -1,16 +1,16 @@
-"""What a generation, a vote that passed and a state of a piece are called, on every worker alike."""
+"""Identifiers of a generation, of a passed vote and of a piece's state, the same on all workers."""
 
 from frostline_contract.record import Frozen
 
 
 class GenerationId(Frozen):
-    """Monotonic id of one agreed membership, shape and freeze point: compared by incarnation, then counter."""
+    """Monotonic id of a generation (one agreed membership, shape and freeze point), ordered by incarnation, then counter."""
 
     incarnation: int
     counter: int
 
     def __eq__(self, other: object) -> bool:
-        # Compared for each worker in every round of the controller: pydantic's own comparison takes ten times as long.
+        # The controller compares ids for each worker in every round, and pydantic's own comparison takes ten times as long.
         if self is other:
             return True
         if not isinstance(other, GenerationId):
@@ -31,7 +31,8 @@ class GenerationId(Frozen):
 
 
 class SeenVote(Frozen):
-    """The all-reduced slots of the vote of `step` in `generation`: from them whoever commits late computes the same update."""
+    """The all-reduced slots of the vote of `step` in `generation`, from which a member that commits late computes the same
+    update."""
 
     lineage: int
     step: int
@@ -40,9 +41,9 @@ class SeenVote(Frozen):
 
 
 class StateTag(Frozen):
-    """Names one state of a piece: (lineage, last committed step, generation whose vote committed it; docs/protocols.md 4.4).
+    """The name of one state of a piece: lineage, last committed step, and generation of the vote (docs/protocols.md 4.4).
 
-    For a state that was restored or drawn afresh, the generation of the plan that did so.
+    A state that no vote has committed, since a plan restored or initialised it, has the generation of that plan.
     """
 
     lineage: int

@@ -1,4 +1,4 @@
-"""What workers measure and the controller reads. Everything here but timings is the same on any placement."""
+"""Records of the workers' measurements, which the controller reads. All fields but timings are the same on any placement."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from frostline_contract.record import Degrees, Frozen, Shaped
 from frostline_contract.usage import WorkerUsage
 
 TRACED_OPERATIONS_MAX = 4096
-"""Computations of a traced step on one pipeline rank; of a longer step there is no trace."""
+"""The most computations of a traced step on one pipeline rank; a longer step is not traced."""
 
 
 class GuardReading(Frozen):
@@ -19,15 +19,18 @@ class GuardReading(Frozen):
 
 
 class IntervalStatistics(Frozen):
-    """What decisions read (docs/protocols.md 6.3): nothing measured by a clock, nothing that depends on the placement.
+    """The input of a decision (docs/protocols.md 6.3). No value is measured by a clock or depends on the placement.
 
-    unit_gradient_norms: root mean square over the interval's accepted steps of each unit's gradient L2 norm, before
-    clipping; 0.0 for frozen units (docs/design.md 6: Eq. (1)). unit_parameters: how many
-    parameters of each unit learn where it does.
-    unit_forward_flops: forward FLOPs of one sample through each unit. learning_rate: at the last step.
-    learning_rate_peak: the highest so far, so that a drop shows. accepted_steps: steps not refused as non-finite.
-    unit_output_changes: how far each unit's outputs on the probe's samples have moved since the interval before, 0 to 1
-    (`frostline_trainer.step.probing`); 0.0 for frozen units and the head; empty where nothing was compared.
+    Attributes:
+        unit_gradient_norms: root mean square over the interval's accepted steps of each unit's gradient L2 norm, before
+            clipping; 0.0 for frozen units (docs/design.md 6: Eq. (1)).
+        unit_parameters: number of each unit's parameters that learn while the unit is not frozen.
+        unit_forward_flops: forward FLOPs of one sample through each unit.
+        learning_rate: at the last step.
+        learning_rate_peak: the highest so far, so that a drop can be seen.
+        accepted_steps: steps that were not refused as non-finite.
+        unit_output_changes: how far each unit's outputs on the probe's samples have moved since the previous interval, 0 to 1
+            (`frostline_trainer.step.probing`); 0.0 for frozen units and the head; empty where nothing was compared.
     """
 
     number: int
@@ -49,13 +52,19 @@ class IntervalStatistics(Frozen):
 class UnitProfile(Frozen):
     """Measured cost of one unit at the job's micro-batch size (docs/design.md 7).
 
-    forward_seconds, backward_seconds: a micro-batch. parameter_bytes: weights. optimizer_bytes: moments.
-    activation_bytes: what one micro-batch keeps for its backward. output_bytes: what crosses to the next unit. working_bytes: the
-    most that its forward or backward takes beyond that at any time; 0: not measured. still_bytes: of the weights those that never
-    learn, below adapters. cell_forward_seconds, cell_backward_seconds: of each cell of the run's grid, at its place in the
-    sequence; empty where the unit computes whole sequences. input_gradient_cost, weight_gradient_cost: of a backward in two
-    parts, what each takes over the whole backward's seconds; 0: not measured, or the unit has no input. split_bytes: what a
-    split backward keeps beyond activation_bytes until the gradients of weights are computed.
+    Attributes:
+        forward_seconds, backward_seconds: of one micro-batch.
+        parameter_bytes: weights.
+        optimizer_bytes: moments.
+        activation_bytes: kept by one micro-batch for its backward.
+        output_bytes: of the tensor that crosses to the next unit.
+        working_bytes: peak of forward or backward beyond activation_bytes; 0: not measured.
+        still_bytes: the part of the weights that never learns, below adapters.
+        cell_forward_seconds, cell_backward_seconds: of each cell of the run's grid, at its place in the sequence; empty where the
+            unit computes whole sequences.
+        input_gradient_cost, weight_gradient_cost: of a backward in two parts, the seconds of each part divided by those of the
+            whole backward; 0: not measured, or the unit has no input.
+        split_bytes: kept by a split backward beyond activation_bytes until the gradients of weights are computed.
     """
 
     forward_seconds: float
@@ -74,15 +83,15 @@ class UnitProfile(Frozen):
 
     @property
     def gradient_bytes(self) -> int:
-        """Of the weights that learn where the unit does."""
+        """Bytes of the gradients, which exist for the weights that can learn."""
         return self.parameter_bytes - self.still_bytes
 
 
 class WorkerProfile(Frozen):
-    """One worker's measurements at registration: its units' costs, and the machine they were taken on.
+    """One worker's measurements at registration: its units' costs, and the machine on which they were taken.
 
-    optimizer_seconds_per_byte: of an update, for a byte of weights that learn: norms, clipping and optimizer; 0: not measured.
-    quota_period_seconds: of the processor quota that its control group has; 0: none.
+    optimizer_seconds_per_byte: seconds of an update (norms, clipping and optimizer) for each byte of weights that learn; 0: not
+    measured. quota_period_seconds: period of its control group's processor quota; 0: there is no quota.
     """
 
     micro_batch_size: int
@@ -94,7 +103,7 @@ class WorkerProfile(Frozen):
 
 
 class SizeProfiles(Frozen):
-    """What one worker measured at several micro-batch sizes, for the run to settle its own (`job.automatic`).
+    """One worker's measurements at several micro-batch sizes, from which a run chooses its own size (`job.automatic`).
 
     profiles: by ascending size. tied: the head uses unit 0's matrix. boundary_bytes_per_sample: of one hidden activation.
     """
@@ -105,12 +114,16 @@ class SizeProfiles(Frozen):
 
 
 class MemoryUse(Frozen):
-    """What a worker's device holds in one generation, in bytes.
+    """A worker's memory use in one generation, in bytes.
 
-    peak_bytes: the most that tensors held; on a CPU the most that the process ever held, with interpreter, libraries and data.
-    limit_bytes: what the worker may use; 0: unknown. communicator_bytes: what the device had less after the generation's NCCL
-    communicators were connected. communicators: how many those are. tensor_bytes: the most that tensors held in a step, on a CPU
-    counted where placement.worker_memory_bytes is set; 0: not counted.
+    Attributes:
+        peak_bytes: peak of all tensors; on a CPU the peak of the whole process since its start, with interpreter, libraries and
+            data.
+        limit_bytes: what the worker may use; 0: unknown.
+        communicator_bytes: by how much the device's free memory shrank when the generation's NCCL communicators were connected.
+        communicators: number of those communicators.
+        tensor_bytes: peak of tensors within a step; on a CPU counted only where placement.worker_memory_bytes is set; 0: not
+            counted.
     """
 
     peak_bytes: int = 0
@@ -138,10 +151,10 @@ class CacheProfile(Frozen):
 
 
 class OperationTime(Frozen):
-    """When a computation of a step began and ended on its pipeline rank, in seconds since the vote before was known there.
+    """Start and end of one computation on its pipeline rank, in seconds since the rank received the previous vote's result.
 
-    All members learn a vote's result at nearly the same moment, whatever their clocks say. kind: a word of `operations.Kind`.
-    start: what it was waiting for is there.
+    All members receive a vote's result at nearly the same moment, so this origin needs no synchronised clocks. kind: a word of
+    `operations.Kind`. start: the moment when the computation's inputs are there.
     """
 
     kind: Literal["forward", "backward", "input_gradient", "weight_gradient"]
@@ -169,8 +182,8 @@ class StepRecord(Shaped):
     """One committed (or refused) step: a line of metrics.jsonl, unique by (lineage, step).
 
     step_seconds and its parts, samples_per_second, the shape, the cache counts and the usage depend on placement and clock;
-    the other fields have the same bits on any placement. numerics_hash chains all numerics up to this step. usage: of each
-    member, by global rank, with the last step of an interval; empty with others.
+    the other fields have the same bits on any placement. numerics_hash: chained over the numerics of all steps up to this one.
+    usage: of each member, by global rank, in the record of an interval's last step; empty in other records.
     """
 
     lineage: int

@@ -1,7 +1,7 @@
-"""What a worker sent, received and held: bytes by what they travelled for, and resident bytes by kind.
+"""Traffic and memory of workers: bytes sent and received by purpose, and resident bytes by kind.
 
-An interval's last step has it in its record, of each worker. What travels in a collective counts as every member of a ring
-carries it, whatever way the library takes: so the counts are those of the formulas, and all that members sent others received.
+The record of an interval's last step has these counts for each worker. A collective is counted as if it ran over a ring, whatever
+algorithm the library uses. So the counts agree with the planner's formulas, and all bytes sent equal all bytes received.
 """
 
 from enum import StrEnum
@@ -10,12 +10,17 @@ from frostline_contract.record import Frozen
 
 
 class Way(StrEnum):
-    """What bytes travelled for.
+    """The purpose of traffic.
 
-    DP_GRADIENTS: sums over replicas. DP_WEIGHTS: weights that other replicas own. PP: activations and their gradients between
-    stages, and the two uses of a tied matrix. TP: partial results within a tensor group. BUDDIES: gradients for members that
-    keep copies. MOVES: state at a switch. CACHE: boundary activations. OTHER: votes, evaluations' figures, comparisons, audits,
-    measured links.
+    Attributes:
+        DP_GRADIENTS: sums of gradients over replicas.
+        DP_WEIGHTS: weights that other replicas own.
+        PP: activations and their gradients between stages, and gradients of a tied matrix.
+        TP: partial results within a tensor group.
+        BUDDIES: gradients sent to buddies.
+        MOVES: state at a switch.
+        CACHE: boundary activations.
+        OTHER: votes, results of evaluations, comparisons, audits, measurements of links.
     """
 
     DP_GRADIENTS = "dp_gradients"
@@ -29,11 +34,14 @@ class Way(StrEnum):
 
 
 class Held(StrEnum):
-    """What resident bytes are.
+    """The kind of resident bytes.
 
-    WEIGHTS: of the stages computed here, owned or copied. GRADIENTS: buffers of the sums. MOMENTS: of the pieces owned.
-    BUDDIES: all that is kept for others, beyond weights that are computed with anyway. ACTIVATIONS: what a step's tensors took
-    beyond weights, gradients and moments at their fullest; not told where tensors are not counted.
+    Attributes:
+        WEIGHTS: of the worker's stages, owned or copied.
+        GRADIENTS: buffers of gradient sums.
+        MOMENTS: of the pieces that the worker owns.
+        BUDDIES: state kept as a buddy, without weights that the worker computes with anyway.
+        ACTIVATIONS: peak of a step's tensors beyond weights, gradients and moments; absent where tensors are not counted.
     """
 
     WEIGHTS = "weights"
@@ -44,11 +52,11 @@ class Held(StrEnum):
 
 
 WAY_OF_AXIS = {"dp": Way.DP_GRADIENTS, "pp": Way.PP}
-"""Of a line along an axis of the mesh, unless its user says otherwise; the other axes cut tensors."""
+"""The default purpose of traffic along an axis of the mesh. Axes that are not named here cut tensors (TP)."""
 
 
 class WorkerUsage(Frozen):
-    """One worker's, in bytes. sent, received: since the interval's record before, by `Way`. resident: by `Held`."""
+    """One worker's traffic and memory in bytes. sent, received: since the previous such record, by `Way`. resident: by `Held`."""
 
     worker_id: str
     sent: dict[str, int] = {}

@@ -1,6 +1,7 @@
-"""The id of a worker: "<pod uid>/<nonce of the process>". A pod that is replaced has another uid, a process another nonce.
+"""Worker ids: "<pod uid>/<nonce of the process>". A replaced pod gets a new uid, a restarted process a new nonce.
 
-The agent's nonces begin with the worker's place in its pod, "<local rank>-": so it is known whom a new process has replaced.
+A nonce made by the agent begins with the worker's local rank, "<local rank>-", so that it is known which process a new one has
+replaced.
 """
 
 import secrets

@@ -1,9 +1,9 @@
-"""Zero-bubble orders (Qi et al. 2024): the gradients of inputs go upstream at once, those of weights fill the waits.
+"""Zero-bubble orders (Qi et al. 2024): gradients of inputs are sent upstream at once; gradients of weights fill the waits.
 
-An order is found by running the pipeline on paper in whole units of time: forward, gradient of inputs and gradient of weights of
-a slice take one each. So it is a function of the shape alone, the same on every member. Freezing is part of the shape: a frozen
-stage has one forward a micro-batch, the first stage that learns has undivided backwards, since nobody waits for a gradient
-of its inputs, and the order is found anew for every first stage that learns.
+An order is found by simulating the pipeline in whole units of time: forward, gradient of inputs and gradient of weights of a
+slice take one unit each. So it is a function of the shape alone, the same on every member. The frozen stages are part of the
+shape, and each number of frozen stages has its own order: a frozen stage has one forward a micro-batch, and the first stage that
+learns has undivided backwards, since no stage waits for the gradient of its input.
 """
 
 from collections import Counter, deque
@@ -18,9 +18,12 @@ from frostline_contract.shape import stages_of
 
 @dataclass(frozen=True)
 class ZeroBubble:
-    """A zero-bubble order, by the slices of micro-batches that a pipeline rank may hold: times * p + more, of which p is the
-    number of stages that learn; over slices those of one micro-batch more for each of the rank's stages. folded: each rank has
-    two stages, which lie in a V; else one.
+    """A zero-bubble order, defined by how much a pipeline rank may hold.
+
+    A rank may hold times * p + more slices of micro-batches, where p is the number of stages that learn. Where micro-batches are
+    sliced, it may hold the slices of one more micro-batch for each of its stages.
+
+    folded: each rank has two stages, which lie in a V; else one stage.
     """
 
     times: float
@@ -30,7 +33,7 @@ class ZeroBubble:
     def __call__(
         self, pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, slices: int = 1, first_learning: int = 0
     ) -> list[Operation]:
-        """The order of one pipeline rank. Raises ValueError for another number of stages a rank."""
+        """The order of one pipeline rank. Raises ValueError for a number of virtual stages that the order is not made for."""
         wanted = 2 if self.folded else 1
         if virtual_stages != wanted:
             raise ValueError(f"this zero-bubble schedule runs {wanted} stages a rank, virtual_stages is {virtual_stages}")
@@ -40,7 +43,7 @@ class ZeroBubble:
     def _orders(
         self, pp_degree: int, num_microbatches: int, slices: int, first_learning: int
     ) -> tuple[tuple[Operation, ...], ...]:
-        """The fastest of a few ways to share a rank's room and time between its stages; the first of equals."""
+        """The fastest of a few orders, which divide a rank's memory and time between its stages in different ways."""
         each = 2 if self.folded else 1
         stages = [stages_of(pp_rank, pp_degree, each, self.folded) for pp_rank in range(pp_degree)]
         learning = pp_degree * each - first_learning
@@ -52,20 +55,25 @@ class ZeroBubble:
 
 
 H1 = ZeroBubble(1, 0)
-"""As much as 1F1B holds on its first rank."""
+"""Each rank holds as much as 1F1B's first rank."""
 H2 = ZeroBubble(2, -1)
-"""Nearly twice that: with equal times no rank waits between its first and its last operation."""
+"""Each rank holds nearly twice as much as H1: with equal times no rank waits between its first and its last operation."""
 V_ZERO, V_HALF, V_MIN = ZeroBubble(1, 0, True), ZeroBubble(1 / 2, 1, True), ZeroBubble(1 / 3, 2, True)
-"""As much as 1F1B on its first rank, half, and a third of it, and a little: a rank's stages are half as long as 1F1B's."""
+"""Each rank holds as much as 1F1B's first rank, or half of that and a bit more, or a third of it and a bit more. A slice takes
+half as much memory in a stage as with 1F1B, since stages are half as long."""
 
 
 @dataclass
 class _Rank:
-    """A pipeline rank on paper.
+    """A pipeline rank in the simulation.
 
-    forwards, gradients: still to be done, by stage, in the order in which stages are asked. undivided: backwards that nobody
-    waits for. late: gradients of weights, as they come. free: when the operation under way ends. holds: by stage, slices that are
-    forward and not closed. order: what it has begun, in order.
+    Attributes:
+        forwards, gradients: operations still to be done, by stage, in the order in which stages are tried.
+        undivided: backwards that no other stage waits for.
+        late: gradients of weights, in the order in which they became possible.
+        free: when the operation under way ends.
+        holds: by stage, slices whose forward is done and whose backward is not complete.
+        order: operations begun so far, in order.
     """
 
     forwards: list[deque[Operation]]
@@ -82,10 +90,13 @@ class _Rank:
 
 
 class PaperRun:
-    """The whole pipeline on paper.
+    """A simulation of the whole pipeline.
 
-    stages: by pipeline rank. room: slices that a rank may hold. kept: of them, those that only its last stage may take, so that
-    what has come far can leave again. earlier_first: whose gradient comes first where two stages of a rank have one.
+    Args:
+        stages: by pipeline rank.
+        room: slices that a rank may hold.
+        kept: the part of `room` reserved for the rank's last stage, so that slices that have come far can be finished.
+        earlier_first: whether the earlier stage's gradient comes first where two stages of a rank have one.
     """
 
     def __init__(
@@ -98,7 +109,7 @@ class PaperRun:
         self._ranks = [self._rank(own, num_microbatches, earlier_first) for own in stages]
 
     def run(self) -> tuple[int, tuple[tuple[Operation, ...], ...]] | None:
-        """(units of time, the orders of all pipeline ranks); None where all wait for ever."""
+        """(units of time, the orders of all pipeline ranks); None where the simulation deadlocks."""
         now = 0
         while not all(here.is_done for here in self._ranks):
             begun = [self._go_on(here, now) for here in self._ranks if here.free <= now]
@@ -117,7 +128,7 @@ class PaperRun:
             forwards.append(deque(Operation(Kind.FORWARD, stage, m, part) for m in numbers for part in parts))
             kind = Kind.INPUT_GRADIENT if stage > self._first_learning else Kind.BACKWARD
             backwards = deque(Operation(kind, stage, m, part) for m in numbers for part in reversed(parts))
-            # Undivided backwards serve nobody; on the last stage no forward serves anybody either, and backwards make room.
+            # No rank waits for undivided backwards. On the last stage none waits for forwards either, and backwards free memory.
             if kind is Kind.INPUT_GRADIENT or stage == self._last:
                 gradients.append(backwards)
             else:
@@ -125,7 +136,10 @@ class PaperRun:
         return _Rank(forwards, gradients[::-1] if earlier_first else gradients, undivided)
 
     def _go_on(self, here: _Rank, now: int) -> bool:
-        """Begin what helps the other ranks most: a gradient, else a forward, else what nobody waits for. False: nothing."""
+        """Begin the operation that helps other ranks most: a gradient, else a forward, else one that no rank waits for.
+
+        Returns False where the rank can begin nothing.
+        """
         operation = self._next(here, now)
         if operation is None:
             return False
@@ -158,11 +172,11 @@ class PaperRun:
         return stage < self._first_learning or is_free
 
     def _is_there(self, operation: Operation, now: int) -> bool:
-        """Whether what another stage gives rise to, or on the last one its own forward, is there."""
+        """Whether the operation's input exists: another stage's result or, on the last stage, its own forward's."""
         kind, stage, micro_batch, part = operation
         if kind is Kind.FORWARD and stage == 0:
             return True
-        if kind is Kind.FORWARD:  # what a frozen stage gives comes whole, with the first slice
+        if kind is Kind.FORWARD:  # a frozen stage sends a whole micro-batch, with the first slice
             needed = (True, stage - 1, micro_batch, part if stage > self._first_learning else 0)
         else:
             needed = (stage == self._last, min(stage + 1, self._last), micro_batch, part)

@@ -1,6 +1,7 @@
-"""The two questions about tokens that any service account may ask its API server, or may be allowed to: keys, and TokenReview.
+"""Two requests to the Kubernetes API server about tokens: its public keys, and TokenReview.
 
-By the standard library: the cache server has no client of Kubernetes, and needs none for these.
+Any service account may fetch the keys, and may be allowed to make TokenReviews. The requests use the standard library alone, so
+that the cache server needs no Kubernetes client.
 """
 
 import asyncio
@@ -16,14 +17,14 @@ from typing import Any
 
 ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 ACCOUNT_FOLDER_VARIABLE = "FROSTLINE_SERVICE_ACCOUNT"
-"""Names another folder of token, ca.crt and namespace than the one that a kubelet mounts by itself."""
+"""Environment variable with the folder of token, ca.crt and namespace, where it is not the one that a kubelet mounts."""
 REVIEW_VARIABLE = "FROSTLINE_TOKEN_REVIEW"
 SECONDS = 5.0
 REVIEW_HOLDS_SECONDS = 60.0
 
 
 def account_folder() -> Path:
-    """Where the pod's service account is mounted; an environment variable (ACCOUNT_FOLDER_VARIABLE) may name another folder."""
+    """The folder of the pod's service account; the environment variable ACCOUNT_FOLDER_VARIABLE may name another one."""
     return Path(os.environ.get(ACCOUNT_FOLDER_VARIABLE) or ACCOUNT_FOLDER)
 
 
@@ -33,14 +34,18 @@ def fetch_keys() -> Mapping[str, Any]:
 
 
 class TokenReviews:
-    """Asks the API server about tokens: it knows of deleted pods and accounts at once. An answer holds for a minute."""
+    """TokenReview requests, whose answers are cached for a minute. The API server refuses tokens of deleted pods and accounts at
+    once."""
 
     def __init__(self, audience: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._audience, self._clock = audience, clock
         self._known: dict[str, tuple[bool, float]] = {}
 
     def is_genuine(self, token: str) -> bool:
-        """Blocking. Raises OSError where the API server does not answer, or refuses the question."""
+        """Whether the API server calls the token genuine. Blocking.
+
+        Raises OSError where the API server does not answer, or refuses the request.
+        """
         answer, until = self._known.get(token, (False, 0.0))
         now = self._clock()
         if now >= until:
@@ -54,7 +59,7 @@ class TokenReviews:
 
 
 def token_review(audience: str) -> Callable[[str], Awaitable[bool]]:
-    """Whether the API server calls a token genuine, where the release wants it to be asked; else every token passes."""
+    """The check of a token by TokenReview, where the release asks for it; else a check that every token passes."""
     if os.environ.get(REVIEW_VARIABLE, "") != "true":
         return _nobody_asks
     return partial(asyncio.to_thread, TokenReviews(audience).is_genuine)

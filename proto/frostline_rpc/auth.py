@@ -1,7 +1,7 @@
-"""Who may call what. Every call carries `authorization: Bearer <token>`; a token stands for one role.
+"""Authentication and authorisation of calls: every call carries `authorization: Bearer <token>`, and a token stands for one role.
 
-Locally a run has one random token a role, kept in a file that only its user can read (`Tokens`). On a cluster the callers are
-service accounts, known by projected tokens (`frostline_rpc.projected`).
+A local run has one random token for each role, in a file that only its user can read (`Tokens`). On a cluster the callers are
+service accounts with projected tokens (`frostline_rpc.projected`).
 """
 
 import hmac
@@ -43,23 +43,24 @@ ALLOWED = {
 
 @dataclass(frozen=True)
 class Caller:
-    """Who calls. pod_uid: of the pod that its token is bound to; empty where tokens are bound to none, as in a local run."""
+    """The authenticated caller. pod_uid: of the pod that its token is bound to; empty where tokens are not bound to pods, as in a
+    local run."""
 
     role: str
     pod_uid: str = ""
 
 
 class Callers(Protocol):
-    """Knows callers by their tokens."""
+    """Identifies callers by their tokens."""
 
     async def identify(self, token: str) -> Caller | None:
-        """The caller; None for a token that is wrong, too old, or of somebody who is not of this run."""
+        """The caller; None for a token that is wrong, expired, or of a caller outside this run."""
         ...
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """One token a role."""
+    """The tokens of a local run, one for each role."""
 
     by_role: dict[str, str]
 
@@ -74,7 +75,7 @@ class Tokens:
 
     @staticmethod
     def read(path: Path) -> "Tokens":
-        """Raises ValueError for a damaged file, OSError."""
+        """The tokens in a file that `write` made. Raises OSError, and ValueError for a damaged file."""
         try:
             by_role = json.loads(path.read_bytes())
             return Tokens({role: str(by_role[role]) for role in (WORKER, OPERATOR, CONTROLLER)})
@@ -104,11 +105,12 @@ async def authorise(callers: Callers, method: str, metadata: dict[str, str]) -> 
 
 
 def check_speaker(caller: Caller, method: str, request: object) -> None:
-    """A worker speaks for workers of its own pod only (agent and workers share a token). Raises PermissionDenied.
+    """Check that a request of a worker names a worker of the caller's own pod. Raises PermissionDenied.
 
-    Where tokens are not bound to pods, all processes are one user's: there is nothing to compare.
+    The pod and not the worker is compared because agent and workers share a token. Nothing is compared where tokens are not bound
+    to pods: all processes are then one user's.
     """
-    message = getattr(request, "heartbeat", request)  # one of a stream of heartbeats wraps what a single one says
+    message = getattr(request, "heartbeat", request)  # in a stream of heartbeats a request wraps the heartbeat's message
     for field in ("worker_id", "holder"):
         worker_id = str(getattr(message, field, ""))
         if caller.pod_uid and worker_id and pod_uid_of(worker_id) != caller.pod_uid:

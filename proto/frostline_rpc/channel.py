@@ -1,5 +1,7 @@
-"""Client channels by the house's conventions: token on every call, keepalive, retry of UNAVAILABLE on idempotent calls only; and
-one that several threads call through, and that any of them may give up."""
+"""gRPC client channels: a token on every call, keepalive, retry of UNAVAILABLE on idempotent calls only.
+
+`SharedChannel` is used by several threads, each of which may close it.
+"""
 
 import json
 import threading
@@ -57,9 +59,9 @@ OPTIONS = [
 
 
 class _Token(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor, grpc.StreamStreamClientInterceptor):
-    """Interceptor that sends the token of this process with every call.
+    """Interceptor that sends the process's token with every call.
 
-    token: itself or a file's path, read at each call: a kubelet renews it.
+    token: the token or a file's path. The file is read at each call, since a kubelet renews it.
     """
 
     def __init__(self, token: str) -> None:
@@ -80,9 +82,9 @@ class _Token(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor
 
 
 def open_channel(address: str, token: str) -> grpc.Channel:
-    """A blocking channel to host:port that sends `token` (or what the file of that path holds) with every call.
+    """A blocking channel to host:port that sends `token` (or the content of the file that it names) with every call.
 
-    The caller closes it. Calls raise OSError where that file cannot be read.
+    The caller closes the channel. Calls raise OSError where the file cannot be read.
     """
     credentials = channel_credentials()
     if credentials is None:
@@ -92,10 +94,10 @@ def open_channel(address: str, token: str) -> grpc.Channel:
 
 
 class SharedChannel:
-    """Closed when it is retired and the last call on it has ended; until then it is left alone.
+    """A gRPC channel that several threads use. It is closed once it is retired and the last call on it has ended.
 
-    A gRPC channel must not be closed while another thread is about to call: the call raises ValueError, or takes the whole
-    process down with a segmentation fault (seen with grpcio 1.78).
+    It is not closed earlier because a call that another thread is about to make on a closed channel raises ValueError, or ends
+    the process with a segmentation fault (seen with grpcio 1.78).
     """
 
     def __init__(self, channel: grpc.Channel) -> None:
@@ -123,7 +125,7 @@ class SharedChannel:
 
     @contextmanager
     def cancelling(self, stream: Any) -> Iterator[Any]:
-        """A call that has no deadline: cancelled when the channel is retired, which it would keep open for ever."""
+        """Cancel a call that has no deadline when the channel is retired; the call would keep the channel open for ever."""
         with self._lock:
             self._streams.append(stream)
             late = self._retired
@@ -136,7 +138,7 @@ class SharedChannel:
                 self._streams.remove(stream)
 
     def retire(self) -> None:
-        """Begin no call on it any more. Calls with a deadline may end, streams are cancelled. Idempotent."""
+        """Allow no new calls. Calls with a deadline may finish, streams are cancelled. Idempotent."""
         with self._lock:
             idle = not self._retired and not self._users
             self._retired = True

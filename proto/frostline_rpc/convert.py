@@ -1,6 +1,6 @@
-"""One converter between contract records and protobuf messages: same field names on both sides, checked by the contract.
+"""Conversion between contract records and protobuf messages, which have the same field names. The contract checks the values.
 
-Field by field and without a text form in between: a plan of a thousand workers has tens of thousands of numbers.
+Fields are copied one by one, without a text form in between, since a plan of a thousand workers has tens of thousands of numbers.
 """
 
 from functools import lru_cache
@@ -17,7 +17,7 @@ Wire = TypeVar("Wire", bound=Message)
 
 
 def to_message(record: BaseModel, message_type: type[Wire]) -> Wire:
-    """The message that says what `record` says. Infinities and NaN survive."""
+    """The message with the content of `record`. Infinities and NaN survive."""
     message = message_type()
     _fill(message, record)
     return message
@@ -30,7 +30,7 @@ def _fill(message: Message, record: BaseModel) -> None:
             continue
         if isinstance(value, BaseModel):
             part = getattr(message, name)
-            part.SetInParent()  # present, whatever its fields are
+            part.SetInParent()  # so that the message is present even if all of its fields have defaults
             _fill(part, value)
         elif isinstance(value, dict):
             getattr(message, name).update(value)
@@ -45,7 +45,7 @@ def _fill(message: Message, record: BaseModel) -> None:
 
 
 def to_record(message: Message, record_type: type[Record]) -> Record:
-    """The checked record of a message. Raises InvalidRequest that names the field and its value."""
+    """The checked record of a message. Raises InvalidRequest, whose text names the field and its value."""
     try:
         return record_type.model_validate(_values(message))
     except ValidationError as error:
@@ -56,12 +56,15 @@ def to_record(message: Message, record_type: type[Record]) -> Record:
 
 @lru_cache(maxsize=256)
 def _deprecated(descriptor: Descriptor) -> tuple[str, ...]:
-    """Fields that an older reader looks at: the record has a property of the name, and takes the value where it is read."""
+    """Names of a message's deprecated fields, kept for older readers.
+
+    The record has a property of the same name; when a message is read, the record itself takes the field's value.
+    """
     return tuple(field.name for field in descriptor.fields if field.GetOptions().deprecated)
 
 
 def _values(message: Message) -> dict[str, Any]:
-    """Every field by name, also where it has its default; without messages, and deprecated fields, that are absent."""
+    """All fields by name, those with their default included, except inner messages and deprecated fields that are absent."""
     values: dict[str, Any] = {}
     deprecated = _deprecated(message.DESCRIPTOR)
     for field in message.DESCRIPTOR.fields:

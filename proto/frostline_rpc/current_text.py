@@ -1,12 +1,12 @@
-"""Addresses and tokens that may change while a process lives: given as themselves, or as the path of a file that holds them
-now."""
+"""Addresses and tokens that may change while a process runs. They are given as text, or as the path of a file with the current
+text."""
 
 from pathlib import Path
 
 
 def current_text(given: str) -> str:
-    """What was given, or the content of the file that it names: whatever has a "/" is a path. Raises OSError.
+    """The text that was given, or the content of the file that it names. Raises OSError.
 
-    Neither host:port nor a token of ours or of a cluster (base64url) has one.
+    A text with a "/" is a path: neither host:port nor a token (Frostline's or a cluster's, both base64url) contains one.
     """
     return Path(given).read_text(encoding="utf-8").strip() if "/" in given else given

@@ -1,4 +1,4 @@
-"""Domain errors and the status code that each becomes, in one interceptor (docs/design.md 11.6)."""
+"""Errors of servicers, each with the gRPC status code that an interceptor answers with (docs/design.md 11.6)."""
 
 import grpc
 
@@ -10,25 +10,25 @@ class DomainError(Exception):
 
 
 class StaleGeneration(DomainError):
-    """The caller speaks for a generation that is over, or one that was never made: read again, do not retry as is."""
+    """The request names a generation that is over or was never made. The caller has to read the plan again before it retries."""
 
     code = grpc.StatusCode.ABORTED
 
 
 class InvalidRequest(DomainError):
-    """A field's value cannot be; the text names field and value."""
+    """A field has an impossible value; the text names field and value."""
 
     code = grpc.StatusCode.INVALID_ARGUMENT
 
 
 class TooLarge(DomainError):
-    """A request is larger than its method takes."""
+    """A request is larger than its method accepts."""
 
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 class Refused(DomainError):
-    """The request is well formed and the state forbids it; the text says why and what to do."""
+    """The request is well formed, but the present state forbids it; the text says why and what to do."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
 
@@ -40,13 +40,13 @@ class NotLeading(DomainError):
 
 
 class Unavailable(DomainError):
-    """What is needed to answer is away for the moment. Retried."""
+    """Something that the answer needs is unavailable for the moment. Retried."""
 
     code = grpc.StatusCode.UNAVAILABLE
 
 
 class Unauthenticated(DomainError):
-    """The call carries no token that is known; another token is needed."""
+    """The call carries no known token; another token is needed."""
 
     code = grpc.StatusCode.UNAUTHENTICATED
 

@@ -1,8 +1,9 @@
-"""How a process that serves many gRPC callers runs: its event loop, and what its garbage collector leaves alone.
+"""Event loop and garbage collector settings of a process that serves many gRPC callers.
 
-gRPC's asyncio server is told of each finished operation (a message received, a message on its way) by one byte on a socket, reads
-one byte when it is called, and takes one operation. With asyncio's own loop each operation then costs a turn of the loop, with
-its look at all sockets, and what is behind it waits for as many turns. Here a turn takes all that are there, up to a bound.
+gRPC signals each finished operation (a message received, a message on its way) to its asyncio server by one byte on a socket. At
+each call the server's callback reads one byte and handles one operation. With asyncio's own loop each operation then costs a turn
+of the loop, which polls all sockets, and later operations wait for as many turns. This loop handles all finished operations in
+one turn, up to a bound.
 """
 
 import array
@@ -16,16 +17,20 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 OPERATIONS_A_TURN = 64
-"""So that one turn stays short: each may wake a task."""
+"""The most operations in a turn, so that a turn stays short: each operation may wake a task."""
 YOUNG_OBJECTS, YOUNG_COLLECTIONS, NEVER = 10_000, 20, 1_000_000_000
-"""Thresholds of the garbage collector's three generations: the oldest, of some hundred thousand objects with a thousand callers,
-is looked at by the clock alone. To look at it takes a tenth of a second, and by count it came most often when much went on."""
+"""Thresholds of the garbage collector's three generations. The oldest generation is collected by the clock and never by count:
+with a thousand callers it has some hundred thousand objects, its collection takes a tenth of a second, and collections by count
+came most often under the highest load."""
 FULL_COLLECTION_SECONDS = 60.0
 
 
 def run_serving(main: Coroutine[Any, Any, Result], selector: selectors.BaseSelector | None = None) -> Result:
-    """Run to its end. Modules and what else start-up has made stay for the process's life: to look at them in each full
-    collection would make turns of tens of milliseconds. Unreachable cycles live for FULL_COLLECTION_SECONDS at the longest."""
+    """Run a coroutine to its end in a ServingLoop. Returns its result.
+
+    Modules and other objects made during start-up are excluded from garbage collection, since collecting them would stop the loop
+    for tens of milliseconds. Unreachable cycles live for FULL_COLLECTION_SECONDS at most.
+    """
     gc.freeze()
     thresholds = gc.get_threshold()
     gc.set_threshold(YOUNG_OBJECTS, YOUNG_COLLECTIONS, NEVER)
@@ -46,7 +51,7 @@ def _collect_by_the_clock(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class ServingLoop(asyncio.SelectorEventLoop):
-    """asyncio's loop, but for what gRPC's completion queue registers. selector: how it looks at its sockets."""
+    """asyncio's loop with another treatment of gRPC's completion queue. selector: polls the sockets."""
 
     def __init__(self, selector: selectors.BaseSelector | None = None) -> None:
         super().__init__(selector)
@@ -54,7 +59,7 @@ class ServingLoop(asyncio.SelectorEventLoop):
     def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
         """Register a callback for a readable socket, as asyncio does.
 
-        gRPC's is called once for each operation that waits, OPERATIONS_A_TURN at most, before other sockets have their turn.
+        gRPC's callback runs once for each waiting operation, at most OPERATIONS_A_TURN times, before other sockets' callbacks.
         """
         owner = getattr(getattr(callback, "func", callback), "__self__", None)
         if type(owner).__name__ != "PollerCompletionQueue":

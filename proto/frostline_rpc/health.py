@@ -1,4 +1,4 @@
-"""The standard health service on a port of its own, in plain text: what probes ask, and all that can be asked there."""
+"""The standard gRPC health service for probes, without TLS, on a port of its own that offers nothing else."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ OVERALL = ""
 
 
 async def serve_health(host: str, port: int) -> Any:
-    """A started server that says SERVING. The caller stops it. Raises OSError where the port is taken."""
+    """Start a server that answers SERVING. Returns the server, which the caller stops. Raises OSError where the port is taken."""
     servicer = health.aio.HealthServicer()
     server = grpc.aio.server()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)

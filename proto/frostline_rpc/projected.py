@@ -1,7 +1,7 @@
-"""Callers on a cluster: service accounts, by the tokens that its API server signs and a kubelet projects into their pods.
+"""Authentication on a cluster: callers are service accounts, with tokens that the API server signs and a kubelet projects.
 
-A token is checked without asking anybody: signature by the API server's published keys (JWKS), audience (this run's alone),
-expiry, service account, and the pod that it is bound to. The keys are fetched when one is met that is not known.
+A token is checked without a request to anybody: its signature by the API server's published keys (JWKS), audience (this run's
+alone), expiry, service account, and the pod that it is bound to. The keys are fetched when a token names an unknown key.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from frostline_rpc.errors import Unavailable
 log = logging.getLogger(__name__)
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "ES256", "ES384", "ES512")
-"""Asymmetric ones only: a public key must not pass for a shared secret."""
+"""Accepted signature algorithms, all asymmetric: with others a public key could be used as a shared secret."""
 LEEWAY_SECONDS = 10.0
 FETCH_SECONDS_MIN = 5.0
 """Least time between two fetches, so that wrong tokens do not become requests to the API server."""
@@ -28,7 +28,7 @@ REMEMBERED_MAX = 4096
 
 @dataclass(frozen=True)
 class Bearer:
-    """Whom a token names. pod, pod_uid: that it is bound to. expires: Unix seconds."""
+    """The account and pod that a token names. pod, pod_uid: the pod that it is bound to. expires: Unix seconds."""
 
     account: str
     pod: str
@@ -39,9 +39,12 @@ class Bearer:
 class ProjectedTokens:
     """Callers (`auth.Callers`) of one run.
 
-    audience: that tokens must be made for. namespace: of the accounts. roles: role by service account's name.
-    fetch_keys(): the API server's JWKS as JSON; blocking; raises OSError. confirm(bearer, token): a further question, such as
-    whether the pod still exists, or TokenReview.
+    Args:
+        audience: tokens must be made for it.
+        namespace: of the accounts.
+        roles: role by service account's name.
+        fetch_keys: returns the API server's JWKS as JSON; blocking; raises OSError.
+        confirm: called with (bearer, token): a further check, for example that the pod still exists, or TokenReview.
     """
 
     def __init__(self, audience: str, namespace: str, roles: Mapping[str, str], fetch_keys: Callable[[], Mapping[str, Any]],
@@ -55,7 +58,10 @@ class ProjectedTokens:
         self._remembered: dict[str, Bearer] = {}
 
     async def identify(self, token: str) -> Caller | None:
-        """Raises Unavailable where the signer's key is not known and cannot be asked for."""
+        """The caller that a token stands for; None where it is refused.
+
+        Raises Unavailable where the signer's key is not known and cannot be fetched.
+        """
         bearer = self._remembered.get(token)
         if bearer is None:
             bearer = await self._read(token)
@@ -74,7 +80,7 @@ class ProjectedTokens:
         return Caller(role, bearer.pod_uid) if role is not None else None
 
     async def _read(self, token: str) -> Bearer | None:
-        """Whom a token names, where it is genuine. A token that is none is refused, whatever trips over it."""
+        """The bearer of a genuine token; None for any other text, whatever error its parsing causes."""
         try:
             header = jwt.get_unverified_header(token)
             key = await self._key(str(header.get("kid", "")))
@@ -93,7 +99,7 @@ class ProjectedTokens:
         return self._bearer(claims)
 
     def _bearer(self, claims: Mapping[str, Any]) -> Bearer | None:
-        """Whom signed claims name; None where that is no pod's account of this namespace."""
+        """The bearer that signed claims name; None where it is not a pod's account in this namespace."""
         prefix, account = f"system:serviceaccount:{self._namespace}:", str(claims["sub"])
         bound = claims.get("kubernetes.io")
         pod = bound.get("pod") if isinstance(bound, dict) else None
@@ -103,7 +109,7 @@ class ProjectedTokens:
         return Bearer(account.removeprefix(prefix), str(pod.get("name", "")), str(pod["uid"]), float(claims["exp"]))
 
     async def _key(self, key_id: str) -> Any:
-        """The API server's key of that id; None where it publishes none."""
+        """The API server's key with this id; None where it publishes no such key."""
         if key_id in self._keys:
             return self._keys[key_id]
         async with self._fetching:

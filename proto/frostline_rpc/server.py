@@ -1,4 +1,4 @@
-"""A gRPC server by the house's conventions: authenticated, errors mapped to status codes, messages bounded, health served."""
+"""gRPC servers: callers are authenticated, errors become status codes, message sizes are bounded, health checks are answered."""
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,16 +12,16 @@ from frostline_rpc.errors import DomainError, InvalidRequest, TooLarge
 from frostline_rpc.tls import server_credentials
 
 MESSAGE_BYTES_MAX = 32 * 1024 * 1024
-"""Largest answer: a garbage or hostile length is refused before it is read."""
+"""Bytes of the largest answer. A larger length, from garbage or an attacker, is refused before the message is read."""
 REQUEST_BYTES_MAX = 8 * 1024 * 1024
-"""Largest request that is received at all, and what LARGE_REQUESTS may be; the others are refused above SMALL_REQUEST_BYTES."""
+"""Bytes of the largest request that is received, and the limit of LARGE_REQUESTS; other methods' limit is SMALL_REQUEST_BYTES."""
 SMALL_REQUEST_BYTES = 1024 * 1024
 LARGE_REQUESTS = frozenset(("Register", "ReportRecords", "ReportStatistics", "ReportRecovery"))
-"""Those that grow with the model, or with what was gathered while no controller was there."""
+"""Methods whose requests grow with the model, or with data gathered while no controller was reachable."""
 CONCURRENT_CALLS_MAX = 16384
-"""Calls that are under way at once, unless a server says otherwise; a worker has one stream and a few short ones."""
+"""The most calls at one time, unless a server sets another limit; a worker has one stream and a few short calls."""
 CONCURRENT_STREAMS_MAX = 256
-"""Of them by one connection."""
+"""The most calls at one time on one connection."""
 
 OPTIONS = [
     ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
@@ -36,9 +36,9 @@ log = logging.getLogger(__name__)
 
 
 class _Conventions(grpc.aio.ServerInterceptor):
-    """Checks the caller and turns domain errors into status codes, for every method in one place.
+    """Interceptor of all methods that authenticates the caller and turns domain errors into status codes.
 
-    A caller is checked before its message is received: what a stranger sends is neither held in memory nor parsed.
+    A caller is checked before its message is received, so that a stranger's message is neither held in memory nor parsed.
     """
 
     def __init__(self, callers: Callers) -> None:
@@ -93,12 +93,12 @@ class _Conventions(grpc.aio.ServerInterceptor):
 
 
 def _unless_serialized(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """A stream may yield what is serialized already: one message to many callers is serialized once."""
+    """A serializer that passes bytes through, so that a stream's message to many callers is serialized once."""
     return lambda response: response if isinstance(response, bytes) else serialize(response)
 
 
 def _refusing(error: DomainError) -> grpc.RpcMethodHandler:
-    """A handler that answers with the error. Of a stream of requests none is received before it is asked for."""
+    """A handler that answers with the error. It receives no request of a stream."""
 
     async def refuse(requests: Any, context: grpc.aio.ServicerContext) -> None:
         await context.abort(error.code, str(error))
@@ -107,7 +107,7 @@ def _refusing(error: DomainError) -> grpc.RpcMethodHandler:
 
 
 def _parsed(method: str, message: bytes, parse: Callable[[bytes], Any]) -> Any:
-    """The request. Raises TooLarge, InvalidRequest where the bytes are no message of its type."""
+    """The parsed request. Raises TooLarge, or InvalidRequest where the bytes are no message of its type."""
     limit = REQUEST_BYTES_MAX if method in LARGE_REQUESTS else SMALL_REQUEST_BYTES
     if len(message) > limit:
         raise TooLarge(f"{method}: the request has {len(message)} bytes; at most {limit} are taken")

@@ -1,7 +1,7 @@
-"""TLS of gRPC calls, where FROSTLINE_TLS_DIR names a folder with tls.crt, tls.key and ca.crt; without it calls are in plain text.
+"""TLS of gRPC calls. FROSTLINE_TLS_DIR names a folder with tls.crt, tls.key and ca.crt; without the variable there is no TLS.
 
-Servers are known by one name in their certificate, whatever address they are called at: pods reach Services by address. Callers
-are known by tokens (`auth`), not by certificates. A renewed certificate is taken when a process starts anew.
+All servers have the same name in their certificate, whatever their address, since pods reach Services by address. Callers are
+authenticated by tokens (`auth`) and not by certificates. A renewed certificate takes effect when a process restarts.
 """
 
 import os
@@ -15,7 +15,7 @@ SERVER_NAME = "frostline"
 
 
 def server_credentials() -> grpc.ServerCredentials | None:
-    """None: plain text. Raises OSError where a file cannot be read."""
+    """The server's certificate and key; None: no TLS. Raises OSError where a file cannot be read."""
     folder = _folder()
     if folder is None:
         return None
@@ -23,7 +23,7 @@ def server_credentials() -> grpc.ServerCredentials | None:
 
 
 def channel_credentials() -> grpc.ChannelCredentials | None:
-    """None: plain text. Raises OSError where ca.crt cannot be read."""
+    """The certificate authority that clients trust; None: no TLS. Raises OSError where ca.crt cannot be read."""
     folder = _folder()
     return None if folder is None else grpc.ssl_channel_credentials((folder / "ca.crt").read_bytes())
 

@@ -1,2 +1,4 @@
-"""Decisions: from layer statistics to a freeze point. Policies propose, rails limit, the guard takes back; `taker` writes
-and tells."""
+"""Freeze decisions: from layer statistics to a freeze point.
+
+Policies propose a freeze point, rails limit it, the guard rolls harmful freezes back. `taker` writes and announces decisions.
+"""

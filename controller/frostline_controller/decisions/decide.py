@@ -1,7 +1,7 @@
 """The decision on the newest interval: guard, then policy, then rails (docs/design.md 6: score -> decision -> actuation).
 
-`decide` is a pure function; the state that a policy seems to have is a fold over the statistics of the surviving lineage.
-So a controller that restarts, or a successor, comes to the same decision from the same records.
+`decide` is a pure function: a policy keeps no state but computes it anew each time from all statistics of the surviving lineage.
+So a restarted controller, or a successor, makes the same decision from the same records.
 """
 
 from dataclasses import replace
@@ -19,11 +19,13 @@ from frostline_controller.decisions.surviving import Change
 def decide(inputs: FreezeInputs) -> Decision:
     """The decision on the newest interval of `inputs.statistics`.
 
-    It has the interval's number; a rollback carries the lineage that it opens, in which intervals and their numbers come again.
-    Decisions that were made later than this one, or are this one, are not looked at. A rollback goes before everything else, an
-    operator's request included: the caller keeps a request until a decision of another kind has taken it.
-    Raises ValueError for a policy or rail that does not exist, points outside the model, guard readings that do not pair,
-    and an interval that ends too late for its decision to take effect.
+    The decision has the interval's number. A rollback names the lineage that it opens, in which the undone intervals and their
+    numbers come again. This decision itself and later ones in `inputs` are ignored. A rollback takes precedence over everything
+    else, also over an operator's request: the caller keeps the request until a decision that is no rollback has applied it.
+
+    Raises:
+        ValueError: a policy or rail does not exist, a freeze point is outside the model, guard readings do not pair, or the
+            interval ends too late for its decision to take effect.
     """
     check_freezing(inputs)
     inputs = replace(inputs, decisions=known_at(inputs.deciding_lineage, inputs.newest.number, inputs.decisions))
@@ -68,7 +70,7 @@ def check_freezing(inputs: FreezeInputs) -> None:
 
 
 def _decision(inputs: FreezeInputs, freeze_point: int, reason: str, policy: str) -> Decision:
-    """A keep, freeze or unfreeze in the lineage that the run is in."""
+    """A decision to keep, freeze or unfreeze, in the run's lineage."""
     kind = "keep"
     if freeze_point != inputs.current:
         kind = "freeze" if freeze_point > inputs.current else "unfreeze"
@@ -86,7 +88,7 @@ def _decision(inputs: FreezeInputs, freeze_point: int, reason: str, policy: str)
 
 
 def _rollback(inputs: FreezeInputs, condemned: Change, finding: str, policy: str) -> Decision:
-    """Back to the checkpoint that every freeze writes at the last step before it takes effect, in a lineage of its own."""
+    """A rollback in a new lineage: to the checkpoint that each freeze writes at the last step before it takes effect."""
     lineages = [inputs.highest_lineage, inputs.deciding_lineage, *(decision.lineage for decision in inputs.decisions)]
     step = condemned.effective_step - 1
     taken_back = f"freeze {condemned.number} ({condemned.before} -> {condemned.after}) is taken back to step {step}"
@@ -105,7 +107,10 @@ def _rollback(inputs: FreezeInputs, condemned: Change, finding: str, policy: str
 
 
 def _about_the_tie(inputs: FreezeInputs, freeze_point: int) -> str:
-    """What the embedding's first freeze means for a head that shares its matrix (docs/protocols.md 1.7)."""
+    """A note for the reason where this decision is the first to freeze an embedding whose matrix the head shares.
+
+    See docs/protocols.md 1.7.
+    """
     if not inputs.tied or inputs.current > 0 or freeze_point == 0:
         return ""
     return about_the_tie(inputs.untie_on_freeze)

@@ -1,17 +1,18 @@
-"""The held-out guard: is the model worse on samples that it never trained on than it was before a freeze?
+"""The guard: a statistical test on held-out samples for harm by a freeze, which is then rolled back.
 
-The guard split's losses are one a sample and in one order, so a reading after a freeze pairs with the last one before it. Two
-things move a reading by chance: which samples the split holds, and where the weights happen to stand when it is taken, since a
-model that learns jumps about from interval to interval. The first shows in the spread of the samples' rises d_i, the second in
-the rises between readings that no freeze lies between (`chance_of`). The freeze is rolled back where the one-sided lower
-confidence bound
+A reading is the list of losses of the guard split, one for each sample in a fixed order, so that a reading after a freeze pairs
+with the last reading before it. Two kinds of chance move a reading: which samples are in the split, and at which weights the
+reading is taken, since the loss of a model that learns varies from interval to interval. The first kind is estimated from the
+spread of the samples' rises d_i, the second from rises between readings without a freeze between them (`chance_of`). The freeze
+is rolled back where the one-sided lower confidence bound
 
     mean(d) - t(confidence, f) * sqrt(sd(d)^2 / n + chance),   f: degrees of freedom by Welch and Satterthwaite
 
-exceeds margin * (mean loss before): an unlucky reading does not suffice, a rise that the margin tolerates does not either. A
-freeze is watched for `guard_intervals` readings and confirmed after that. The job's confidence is for all of them together, and
-an early reading has to show more than a later one (`confidence_of`): what chance did is often gone at the next, harm is not. A
-rollback takes weights, optimizer, cursor and freeze point back together and quarantines the boundary.
+exceeds margin * (mean loss before). So neither an unlucky reading nor a rise within the margin suffices. A freeze is watched for
+`guard_intervals` readings and is confirmed after that. The job's confidence holds for all of these readings together, and an
+early reading needs a higher confidence than a later one (`confidence_of`), because a rise by chance is often gone at the next
+reading and harm is not. A rollback restores weights, optimizer, data cursor and freeze point together and quarantines the
+boundary.
 """
 
 import math
@@ -26,15 +27,18 @@ from frostline_controller.decisions.student_t import t_quantile
 from frostline_controller.decisions.surviving import Change, changes, timeline
 
 CHANCE_MOVES = 12
-"""The newest moves from one reading to the next that chance is estimated from: older ones are of a model that learnt faster."""
+"""How many moves (differences between consecutive readings) the estimate of chance uses: the newest ones, since the model learnt
+faster at older ones."""
 
 
 @dataclass(frozen=True)
 class Chance:
-    """What a reading moves by though nothing freezes.
+    """The estimated variation of readings without a freeze.
 
-    variance: of its mean loss against an earlier one's, as a share of that one's, squared. rises: readings that it was seen in,
-    which are its degrees of freedom. moves: that were looked at.
+    Attributes:
+        variance: of the relative change of the mean loss from one reading to a later one.
+        rises: number of moves that were rises, from which the variance is estimated: its degrees of freedom.
+        moves: number of moves that were examined.
     """
 
     variance: float = 0.0
@@ -46,8 +50,8 @@ class Chance:
 class Comparison:
     """Two paired readings.
 
-    rise: mean rise of the loss. bound: its lower confidence bound. tolerated: margin * loss before. by_chance: what a reading
-    rises by without a freeze (one standard deviation), seen in so many moves.
+    rise: mean rise of the loss. bound: its lower confidence bound. tolerated: margin * loss before. by_chance: rise of a reading
+    without a freeze (one standard deviation), estimated from `moves` moves.
     """
 
     breached: bool
@@ -73,7 +77,8 @@ class Comparison:
 class Watched:
     """A freeze that the guard watches.
 
-    before: the last finite reading before it, None where there is none. reading: the newest one's number after it, from 1.
+    before: the last finite reading before the freeze, None where there is none. reading: number of the newest reading, counted
+    from 1 after the freeze.
     """
 
     change: Change
@@ -84,9 +89,9 @@ class Watched:
 def compare(
     before: GuardReading, after: GuardReading, margin: float, confidence: float, chance: Chance = Chance()
 ) -> Comparison:  # fmt: skip
-    """The paired one-sided t test. `before` is finite; a non-finite `after` breaches by itself.
+    """The paired one-sided t test. `before` must be finite; a non-finite `after` is always a breach.
 
-    One sample alone has no bound and never breaches. Raises ValueError where the readings do not pair.
+    A single sample has no bound and is never a breach. Raises ValueError where the readings do not pair.
     """
     count = len(before.losses)
     if len(after.losses) != count:
@@ -118,11 +123,12 @@ def confidence_of(reading: int, readings: int, overall: float) -> float:
 
 
 def chance_of(statistics: Sequence[IntervalStatistics], before: int) -> Chance:
-    """What chance does to a reading, from the readings up to interval `before` that no change of the freeze point lies between.
+    """The variation of readings by chance, estimated up to interval `before` from moves without a change of the freeze point.
 
-    A move counts as a share of the two losses' mean, since what a model jumps by falls with its loss. Only rises count, doubled:
-    without a trend half of chance's moves are falls, and a fall may be what was learnt. While the loss falls for good a rise by
-    chance must first make up for that, after a freeze as before it, so what shows is what counts.
+    A move is measured relative to the mean of the two losses, since the variation shrinks with the loss. Only rises count, and
+    they count twice: without a trend half of all moves by chance are falls, but a fall may also be learning. While the loss keeps
+    falling, a rise by chance first has to make up for that fall. This holds after a freeze as before it, so the visible rises are
+    the right measure.
     """
     read = [(entry, reading) for entry in statistics if entry.number <= before and (reading := finite_reading(entry))]
     moves = [
@@ -137,7 +143,7 @@ def chance_of(statistics: Sequence[IntervalStatistics], before: int) -> Chance:
 
 
 def _relative(earlier: float, later: float) -> float:
-    """The rise as a share of both values' mean: alike for a rise and the fall back."""
+    """The rise divided by the mean of both values, so that a rise and the fall back have the same size."""
     middle = (abs(earlier) + abs(later)) / 2.0
     return (later - earlier) / middle if middle else 0.0
 
@@ -153,9 +159,9 @@ def finite_reading(entry: IntervalStatistics) -> GuardReading | None:
 
 
 def watched_freezes(inputs: FreezeInputs) -> tuple[Watched, ...]:
-    """The freezes in force that earlier readings have not confirmed, newest first: the newest interval's reading tests them."""
+    """The freezes in force that are not yet confirmed, newest first: those that the newest interval's reading tests."""
     window = inputs.freeze.rails.guard_intervals
-    # A void rollback changed nothing, so the reading that called for it does not use up the window.
+    # A void rollback changed nothing, so the reading that led to it does not count as one of the window's readings.
     unanswered = {
         number
         for number, decision in timeline(inputs.decisions, inputs.calendar).items()
@@ -175,10 +181,10 @@ def watched_freezes(inputs: FreezeInputs) -> tuple[Watched, ...]:
 
 
 def breach(inputs: FreezeInputs) -> tuple[Change | None, str]:
-    """The freeze that the newest reading condemns, or None, and what was found ('' where nothing was to be tested).
+    """(the freeze to roll back or None, the finding in words, '' where no freeze was tested), by the newest reading.
 
-    Where several freezes are watched, each is held against its own baseline and the newest that breaches goes: it is the
-    least that has to be taken back, and what is redone is tested again.
+    Where several freezes are watched, each is compared with its own baseline, and the newest one that breaches is rolled back.
+    That undoes the fewest steps, and the repeated steps are tested again.
     """
     newest, rails = inputs.newest, inputs.freeze.rails
     if newest.guard is None:
@@ -198,10 +204,10 @@ def breach(inputs: FreezeInputs) -> tuple[Change | None, str]:
 
 
 def quarantined_from(decisions: Sequence[Decision]) -> int | None:
-    """The shallowest freeze point that a rollback took back, or None: read from all decisions, whatever their lineage.
+    """The shallowest freeze point that was rolled back, or None, from all decisions of all lineages.
 
-    The freeze that was rolled back took effect right after the step that was gone back to. Where it is no longer among
-    the decisions, one block more than what the rollback left frozen is taken for it.
+    The rolled-back freeze took effect right after the step to which the rollback returned. Where this freeze is no longer among
+    the decisions, it is taken to be one block deeper than the freeze point after the rollback.
     """
     boundaries = []
     for index, rollback in enumerate(decisions):

@@ -1,5 +1,7 @@
-"""What is frozen before any decision: `freeze.initial_units` and what lies before the first adapter, and whether a model has so
-many units that may freeze."""
+"""Units that are frozen from step 1, before any decision: `freeze.initial_units` and the units before the first adapter.
+
+The module also checks that the model has that many units which may freeze.
+"""
 
 from frostline_contract.job import Job
 
@@ -26,7 +28,7 @@ def initial_freeze_reason(job: Job, num_units: int, tied: bool) -> str:
 
 
 def about_the_tie(untie_on_freeze: bool) -> str:
-    """What freezing unit 0 means for a head that shares its matrix (docs/protocols.md 1.7)."""
+    """A sentence on the effect of freezing unit 0 where the head shares its matrix (docs/protocols.md 1.7)."""
     if untie_on_freeze:
         return "tied embeddings: untie_on_freeze lets the head's own matrix go on learning"
     return "tied embeddings: freezing unit 0 stops the head's matrix too"

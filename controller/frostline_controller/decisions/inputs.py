@@ -1,7 +1,7 @@
-"""What a freeze decision may read, and nothing else: statistics, decisions so far, the job's sections, the calendar.
+"""The inputs of a freeze decision: statistics, decisions so far, the job's sections and the calendar. It may read nothing else.
 
-There is no clock here. "Now" is the last step of the newest interval (docs/protocols.md 6.3), so a decision computed again
-after a controller restart is the same decision.
+No clock is among them: the present is the last step of the newest interval (docs/protocols.md 6.3). So a decision that is
+computed again after a controller restart is the same decision.
 """
 
 import math
@@ -21,7 +21,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Proposal:
-    """A policy's wish: the index of the first trainable unit, and why. Rails may clip it."""
+    """A policy's proposed freeze point (index of the first trainable unit) and its reason. Rails may clip it."""
 
     freeze_point: int
     reason: str
@@ -29,17 +29,22 @@ class Proposal:
 
 @dataclass(frozen=True)
 class FreezeInputs:
-    """Everything that a decision is a function of.
+    """All arguments of the decision function.
 
-    num_units: embedding (unit 0), blocks (units 1 .. num_units - 2) and head (the last unit).
-    statistics: the interval statistics that survive, one an interval, oldest first.
-    decisions: all decisions known, oldest first, void ones and those of older lineages included (quarantine needs them).
-    tied: the head shares the embedding's matrix. untie_on_freeze: it is trained untied.
-    replayed: for the policy `replay`, the decisions of the other run. requested: a freeze point that an operator asked for
-    by command, to be decided now; None where nobody did. highest_lineage: highest lineage in any durable plan, started
-    or not; a rollback opens the next one. lineage: the one that the run is in, in which workers adopt what is decided now: a
-    restore may have begun it after the newest interval. lowest: freeze point below which nothing can learn (adapters).
-    Raises ValueError where the numbers of units disagree.
+    Attributes:
+        num_units: embedding (unit 0), blocks (units 1 .. num_units - 2) and head (the last unit).
+        statistics: the surviving interval statistics, one an interval, oldest first.
+        decisions: all decisions known, oldest first, with void ones and those of older lineages (quarantine needs them).
+        tied: the head shares the embedding's matrix.
+        untie_on_freeze: the shared matrix is trained untied.
+        replayed: for the policy `replay`, the decisions of the other run.
+        requested: a freeze point that an operator has asked for by command, to be decided now; None: nobody has.
+        highest_lineage: highest lineage in any durable plan, started or not; a rollback opens the next one.
+        lineage: the run's lineage, in which workers adopt this decision. A restore may have begun it after the newest interval.
+        lowest: freeze point below which nothing can learn (adapters).
+
+    Raises:
+        ValueError: the numbers of units disagree.
     """
 
     num_units: int
@@ -77,7 +82,7 @@ class FreezeInputs:
         decisions: Sequence[Decision],
         tied: bool = False,
     ) -> "FreezeInputs":
-        """The inputs that belong to a job; `replayed`, `requested` and both lineages are added with `dataclasses.replace`."""
+        """The inputs that follow from a job; callers add `replayed`, `requested` and both lineages with `dataclasses.replace`."""
         return cls(
             num_units=num_units,
             statistics=tuple(statistics),
@@ -144,7 +149,7 @@ def whole_blocks(blocks: float) -> int:
 
 
 def not_finite(entry: IntervalStatistics) -> str | None:
-    """What makes an interval's statistics unusable, or None: a non-finite number, or no accepted step at all."""
+    """Why an interval's statistics cannot be used: a non-finite number, or no accepted step. None where they can."""
     if entry.accepted_steps == 0:
         return f"interval {entry.number} has no accepted step"
     for unit, norm in enumerate(entry.unit_gradient_norms):

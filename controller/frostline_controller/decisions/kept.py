@@ -1,7 +1,8 @@
-"""Decisions as the durable state keeps them: consecutive ones that change nothing take the room of one.
+"""Compact storage of decisions in the durable state: consecutive decisions that change nothing are stored as one.
 
-A run decides once an interval and seldom changes anything, so without this its state would grow with its length. Everything that
-later decisions and restores read comes back as it was; of the oldest of them the words are left to plans.jsonl.
+A run makes one decision an interval, and few of them change anything; without compaction the durable state would grow with the
+run's length. All fields that later decisions and restores read are restored exactly. The reasons of the oldest decisions are left
+out; plans.jsonl has them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 from frostline_contract.plan import Decision
 
 WORDED = 8
-"""The newest decisions keep their reasons."""
+"""How many of the newest decisions keep their reasons."""
 
 
 def pack_decisions(decisions: Sequence[Decision]) -> list[dict[str, Any]]:
@@ -53,7 +54,7 @@ def _is_plain(decision: Decision) -> bool:
 
 
 def _follows(last: Decision, decision: Decision, stride: int | None) -> bool:
-    """Whether a decision is the one before it, one interval later."""
+    """Whether a decision equals the one before it but for its place one interval later."""
     step = decision.effective_step - last.effective_step
     moved = {"number": decision.number, "interval": last.interval + 1, "effective_step": decision.effective_step}
     expected = last.model_copy(update={**moved, "reason": decision.reason})

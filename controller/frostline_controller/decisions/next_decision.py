@@ -1,4 +1,4 @@
-"""The freeze policy's adapter: from what the controller knows to the next numbered decision. Pure but for reading a replay."""
+"""From the controller's state to the next numbered decision: gathers the inputs of `decide`. Pure but for reading a replay."""
 
 import dataclasses
 import json
@@ -33,7 +33,7 @@ def next_decision(
     calendar: DecisionCalendar,
     replayed: tuple[Decision, ...] | None,
 ) -> Decision:
-    """The verdict on the last of `statistics` (of `due_statistics`). Raises ValueError for mistakes in the freeze section."""
+    """The decision on the last of `statistics` (from `due_statistics`). Raises ValueError for mistakes in the freeze section."""
     remembered = remembered_decisions(state.decisions, state.lineages, calendar)
     requested = state.forced_freeze_point if state.forced_freeze_point >= 0 else None
     inputs = _inputs(job, identity, calendar, statistics, remembered, replayed)
@@ -62,9 +62,9 @@ def _inputs(
 
 
 def replayed_decisions(job: Job, given: Path | None) -> tuple[Decision, ...] | None:
-    """What the run follows instead of a policy: the run of --replay, else of policy `replay`; None: it decides by itself.
+    """The decisions of another run that this run follows: that of --replay, else that of policy `replay`; None: it follows none.
 
-    Raises ValueError where the policy is `replay` and no run is named, or its decisions cannot be read.
+    Raises ValueError where the policy is `replay` and no run is named, or the other run's decisions cannot be read.
     """
     policy = job.freeze.policy
     if given is None and policy.name == "replay" and job.elastic.freeze:
@@ -75,7 +75,7 @@ def replayed_decisions(job: Job, given: Path | None) -> tuple[Decision, ...] | N
 
 
 def read_replay(run_dir: Path) -> tuple[Decision, ...]:
-    """The decisions of another run's plans.jsonl, oldest first. Raises ValueError where it holds none that can be read."""
+    """The decisions of another run's plans.jsonl, oldest first. Raises ValueError where the file has no readable decision."""
     path = RunDirectory(run_dir).plans
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -87,9 +87,9 @@ def read_replay(run_dir: Path) -> tuple[Decision, ...]:
 
 
 def with_recorded_start(job: Job, run_dir: Path) -> Job:
-    """The job, with another run's prefix tile, initial units and what is `auto` here: a replay follows these numerics too.
+    """The job with another run's prefix tile and initial units, and with its numbers where the job says `auto`.
 
-    Raises ValueError where that run's job cannot be read.
+    A replay follows these numerics as well as the decisions. Raises ValueError where the other run's job cannot be read.
     """
     places = RunDirectory(run_dir)
     tile = places.recorded_prefix_tile() or job.cache.prefix_tile

@@ -1,9 +1,9 @@
-"""The rails around every policy: each a small function with a name, applied in one order, each clipping part of the reason.
+"""The rails around every policy: limits with names, each a small function, applied in a fixed order.
 
-A rail gets the inputs and the freeze point that is still wanted and returns what it allows, with a note where it clips.
-It may only move the wish towards the freeze point in force, never past it, so no rail ever unfreezes by itself, and a cap
-that is already exceeded (by command, say) holds what there is. Accuracy comes first (facts of the papers: freezing is not
-free by default), so all rails are on unless `freeze.rails.off` names them.
+A rail gets the inputs and the freeze point that is still wanted, and returns the freeze point that it allows, with a note for the
+decision's reason where it clips. It may only move the wanted freeze point towards the one in force, never past it. So no rail
+unfreezes by itself, and a cap that is already exceeded (for example by a command) keeps the freeze point in force. Accuracy comes
+first (the papers show that freezing can cost accuracy), so all rails are on unless `freeze.rails.off` names them.
 """
 
 import math
@@ -19,7 +19,7 @@ from frostline_controller.decisions.surviving import changes, last_rollback
 
 
 class Clip(NamedTuple):
-    """What a rail allows, and why it is less than what was wanted ('' where it is not)."""
+    """The freeze point that a rail allows, and why it differs from the wanted one ('' where it does not)."""
 
     freeze_point: int
     note: str = ""
@@ -32,7 +32,7 @@ def nan(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
 
 
 def warmup(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
-    """Nothing freezes before a share of the run's steps."""
+    """Nothing freezes before a certain share of the run's steps."""
     floor = inputs.freeze.rails.warmup_fraction * inputs.calendar.total_steps
     if wanted > inputs.current and inputs.effective_step - 1 < floor:
         return Clip(inputs.current, f"step {inputs.effective_step} is within the first {floor:.0f} steps")
@@ -40,7 +40,7 @@ def warmup(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
 
 
 def cooldown(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
-    """Some intervals without a change after each change; a rollback counts as one."""
+    """After each change, a rollback included, a few intervals pass without another change."""
     moved = [change.number for change in changes(inputs.statistics, inputs.calendar)]
     last = max([*moved, last_rollback(inputs.decisions, inputs.calendar, inputs.newest.number)])
     wait = inputs.freeze.rails.cooldown_intervals
@@ -65,7 +65,7 @@ def min_active(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
 
 
 def rearm(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
-    """A jump of the learning rate between two intervals, down or up (a warm restart), starts patience anew."""
+    """After a jump of the learning rate between two intervals, down or up (a warm restart), patience starts anew."""
     rails = inputs.freeze.rails
     for earlier, later in pairwise(inputs.statistics):
         low, high = sorted((earlier.learning_rate, later.learning_rate))
@@ -80,7 +80,7 @@ def rearm(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
 
 
 def patience(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
-    """Consecutive intervals must each ask for at least the freeze point that is taken."""
+    """A freeze point is taken only when several consecutive intervals have each proposed at least that point."""
     if wanted <= inputs.current:
         return Clip(wanted)
     needed = inputs.freeze.rails.patience
@@ -92,7 +92,7 @@ def patience(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
 
 
 def unfreeze(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
-    """Unfreezing has a threshold of its own, longer than freezing's, so that a boundary does not flutter."""
+    """Unfreezing needs more consecutive intervals than freezing, so that a boundary does not oscillate."""
     if wanted >= inputs.current:
         return Clip(wanted)
     needed = inputs.freeze.rails.unfreeze_patience
@@ -104,7 +104,7 @@ def unfreeze(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
 
 
 def absolute(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
-    """A block's norm must have fallen to a share of its own peak: a rank test always nominates somebody."""
+    """A block freezes only when its norm has fallen to a share of its own peak, since a test by rank always names some block."""
     share = inputs.freeze.rails.absolute_change
     for unit in range(max(1, inputs.current), wanted):
         peak = max((entry.unit_gradient_norms[unit] for entry in inputs.statistics if not not_finite(entry)), default=0.0)
@@ -115,7 +115,7 @@ def absolute(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
 
 
 def cap_interval(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
-    """At most so many blocks are frozen by one decision."""
+    """One decision freezes at most a certain number of blocks."""
     rails = inputs.freeze.rails
     most = max(rails.blocks_per_interval, rails.least_blocks)
     limit = freeze_point_of(blocks_frozen(inputs.current) + most)
@@ -123,7 +123,7 @@ def cap_interval(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
 
 
 def cap_total(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
-    """At most a share of the blocks is ever frozen."""
+    """At most a certain share of the blocks is ever frozen."""
     share, most = inputs.freeze.rails.total_fraction, _blocks_in_all(inputs.freeze.rails, inputs.num_blocks)
     return _capped(inputs, wanted, most, f"at most {most} of {inputs.num_blocks} blocks ({share:.0%})")
 
@@ -143,7 +143,7 @@ def _blocks_before_last(section: RailsSection, num_blocks: int) -> int:
 
 
 def baseline(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
-    """No freeze before the guard has a reading that it can be held against; without readings the reason says so."""
+    """Nothing freezes before the guard has a baseline reading; where there are no readings at all the reason says so."""
     if wanted <= inputs.current or any(finite_reading(entry) for entry in inputs.statistics):
         return Clip(wanted)
     if inputs.evaluation.every_intervals == 0:
@@ -161,9 +161,10 @@ def quarantine(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
 
 
 def least_move(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
-    """A freeze that would take fewer blocks than it should waits, unless it takes all that may ever freeze.
+    """A freeze of fewer blocks than the job's minimum waits, unless it freezes all blocks that may ever freeze.
 
-    Every move costs a checkpoint, rebuilt stages and a cache to fill anew, however deep: so it aims at a boundary that stays.
+    Every change costs a checkpoint, rebuilt stages and a new fill of the cache, however few blocks it freezes: so changes should
+    be few.
     """
     least, taken = inputs.freeze.rails.least_blocks, blocks_frozen(wanted) - blocks_frozen(inputs.current)
     if wanted <= inputs.current or taken >= least:
@@ -198,14 +199,14 @@ RAILS: dict[str, Callable[[FreezeInputs, int, Policy], Clip]] = {
         least_move,
     )
 }
-"""In the order in which they apply: whether to move at all, how far the evidence goes, how far one may go."""
+"""All rails in the order in which they apply: whether to change at all, how far the evidence reaches, how far is allowed."""
 
 RAIL_NAMES = (*RAILS, "guard")
 """All names that `freeze.rails.off` may hold. Without the guard there is no baseline to wait for and no quarantine."""
 
 
 def rails_off(section: RailsSection) -> frozenset[str]:
-    """The rails that a job switches off. Raises ValueError for names that are none."""
+    """The rails that a job switches off. Raises ValueError for an unknown name."""
     unknown = [name for name in section.off if name not in RAIL_NAMES]
     if unknown:
         raise ValueError(f"freeze.rails.off holds {', '.join(map(repr, unknown))}; the rails are {', '.join(RAIL_NAMES)}")
@@ -214,7 +215,7 @@ def rails_off(section: RailsSection) -> frozenset[str]:
 
 
 def deepest_freeze_point(section: RailsSection, num_units: int, policy: Policy) -> int:
-    """The deepest freeze point that the policy can ever bring a model of `num_units` units to, as far as the rails let it."""
+    """The deepest freeze point that the policy can ever reach in a model of `num_units` units, by the rails' limits."""
     off, num_blocks = rails_off(section) | policy.exempt, num_units - 2
     limits = {"cap_total": _blocks_in_all, "last_blocks": _blocks_before_last}
     most = [limit(section, num_blocks) for name, limit in limits.items() if name not in off]
@@ -222,7 +223,7 @@ def deepest_freeze_point(section: RailsSection, num_units: int, policy: Policy) 
 
 
 def apply_rails(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
-    """Runs the wish through all rails that are on and apply to the policy; the note names each that clipped."""
+    """Apply all rails that are on and not exempt for the policy. The result's note names each rail that clipped."""
     off = rails_off(inputs.freeze.rails) | policy.exempt
     lowest, deepest = inputs.lowest, inputs.num_units - 1
     point = min(max(lowest, wanted), deepest)
@@ -241,7 +242,7 @@ def apply_rails(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
 
 
 def _recent_proposals(inputs: FreezeInputs, policy: Policy, count: int) -> list[int]:
-    """What the policy asked for in the newest `count` intervals since the last rollback, oldest first: folded again, not kept."""
+    """The policy's proposals for the newest `count` intervals since the last rollback, oldest first, computed again."""
     start = last_rollback(inputs.decisions, inputs.calendar, inputs.newest.number)
     numbers = [entry.number for entry in inputs.statistics if entry.number > start][-count:]
     return [policy.propose(inputs.up_to(number)).freeze_point for number in numbers]

@@ -21,13 +21,13 @@ GROUP = "frostline.freeze_policies"
 
 PACE = frozenset({"warmup", "cooldown", "min_active", "rearm", "patience", "unfreeze", "absolute", "cap_interval", "baseline",
                   "least_move"})  # fmt: skip
-"""Rails that doubt a measurement or spread freezes over time: a person's explicit word is not subject to them."""
+"""Rails that question measurements or spread freezes over time. They do not apply to a person's explicit freeze points."""
 
 BY_OUTPUTS = frozenset({"warmup", "absolute", "cap_interval"})
-"""Rails that stand in for evidence of how far blocks have settled: a policy that measures it goes as early as it shows."""
+"""Rails that approximate how far blocks have settled. They do not apply to a policy that measures this itself."""
 
 EVERYTHING = PACE | {"nan", "cap_total", "last_blocks", "quarantine", "guard"}
-"""Replay follows what another run did under its own rails, to the bit."""
+"""All rails. None applies to `replay`, which repeats exactly what another run did under its own rails."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ BUILT_IN = {
 }
 
 OPERATOR = Policy(operator.NAME, operator.propose, PACE)
-"""Decides instead of the job's policy where a command asks for a freeze point; no job can name it."""
+"""The policy that replaces the job's for one decision where a command asks for a freeze point. A job cannot name it."""
 
 
 def policy_names() -> list[str]:

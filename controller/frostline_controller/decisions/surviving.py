@@ -1,5 +1,7 @@
-"""The surviving lineage: which decisions and statistics still count after rollbacks and restores, and which changes of the freeze
-point they show (docs/protocols.md 4.7, 6.5). Pure."""
+"""Decisions and statistics that still count after rollbacks and restores, and the changes of the freeze point that they show.
+
+The rules are those of docs/protocols.md 4.7 and 6.5. All functions are pure.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +18,8 @@ def surviving_statistics(
 ) -> list[IntervalStatistics]:
     """Statistics of steps that were not undone, one an interval, in order.
 
-    An interval that was reported in two lineages was kept by a restore and sent again before it was acknowledged: it is the same.
+    An interval may be reported in two lineages: a restore kept it, and it was sent again before it was acknowledged. Both reports
+    are equal.
     """
     cuts = Cuts(lineages)
     kept = {one.number: one for one in sorted(statistics, key=_lineage) if cuts.survives(one.lineage, one.last_step)}
@@ -26,24 +29,24 @@ def surviving_statistics(
 def surviving_decisions(
     decisions: Iterable[Decision], lineages: tuple[LineageStart, ...], calendar: DecisionCalendar
 ) -> list[Decision]:
-    """The timeline of the newest lineage, oldest first: decisions that bind in it, numbered by their place.
+    """The decisions that are valid in the newest lineage, oldest first, numbered by their place.
 
-    A restore to step c keeps what was decided from statistics up to c, pending or in force: the same steps would decide it
-    again. A rollback to c keeps what was in force at c, and stands itself in the place of the decision that it takes back:
-    it appears with that one's number, in force from step c + 1. A rollback that came too late is void: it opened nothing and
+    A restore to step c keeps all decisions from statistics up to c, pending or in force, since the same steps would lead to the
+    same decisions. A rollback to step c keeps the decisions in force at c and takes the place of the decision that it undoes: it
+    appears with that decision's number, in force from step c + 1. A rollback that came too late is void: it opened no lineage and
     keeps its own place, so that its interval is not decided a second time.
     """
 
     cuts = Cuts(lineages)
 
     def needs(decision: Decision, start: LineageStart) -> int:
-        """The step that a later lineage must have kept for the decision to count in it."""
+        """The step that a later lineage must have kept for the decision to be valid in it."""
         if start.kind == ROLLBACK:
             return decision.effective_step
         if decision.kind != "rollback":
             return calendar.last_step_of(decision.interval)
-        # What a rollback went back to is what counts of it: a restore to that step or a later one keeps it. One that came too
-        # late was given up by the vote before its step.
+        # A rollback needs the step that it returned to: a restore to that step or a later one keeps it. A void rollback was given
+        # up by the vote before its effective step, and needs that vote's step.
         return decision.effective_step - 1 if decision.void else decision.rollback_to_step
 
     def survives(decision: Decision) -> bool:
@@ -62,10 +65,10 @@ def surviving_decisions(
 
 
 def timeline(decisions: Iterable[Decision], calendar: DecisionCalendar) -> dict[int, Decision]:
-    """The surviving decisions of a record that holds nothing but decisions, by number, void ones included.
+    """The surviving decisions by number, void ones included, from a record of decisions alone, without lineages' starts.
 
-    For what a policy is shown, and for another run's plans.jsonl. Where a decision is recorded again, as void, the newer record
-    counts.
+    Used for a policy's inputs and for another run's plans.jsonl. Where a decision is recorded a second time, as void, the newer
+    record counts.
     """
     newest = {(decision.decided_in, decision.number): decision for decision in decisions}
     starts = _starts_shown_by(newest.values(), calendar)
@@ -73,10 +76,11 @@ def timeline(decisions: Iterable[Decision], calendar: DecisionCalendar) -> dict[
 
 
 def _starts_shown_by(decisions: Iterable[Decision], calendar: DecisionCalendar) -> tuple[LineageStart, ...]:
-    """The lineages that decisions show: a rollback opens one; any other, with decisions of its own, was opened by a restore.
+    """The lineages' starts that can be inferred from decisions.
 
-    A restore went back to before its first decision, and at least to where the one before that takes effect: no decision that
-    survived it needs a later step.
+    A rollback opens a lineage; any other lineage with decisions was opened by a restore. The restored step is not known exactly.
+    It is before the lineage's first decision and no earlier than the effective step of the decision before that one, and no
+    surviving decision needs a later step.
     """
     starts: dict[int, LineageStart] = {}
     for decision in decisions:
@@ -91,8 +95,11 @@ def _starts_shown_by(decisions: Iterable[Decision], calendar: DecisionCalendar) 
 
 
 def due_in(lineage: int, surviving: Iterable[Decision], step: int) -> list[Decision]:
-    """Decisions of older lineages that are still due in `lineage` after `step`, named by it. Workers, whenever they join, look
-    for what is due in the lineage that they compute. Of surviving decisions; what a rollback took back is not due again."""
+    """The surviving decisions of older lineages that are still due in `lineage` after `step`, renamed to that lineage.
+
+    They are renamed because workers, whenever they join, look for decisions of the lineage that they compute. Decisions that a
+    rollback has undone are not due again.
+    """
     return [
         decision.model_copy(update={"decided_in": lineage})
         for decision in surviving
@@ -103,10 +110,10 @@ def due_in(lineage: int, surviving: Iterable[Decision], step: int) -> list[Decis
 def without_pending_rollbacks(
     decisions: tuple[Decision, ...], lineages: tuple[LineageStart, ...], reached: int, step: int
 ) -> tuple[tuple[Decision, ...], tuple[LineageStart, ...]]:
-    """Take back the rollbacks that a state of lineage `reached` at `step` has not been through.
+    """Remove the rollbacks that have not happened yet in a state of lineage `reached` at `step`.
 
-    What they read is decided again; where the state has passed the step at which one was due, the workers had given it up, and it
-    stays, as void. Returns decisions and lineages.
+    The intervals of removed rollbacks are decided again. If the state is past the step at which a rollback was due, the workers
+    had given it up: that rollback stays, as void. Returns decisions and lineages.
     """
     pending = [d for d in decisions if d.kind == "rollback" and not d.void and d.lineage > reached]
     void = {d.lineage: d.model_copy(update={"void": True}) for d in pending}
@@ -122,7 +129,8 @@ def without_pending_rollbacks(
 def remembered_decisions(
     decisions: Iterable[Decision], lineages: tuple[LineageStart, ...], calendar: DecisionCalendar
 ) -> tuple[Decision, ...]:
-    """What a policy is shown: everything but what a restore undid; rollbacks and what they undid stay, as quarantine outlives."""
+    """The decisions among a policy's inputs: all but those that a restore has undone. Rollbacks and the decisions that they undid
+    stay, since quarantine is permanent."""
     restores = Cuts(lineages).restores()
     return tuple(
         decision
@@ -157,7 +165,7 @@ class Change:
 
 
 def changes(statistics: Sequence[IntervalStatistics], calendar: DecisionCalendar) -> tuple[Change, ...]:
-    """The changes of the freeze point that surviving statistics show, oldest first: what happened, void decisions left out."""
+    """The changes of the freeze point that surviving statistics show, oldest first; void decisions caused none."""
     pairs = pairwise(statistics)
     return tuple(
         Change(later.number - 1, calendar.effective_step(later.number - 1), earlier.freeze_point, later.freeze_point)

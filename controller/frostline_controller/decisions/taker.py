@@ -1,4 +1,4 @@
-"""Decisions: as soon as an interval's statistics are durable, its verdict is taken, written, and told to everyone."""
+"""The controller's part that makes decisions: once an interval's statistics are durable, it decides, writes and announces."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Deciding:
-    """Takes each interval's decision once. `newest` changes whenever one was taken, so that the planner is asked again."""
+    """Makes each interval's decision once. `newest` changes with every decision, so that the planner is asked again."""
 
     def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox, replayed: tuple[Decision, ...] | None) -> None:
         self._facts, self._store, self._outbox = facts, store, outbox
@@ -32,18 +32,18 @@ class Deciding:
             check_job(facts.job, facts.identity, facts.calendar, self._replayed)
 
     async def restore(self) -> None:
-        """Take up what a predecessor heard, and write what it could not any more."""
+        """Load the decisions that a previous controller has made, and write what it could not write any more."""
         for line in self._store.events.all():
             if line["kind"] == "decision_void":
                 self._given_up[line["lineage"], int(line["detail"]["number"])] = line["reason"]
         await self.write_history()
 
     def note_void(self, event: pb.RunEvent) -> None:
-        """The workers gave a decision up: it came too late, or has not come yet."""
+        """Note that the workers gave a decision up, because it came too late or has not reached them yet."""
         self._given_up[event.lineage, int(event.detail["number"])] = event.reason
 
     async def advance(self) -> None:
-        """Take every decision that is due."""
+        """Make every decision that is due."""
         facts, store = self._facts, self._store
         await self._mark_voids()
         if facts.calendar is None or facts.identity is None or facts.current is None or facts.ended:
@@ -55,7 +55,7 @@ class Deciding:
                 next_decision, facts.job, facts.identity, statistics, facts.state, facts.calendar, self._replayed
             )
             if self._is_taken(decision):
-                # A decision is taken once; to take it again and again would help nobody.
+                # A decision is made once; making it again in every round would not help.
                 log.error("decision %s of lineage %s is due again, and it is taken already", decision.number, decision.decided_in)
                 break
             await self._bind(decision)
@@ -66,7 +66,7 @@ class Deciding:
         return any(_key(one) == _key(decision) for one in self._facts.state.decisions)
 
     async def _bind(self, decision: Decision) -> None:
-        """Durable, then heard."""
+        """Write a decision to the durable state, then announce it to the workers."""
         facts, store, outbox = self._facts, self._store, self._outbox
         changes: dict[str, object] = {"decisions": (*facts.state.decisions, decision)}
         if decision.kind != "rollback":
@@ -87,7 +87,7 @@ class Deciding:
         )  # fmt: skip
 
     async def write_history(self) -> None:
-        """Bring plans.jsonl up to the durable state, whatever could not be written before. What a restore took back is void."""
+        """Add to plans.jsonl the decisions of the durable state that it lacks; those that a restore has undone become void."""
         facts, store = self._facts, self._store
         decisions, written = facts.state.decisions, store.plans.decisions
         if decisions is self._written:
@@ -103,15 +103,18 @@ class Deciding:
         self._written = decisions
 
     async def _mark_voids(self) -> None:
-        """Decisions that the workers gave up are void, also those that are taken only now."""
+        """Mark the decisions that the workers gave up as void, also those that were made only afterwards."""
         for decision in self._facts.state.decisions:
             reason = self._why_given_up(decision)
             if reason is not None and not decision.void:
                 await self._void(decision, reason)
 
     def _why_given_up(self, decision: Decision) -> str | None:
-        """Workers name a decision by the lineage in which it was due: the one that decided it, or a later one that it survived
-        into."""
+        """Why the workers gave a decision up; None where they did not.
+
+        Workers name a decision by the lineage in which it was due: the one in which it was decided, or a later one in which it
+        survives.
+        """
         if (own := self._given_up.get(_key(decision))) is not None:
             return own
         later = [why for (lineage, number), why in self._given_up.items()
@@ -132,7 +135,7 @@ class Deciding:
         log.warning("decision void number=%s lineage=%s reason=%r", void.number, void.lineage, reason)
 
     async def _tell_effects(self) -> None:
-        """An event for what is frozen from step 1, each rollback, and each change of the freeze point once it is in force."""
+        """Write events: for the units frozen from step 1, each rollback, and each change of the freeze point once in force."""
         facts, store, outbox = self._facts, self._store, self._outbox
         await self._tell_initial()
         for decision in facts.state.decisions:

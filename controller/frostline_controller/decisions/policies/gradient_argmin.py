@@ -2,10 +2,11 @@
 
     frozen(T) = min( frozen(T-1) + alpha * (L - frozen(T-1)),  argmin over l in [frozen(T-1), L) of ||g_l(T)|| )
 
-Settled here where the paper leaves it open: L counts transformer blocks; the block that the argmin names is frozen too
-(else a smallest norm at the front would freeze nothing for ever); the cap stays a real number between intervals and is
-rounded up only to be acted on; the embedding freezes with the first block. The score of a block is the root mean square
-over the interval of its gradient's L2 norm, with `normalise_by_parameters` divided by the root of its parameter count.
+Where the paper leaves a choice, this policy does as follows. L counts transformer blocks. The block that the argmin names is
+frozen too (else a smallest norm in the first active block would never freeze anything). The cap stays a real number between
+intervals and is rounded up only for the proposal. The embedding freezes with the first block. The score of a block is the root
+mean square over the interval of its gradient's L2 norm; with `normalise_by_parameters` it is divided by the root of the block's
+parameter count.
 """
 
 import math
@@ -26,9 +27,9 @@ class Nomination:
 
 
 def equation_one(frozen: float, scores: Sequence[float], alpha: float) -> Nomination:
-    """Eq. (1). frozen: blocks frozen so far, real. scores: one a block, those of frozen blocks are not looked at.
+    """Eq. (1). frozen: blocks frozen so far, a real number. scores: one a block; those of frozen blocks are ignored.
 
-    Among equal scores the foremost block counts. With no active block left nothing changes.
+    Of equal scores the first block's counts. Where no active block is left nothing changes.
     """
     cap = frozen + alpha * (len(scores) - frozen)
     active = range(whole_blocks(frozen), len(scores))
@@ -39,7 +40,7 @@ def equation_one(frozen: float, scores: Sequence[float], alpha: float) -> Nomina
 
 
 def propose(inputs: FreezeInputs) -> Proposal:
-    """Eq. (1), folded over all intervals, so that the real-valued cap needs no memory but the statistics."""
+    """The result of Eq. (1), applied to all intervals one after the other, so that the real-valued cap need not be stored."""
     policy = inputs.freeze.policy
     unusable = not_finite(inputs.newest)
     if unusable:
@@ -60,13 +61,17 @@ def propose(inputs: FreezeInputs) -> Proposal:
 
 
 def scores_of(entry: IntervalStatistics, normalise: bool) -> tuple[float, ...]:
-    """The score of each block, embedding and head left out. A block between adapters has nothing to learn: it is no candidate."""
+    """The score of each block, without embedding and head. A block without adapters in a model with adapters learns nothing, so
+    its score excludes it."""
     blocks = zip(entry.unit_gradient_norms[1:-1], entry.unit_parameters[1:-1], strict=True)
     return tuple(math.inf if count == 0 else norm / math.sqrt(count) if normalise else norm for norm, count in blocks)
 
 
 def _in_force(frozen: float, blocks: int) -> float:
-    """The real-valued state where it agrees with what is frozen; else (clipped, voided, commanded) what is frozen."""
+    """The real-valued number of frozen blocks where it agrees with the freeze point in force, else the latter's whole number.
+
+    They disagree where the proposal was clipped, the decision was void, or a command was given.
+    """
     return frozen if whole_blocks(frozen) == blocks else float(blocks)
 
 

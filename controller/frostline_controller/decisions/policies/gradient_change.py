@@ -2,8 +2,8 @@
 
     eta_l = |D_l(T-1) - D_l(T)| / D_l(T-1),   boundary = first active block with eta_l >= the N-th percentile of the active ones
 
-D is the interval's root mean square gradient norm. The blocks before the boundary freeze; never the last block. A
-percentile is a rank: it nominates somebody even where nothing has settled, which is why the rails test absolute change too.
+D is the interval's root mean square gradient norm. The blocks before the boundary freeze; never the last block. A percentile is a
+rank, so it proposes a boundary even where no block has settled. That is why the rails test the absolute change too.
 """
 
 import math
@@ -14,7 +14,7 @@ from frostline_controller.decisions.inputs import FreezeInputs, Proposal, blocks
 
 
 def relative_changes(earlier: IntervalStatistics, later: IntervalStatistics, active: range) -> list[float]:
-    """eta of each active block (unit indices); a block that had no gradient before and has one now has changed infinitely."""
+    """eta of each active block (unit indices); infinite for a block that had no gradient before and has one now."""
 
     def eta(unit: int) -> float:
         before, after = earlier.unit_gradient_norms[unit], later.unit_gradient_norms[unit]
@@ -37,7 +37,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def propose(inputs: FreezeInputs) -> Proposal:
-    """The percentile boundary, or what is frozen where two usable intervals are not there yet."""
+    """The percentile boundary; the freeze point in force until there are two usable intervals."""
     if len(inputs.statistics) < 2:
         return Proposal(inputs.current, "gradient change: needs two intervals, there is one")
     earlier, later = inputs.statistics[-2:]

@@ -2,9 +2,9 @@
 
     maximise over n:  sum over i > n of tr F_i  *  UC / (UC - sum over i <= n of BF_i)
 
-tr F_i is a unit's Fisher trace, for which its mean squared gradient norm stands; UC is an unfrozen step's cost; BF_i is the
-backward cost that freezing unit i saves, twice its forward FLOPs. Costs are counted FLOPs, never measured times: a policy
-reads nothing that a clock or the placement has touched (docs/protocols.md 6.3).
+tr F_i is a unit's Fisher trace, approximated by its mean squared gradient norm; UC is the cost of a step with nothing frozen;
+BF_i is the backward cost that freezing unit i saves, twice its forward FLOPs. Costs are counted FLOPs, never measured times,
+since a policy's inputs must not depend on a clock or on the placement (docs/protocols.md 6.3).
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A person's freeze points, by decision number: {3: 2, 6: 4} is freeze point 2 from decision 3 on and 4 from decision 6 on."""
+"""Freeze points that the job lists by decision number: {3: 2, 6: 4} means freeze point 2 from decision 3 on, 4 from 6 on."""
 
 from frostline_controller.decisions.inputs import FreezeInputs, Proposal
 from frostline_controller.decisions.policies import operator
@@ -6,9 +6,9 @@ from frostline_controller.decisions.surviving import timeline
 
 
 def propose(inputs: FreezeInputs) -> Proposal:
-    """The newest point that is due, lower than what is frozen where the job says so; before the first, what is frozen.
+    """The newest freeze point that is due, which may be lower than the one in force; before the first, the one in force.
 
-    A command given after it came due outlives it, until the next point.
+    A command given after a freeze point has come due stays in force until the next one.
     """
     due = [number for number in inputs.freeze.policy.points if number <= inputs.newest.number]
     if not due:

@@ -1,11 +1,12 @@
-"""Plasticity: freeze the blocks whose outputs no longer move (Egeria judges by outputs against a reference model likewise).
+"""Plasticity: freeze the blocks whose outputs no longer change (Egeria also judges by outputs, against a reference model).
 
-At each interval's end the trainer compares each unit's outputs on the same held-out samples with those of the interval before:
-1 - CKA, 0 where the samples lie to each other as they did, up to 1. What a block puts out depends on all blocks before it, so the
-change at a block is what a boundary there would hold still. It is judged as a share of the largest one, whatever the interval's
-length and the learning rate: a prefix in which little of the model's movement takes place has settled. A gradient norm says how
-steep the loss is, this how far the features still go: a pretrained model's first layers have large gradients and hardly move;
-from scratch all layers move alike, and nothing has settled.
+At each interval's end the trainer compares each unit's outputs on the same held-out samples with those one interval earlier. The
+change is 1 - CKA, from 0 (the samples' similarities to each other are unchanged) to 1. A block's output depends on all blocks
+before it, so its change measures the whole prefix that a boundary behind the block would freeze. The policy compares a change
+with the largest one of all blocks, so that the interval's length and the learning rate do not matter: a prefix whose change is a
+small share of the largest has settled. A gradient norm measures how steep the loss is, a change of outputs how far the features
+still move. The first layers of a pretrained model have large gradients and hardly move; in a model trained from scratch all
+layers move alike, and none has settled.
 """
 
 from frostline_contract.statistics import IntervalStatistics
@@ -13,7 +14,7 @@ from frostline_controller.decisions.inputs import FreezeInputs, Proposal, blocks
 
 
 def settled_blocks(changes: tuple[float, ...], frozen: int, num_blocks: int, most: float) -> int:
-    """Blocks from the front on whose outputs changed by at most `most`, `frozen` ones counted. changes: by unit."""
+    """Number of the first blocks, the `frozen` ones included, whose outputs changed by at most `most`. changes: by unit."""
     settled = frozen
     while settled < num_blocks and changes[settled + 1] <= most:
         settled += 1
@@ -21,7 +22,7 @@ def settled_blocks(changes: tuple[float, ...], frozen: int, num_blocks: int, mos
 
 
 def propose(inputs: FreezeInputs) -> Proposal:
-    """The deepest boundary up to which every block has settled; what is frozen while the learning rate still rises."""
+    """The deepest boundary up to which every block has settled; the freeze point in force while the learning rate rises."""
     newest, share = inputs.newest, inputs.freeze.policy.settled_share
     unusable = not_finite(newest) or _not_comparable(inputs)
     if unusable:
@@ -54,7 +55,8 @@ def _not_comparable(inputs: FreezeInputs) -> str:
 
 
 def _rising_rate(statistics: tuple[IntervalStatistics, ...]) -> str:
-    """While the rate warms up outputs stand still because nothing pushes them, not because they have settled."""
+    """A note where the learning rate is still rising, else empty. During warm-up outputs change little because updates are small
+    and not because blocks have settled."""
     if len(statistics) < 2:
         return ""
     earlier, later = statistics[-2:]

@@ -1,13 +1,13 @@
-"""Another run's freeze history, decision by decision: the surviving lineage of its plans.jsonl."""
+"""Replay: the policy that follows another run's decisions, from the surviving lineage of that run's plans.jsonl."""
 
 from frostline_controller.decisions.inputs import FreezeInputs, Proposal
 from frostline_controller.decisions.surviving import timeline
 
 
 def propose(inputs: FreezeInputs) -> Proposal:
-    """The freeze point that was in force in the other run after the decision of this number; void ones changed nothing there.
+    """The freeze point in force in the other run after its decision of this number; void decisions changed nothing there.
 
-    A rolled-back freeze never happened in the surviving lineage, and a rollback's own freeze point stands in its place.
+    In the surviving lineage a freeze that was rolled back never happened; the rollback's own freeze point stands in its place.
     """
     number = inputs.newest.number
     applied = {

@@ -1,8 +1,8 @@
 """Fixed schedules: the freeze point as a function of progress alone, whatever the gradients say.
 
-closed: ceil(L * (1 - (1 - alpha)^e)) after e intervals, what PipeTransformer's released code runs (L = 12 there).
+closed: ceil(L * (1 - (1 - alpha)^e)) blocks after e intervals, as in PipeTransformer's released code (with L = 12).
 freezeout_linear: block i (from 0) freezes at the share t0 + (1 - t0) * i / L of the run (FreezeOut, t0 = 0.8).
-freezeout_cubed: at the cube of that share. linear: block i at the share (i + 1) / L.
+freezeout_cubed: block i freezes at the cube of that share. linear: block i freezes at the share (i + 1) / L.
 """
 
 import math

@@ -1,6 +1,6 @@
-"""A person's freeze points as shares: {0.1: 0.5, 0.4: 0.67} freezes half of the blocks at a tenth of the run, two thirds at 0.4.
+"""Freeze points that the job lists as shares: {0.1: 0.5, 0.4: 0.67} freezes half of the blocks at a tenth of the run, and so on.
 
-What `manual` says by decision number and unit, for a model and a length that are not known yet.
+It is `manual` for a model and a run length that are not known yet, with shares in place of units and decision numbers.
 """
 
 import math
