@@ -26,7 +26,7 @@ class Stepper:
             lineage=0,
             start="fresh",
             freeze_point=freeze_point,
-            placement=placement_of(1, 1),
+            placement=placement_of(1, 1, context.num_units, int(context.job.training.reduction_leaves)),
         )
         if plan.start != "continue":
             fresh = StateTag(lineage=0, step=0, generation=plan.generation)

@@ -70,13 +70,13 @@ def unsplit_model(context: RunContext) -> PreTrainedModel:
     return build_cut_model(context.job, context.data.sizes).model
 
 
-def placement_of(pp_degree: int, dp_degree: int) -> Placement:
-    """An even cut of either subject under 1F1B, on the workers w0, w1, ..."""
-    dealt = deal_leaves(LEAVES, dp_degree)
+def placement_of(pp_degree: int, dp_degree: int, num_units: int = NUM_UNITS, num_leaves: int = LEAVES) -> Placement:
+    """An even cut (of either subject) under 1F1B, on the workers w0, w1, ..."""
+    dealt = deal_leaves(num_leaves, dp_degree)
     return Placement(
         pp_degree=pp_degree,
         dp_degree=dp_degree,
-        stage_bounds=even_bounds(NUM_UNITS, 0, pp_degree),
+        stage_bounds=even_bounds(num_units, 0, pp_degree),
         leaf_bounds=(0, *(high for _, high in dealt)),
         workers=tuple(f"w{number}" for number in range(pp_degree * dp_degree)),
     )

@@ -121,6 +121,19 @@ def test_a_promise_rules_out_a_plan_that_no_ballot_of_this_member_has_named(name
     assert not table.switched(following.generation)
 
 
+def test_the_fate_of_a_plan_is_forgotten_when_a_later_one_is_entered() -> None:
+    """Each failure may leave one, and a plan is as large as the world."""
+    table = in_state(PlanState.EXPIRED)
+    answer = plan(1, 2)
+    table.receive(answer)
+    table.start_forming()
+    table.formed(answer.generation)
+    table.entering(answer.generation)
+    assert table.expired == {FIRST}
+    table.entered(answer.generation, as_member=True)
+    assert table.expired == set() and set(table.rows) == {2}
+
+
 def test_a_promise_says_nothing_of_the_plan_that_a_joiner_waits_to_enter() -> None:
     """It votes in no generation yet: the members may switch without a word from it."""
     table = PlanTable("a")

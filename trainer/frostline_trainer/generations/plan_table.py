@@ -202,11 +202,14 @@ class PlanTable:
             raise RuntimeError(f"plan {generation} cannot be entered: {self.state(generation).value}")
 
     def entered(self, generation: GenerationId, as_member: bool) -> None:
-        """Mark the plan as entered, by a member, or by a leaver that has sent its state. Older plans are over."""
+        """Mark the plan as entered, by a member, or by a leaver that has sent its state. Older plans are over.
+
+        The fates of older plans are forgotten: a failure of this generation asks after its followers alone.
+        """
         with self.changed:
-            for row in self.rows.values():
-                if row.plan.generation < generation:
-                    self._move(row.plan.generation.counter, PlanState.OVER)
+            for row in list(self.rows.values()):
+                if row.plan.generation < generation and not self._move(row.plan.generation.counter, PlanState.OVER):
+                    del self.rows[row.plan.generation.counter]
             self._move(generation.counter, PlanState.CURRENT if as_member else PlanState.OVER)
 
     @property
