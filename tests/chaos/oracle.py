@@ -234,10 +234,11 @@ def _gone_on(timeline: Timeline, base: Life, life: Life, hits: list[Hit]) -> lis
         complaints.append(f"{life.name} goes on with all units and begins lineage {life.plan.lineage}")
     lowest, highest = steps_allowed([hit for hit in hits if hit.generation == base.name or hit.fault.kind not in AT_A_PLACE])
     step = life.plan.start_step
-    if life.plan.lineage in timeline.rollbacks:
-        # What the guard took back is done again: the step is at least the one that it went back to.
-        lowest = min(lowest, timeline.rollbacks[life.plan.lineage])
     begun_with = base.first_step - 1  # who is to commit that step late, and dies as it enters, was one behind
+    if life.plan.lineage in timeline.rollbacks:
+        # What the guard took back is done again: the step is at least the one that it went back to, which may lie before the
+        # generation that took it back.
+        lowest, begun_with = (min(one, timeline.rollbacks[life.plan.lineage]) for one in (lowest, begun_with))
     if not max(lowest, begun_with) <= step <= max(highest, begun_with):
         complaints.append(f"{life.name} goes on from step {step}, the faults allow {lowest} to {highest}")
     return complaints

@@ -43,6 +43,15 @@ def test_a_rollback_of_the_guard_is_gone_on_from() -> None:
     assert verdict(FIRST, back, hits=(killed,)).complaints != ()
 
 
+def test_a_rollback_may_go_back_before_the_generation_in_which_it_is_taken() -> None:
+    """The freeze of step 10 is taken back at step 34, by members whose generation began at 22."""
+    entered = life(2, "continue", 22, "abcd", recorded=(22, 34))
+    raised = hit("raise", "c", 34, "rollback", generation="1.2", at=VOTED_AT + 10)
+    for step, accepted in ((9, False), (10, True), (34, True), (35, False)):
+        back = life(3, "survivors", step + 1, "abcd", lineage=1)
+        assert (not verdict(FIRST, entered, back, hits=(raised,), rollbacks={1: 10}).complaints) == accepted, step
+
+
 FLIPPED = Hit(Fault(kind="flip", step=14), ("c",), 14, "committed", "1.1", (), VOTED_AT - 10)
 
 

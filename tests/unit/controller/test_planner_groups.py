@@ -7,14 +7,23 @@ import pytest
 from frostline_contract.job import parse_job
 from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.plan import Placement
+from frostline_contract.statistics import LinkProfile, UnitProfile
 from frostline_controller.planner.adapter import Choice, Situation, choose_placement
 from frostline_controller.planner.describe import describe
 from frostline_controller.planner.in_groups import group_degree
-from frostline_controller.planner.inputs import MemberInfo, PlanInputs, replica_speeds
+from frostline_controller.planner.inputs import MemberInfo, NothingFits, PlanInputs, replica_speeds
+from frostline_controller.planner.placing import PlannedPlacement
 from frostline_controller.planner.search import make_plan
+from frostline_controller.planner.step_on_paper import placement_cost
+from frostline_controller.planner.tensor.built import in_groups_as_built
 from frostline_controller.run.durable import PinnedShape
-from tests.unit.controller.planner_cases import inputs, members
+from tests.unit.controller.planner_cases import inputs, members, unit
 from tests.unit.controller.test_planning import worker
+
+
+FAST = LinkProfile(
+    latency_seconds=1e-6, bandwidth_bytes_per_second=1e11, reduce_latency_seconds=1e-6, reduce_bandwidth_bytes_per_second=1e11
+)
 
 
 def wanting(tp_degree: int, workers: int = 16, **pins: int) -> PlacementSection:
@@ -26,18 +35,118 @@ def domains_of_groups(found: PlanInputs, degree: int, workers: tuple[str, ...]) 
     return [{domain[worker] for worker in workers[first : first + degree]} for first in range(0, len(workers), degree)]
 
 
-def test_a_group_lies_on_one_node_and_is_planned_as_one_worker() -> None:
+def test_a_group_lies_on_one_node_and_is_planned_with_the_costs_of_its_members() -> None:
     asked = inputs(8, 8, placement=wanting(2))
-    planned, whole = make_plan(asked), make_plan(replace(asked, placement=wanting(1), members=asked.members[::2]))
+    member = in_groups_as_built(asked, 2, at_home=True)
+    planned, one = make_plan(asked), make_plan(replace(member, placement=wanting(1), members=asked.members[::2]))
     placement = planned.placement
-    assert placement.degrees == whole.placement.degrees | {"tp_columns": 2}
-    assert (placement.stage_bounds, placement.leaf_bounds) == (whole.placement.stage_bounds, whole.placement.leaf_bounds)
+    assert placement.degrees == one.placement.degrees | {"tp_columns": 2}
+    assert (placement.stage_bounds, placement.leaf_bounds) == (one.placement.stage_bounds, one.placement.leaf_bounds)
+    assert planned.cost == one.cost
     assert sorted(placement.workers) == sorted(member.worker_id for member in asked.members)
     assert all(len(domains) == 1 for domains in domains_of_groups(asked, 2, placement.workers))
     assert "placement.tp_degree 2" in planned.reason
     told = describe(planned, asked)
-    assert "tp_columns 2 x" in told and "2 workers share each stage tile by tile; the figures are one worker's" in told
+    assert "tp_columns 2 x" in told and "2 workers share each stage tile by tile; the figures are each member's" in told
     assert all(option.shape.tp_degree == 2 for option in planned.alternatives)
+
+
+@pytest.mark.parametrize("degree", [2, 4])
+def test_the_cost_of_a_placement_in_groups_is_what_it_was_planned_with(degree: int) -> None:
+    asked = inputs(8, members(8, per_node=4), placement=wanting(degree), near_link=FAST, parallel_slots=8)
+    planned = make_plan(asked)
+    assert planned.placement.shape.tp_degree == degree
+    assert placement_cost(planned.placement, asked).total_seconds == pytest.approx(planned.cost.total_seconds, rel=1e-12)
+
+
+def test_a_member_has_its_part_of_blocks_that_learn_and_all_of_the_rest() -> None:
+    case = inputs(6, 4, freeze_point=2, near_link=FAST)
+    member = in_groups_as_built(case, 4, at_home=True)
+    assert [new is old for new, old in zip(member.units, case.units, strict=True)] == [True, True, False, False, False, True]
+    block, whole = member.units[2], case.units[2]
+    sums = 2 * 2 * 3 / 4 * whole.output_bytes / 1e11 + 4 * 1e-6  # two all-reduces a pass
+    assert block.forward_seconds == pytest.approx(whole.forward_seconds * (0.01 + 0.99 / 4) + sums)
+    assert block.backward_seconds == pytest.approx(whole.backward_seconds * (0.01 + 0.99 / 4) + sums)
+    assert block.activation_bytes == round(whole.activation_bytes * (10 / 34 + 24 / 34 / 4))
+    same = ("parameter_bytes", "optimizer_bytes", "working_bytes", "output_bytes")
+    assert all(getattr(block, name) == getattr(whole, name) for name in same), "each member holds its stage's whole state"
+    collected = 3 * (3 / 4 * whole.parameter_bytes / 1e11 + 1e-6)  # gradients of three blocks, once a step
+    more = (member.optimizer_seconds_per_byte - case.optimizer_seconds_per_byte) * 4 * whole.parameter_bytes
+    assert more == pytest.approx(collected)
+    assert in_groups_as_built(case, 1, at_home=True) is case
+
+
+# ---- the planner's choice
+
+
+def open_degree(units: int | tuple[UnitProfile, ...], crew: tuple[MemberInfo, ...], **fields: object) -> PlanInputs:
+    wanted = PlacementSection(workers=16, tp_degree=None, hysteresis=0.05)
+    return inputs(units, crew, **({"placement": wanted, "tensor_tiles": 4, "near_link": FAST} | fields))
+
+
+def best_by_force(asked: PlanInputs) -> PlannedPlacement:
+    """The rule of the choice, over every degree pinned."""
+    best = make_plan(replace(asked, placement=asked.placement.model_copy(update={"tp_degree": 1})))
+    for degree in (2, 4):
+        found = make_plan(replace(asked, placement=asked.placement.model_copy(update={"tp_degree": degree})))
+        is_so = found.placement.shape.tp_degree == degree
+        if is_so and found.cost.seconds_per_sample < 0.95 * best.cost.seconds_per_sample:
+            best = found
+    return best
+
+
+@pytest.mark.parametrize("slow", [1, 30, 1000], ids=lambda slow: f"links {slow} times as slow")
+@pytest.mark.parametrize("leaves", [1, 2, 8])
+@pytest.mark.parametrize("workers", [2, 4, 8])
+@pytest.mark.parametrize("units", [3, 6])
+def test_a_degree_that_is_left_open_is_the_best_of_all(units: int, workers: int, leaves: int, slow: int) -> None:
+    links = FAST.model_copy(update={"reduce_latency_seconds": slow * 1e-5, "reduce_bandwidth_bytes_per_second": 1e11 / slow})
+    asked = open_degree(units, members(workers, per_node=4), reduction_leaves=leaves, near_link=links)
+    found, best = make_plan(asked), best_by_force(asked)
+    assert found.placement.degrees == best.placement.degrees
+    assert found.cost == best.cost
+
+
+LONG_BLOCK = (unit(0.001), unit(0.1), unit(0.001))
+"""Neither a pipeline nor, with one leaf, replicas shorten its step."""
+
+
+def test_a_group_is_chosen_where_it_beats_the_same_workers_as_pipeline_and_replicas() -> None:
+    asked = open_degree(LONG_BLOCK, members(4, per_node=4), reduction_leaves=1)
+    found = make_plan(asked)
+    assert found.placement.shape.tp_degree == 4 and "x as fast as tp" in found.reason
+    slow = FAST.model_copy(update={"reduce_latency_seconds": 0.1})
+    assert make_plan(replace(asked, near_link=slow)).placement.shape.tp_degree == 1
+    for_cost = asked.placement.model_copy(update={"objective": "cost"})
+    assert make_plan(replace(asked, placement=for_cost)).placement.shape.tp_degree == 1, "fewer workers do"
+
+
+def test_a_group_is_chosen_where_nothing_else_fits_the_memory() -> None:
+    wide = unit(0.01, parameters=1000, activation=100_000_000)
+    alone = PlacementSection(workers=4, tp_degree=None, pp_degree=1)
+    slow = FAST.model_copy(update={"reduce_latency_seconds": 0.1})
+
+    def with_memory(size: int) -> PlanInputs:
+        crew = members(4, per_node=4, memory_bytes=size)
+        return open_degree((wide,) * 8, crew, placement=alone, reduction_leaves=1, near_link=slow)
+
+    asked = with_memory(595_000_000)
+    with pytest.raises(NothingFits):
+        make_plan(replace(asked, placement=alone.model_copy(update={"tp_degree": 1})))
+    found = make_plan(asked)
+    assert found.placement.shape.tp_degree == 2 and "smaller groups do not fit" in found.reason
+    with pytest.raises(NothingFits):
+        make_plan(with_memory(230_000_000))
+
+
+def test_the_choice_keeps_to_tiles_machines_and_processors() -> None:
+    def degree(per_node: int = 4, **fields: object) -> int:
+        asked = open_degree(LONG_BLOCK, members(4, per_node=per_node), reduction_leaves=1, **fields)
+        return make_plan(asked).placement.shape.tp_degree
+
+    assert [degree(tensor_tiles=tiles) for tiles in (1, 2, 4)] == [1, 2, 4]
+    assert [degree(per_node=size) for size in (1, 2, 3, 4)] == [1, 2, 2, 4]
+    assert [degree(parallel_slots=slots) for slots in (1, 2, 4)] == [1, 2, 4]
 
 
 @pytest.mark.parametrize("survivors", range(1, 10))
