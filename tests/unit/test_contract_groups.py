@@ -7,7 +7,7 @@ import pytest
 from frostline_contract.job import parse_job
 
 
-def job(tiles: int, reshape: dict[str, int] | None = None, **placement: int) -> Any:
+def job(tiles: int, reshape: dict[str, int] | None = None, **placement: int | None) -> Any:
     reshapes = [{"step": 3, "pp_degree": 1, "dp_degree": 1, **reshape}] if reshape else []
     return parse_job({
         "model": {"family": "vit"}, "task": {"kind": "image_classification"}, "data": {"source": "digits"},
@@ -20,6 +20,11 @@ def test_a_group_is_at_most_as_large_as_there_are_tiles() -> None:
     assert asked.placement.tp_degree == 2
     assert asked.reshapes[0].degrees == {"dp": 1, "pp": 1, "tp_columns": 4}
     assert job(1, {}).reshapes == ()
+
+
+def test_a_degree_that_is_left_to_the_planner_may_be_any_up_to_the_tiles() -> None:
+    assert [job(4, tp_degree=degree).most_tp_degree for degree in (None, 2, 1)] == [4, 2, 1]
+    assert job(4).placement.tp_degree == 1, "no group without being asked"
 
 
 @pytest.mark.parametrize(

@@ -116,11 +116,10 @@ def choose_placement(job: Job, situation: Situation) -> Choice:
     return Choice(planned.placement, pays, reason, verdict)
 
 
-def _has(placement: Placement, asked: tuple[int | None, int | None, int]) -> bool:
-    """Whether it has the degrees that are asked for: pp, dp, tp."""
-    pp_degree, dp_degree, tp_degree = asked
-    found = pp_degree in (None, placement.pp_degree) and dp_degree in (None, placement.dp_degree)
-    return found and placement.shape.tp_degree == tp_degree
+def _has(placement: Placement, asked: tuple[int | None, int | None, int | None]) -> bool:
+    """Whether it has the degrees that are asked for: pp, dp, tp; None: any."""
+    degrees = (placement.pp_degree, placement.dp_degree, placement.shape.tp_degree)
+    return all(wanted in (None, degree) for wanted, degree in zip(asked, degrees, strict=True))
 
 
 def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
@@ -174,6 +173,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         cell_tokens=job.training.cell_lengths,
         never_learnt=min(situation.never_learnt, situation.freeze_point),
         state_ranges=job.training.state_ranges,
+        tensor_tiles=job.training.tensor_tiles.inner,
         quota=quota_of(job, profile.quota_period_seconds),
     )
 
@@ -181,7 +181,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
 def _communicator_bytes(job: Job, situation: Situation) -> int:
     """Memory that is set aside for communicators, where the workers would exchange tensors by NCCL."""
     backend, _ = choose_backend(job.placement.backend, [worker.device for worker in situation.workers])
-    wanted = [job.placement.tp_degree, *([situation.pinned.degrees.get("tp_columns", 1)] if situation.pinned is not None else [])]
+    wanted = [job.most_tp_degree, *([situation.pinned.degrees.get("tp_columns", 1)] if situation.pinned is not None else [])]
     return most_communicator_bytes(len(situation.workers), max(wanted)) if backend == NCCL else 0
 
 

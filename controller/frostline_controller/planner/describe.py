@@ -63,9 +63,9 @@ def _shares(planned: PlannedPlacement, inputs: PlanInputs) -> list[str]:
 
 
 def _groups(planned: PlannedPlacement) -> list[str]:
-    """What workers share stages tile by tile, and what of that the figures know; nothing where each computes whole stages."""
+    """How many workers share a stage tile by tile; nothing where each computes whole stages."""
     degree = planned.placement.shape.tp_degree
-    return [f"{degree} workers share each stage tile by tile; the figures are one worker's in their place"] if degree > 1 else []
+    return [f"{degree} workers share each stage tile by tile; the figures are each member's"] if degree > 1 else []
 
 
 def as_json(planned: PlannedPlacement) -> dict[str, Any]:

@@ -247,13 +247,14 @@ def plan_inputs(
         batch=job.training.batch,
         exact_numerics=job.training.numerics == "exact",
         optimizer_seconds_per_byte=update or hardware.optimizer_seconds_per_byte,
-        base_bytes=most_communicator_bytes(devices, job.placement.tp_degree)
+        base_bytes=most_communicator_bytes(devices, job.most_tp_degree)
         if hardware.name == "gpu" and job.placement.backend != "gloo"
         else 0,
         token_cells=job.training.num_cells,
         cell_tokens=job.training.cell_lengths,
         never_learnt=min(freeze_point, initial),
         state_ranges=job.training.state_ranges,
+        tensor_tiles=job.training.tensor_tiles.inner,
         quota=quota_of(job, measured.quota_period_seconds if measured else 0.0),
     )
 

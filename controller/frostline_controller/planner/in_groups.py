@@ -1,15 +1,18 @@
 """Plans whose workers share the tiles of their stages (`placement.tp_degree`): a group is planned as one worker, then spread.
 
-A group lies in one failure domain where that can be, since its members talk in every block. Predictions are those of one worker
-in a group's place: neither what a group gains in a block nor what its sums take is in them.
+A group lies in one failure domain where that can be, since its members exchange sums in every block. A group is planned with the
+seconds and bytes of one of its members (`tensor.built`). Where the job leaves the degree open, each degree is planned: a larger
+group is taken where no smaller one fits the memory, or where it saves more than `placement.hysteresis` of the step.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from frostline_controller.planner.inputs import MemberInfo, PlanInputs
+from frostline_controller.planner.inputs import MemberInfo, NothingFits, PlanInputs
 from frostline_controller.planner.placing import Alternative, PlannedPlacement
 from frostline_controller.planner.shapes import asked_degrees
+from frostline_controller.planner.tensor.built import in_groups_as_built, lie_at_home
 
 Planner = Callable[[PlanInputs], PlannedPlacement]
 
@@ -24,23 +27,69 @@ def plan_in_groups(inputs: PlanInputs, make_plan: Planner) -> PlannedPlacement:
     Raises:
         NothingFits: as `make_plan` does.
     """
+    if inputs.placement.tp_degree is None:
+        return _best_degree(inputs, make_plan)
     degree, note = group_degree(inputs)
+    return _in_groups_of(degree, note, inputs, make_plan)
+
+
+def _in_groups_of(degree: int, note: str, inputs: PlanInputs, make_plan: Planner) -> PlannedPlacement:
+    """The best placement in groups of so many. note: why so many, for the plan's reason."""
     section = inputs.placement.model_copy(update={"tp_degree": 1})
     if degree == 1:
         planned = make_plan(replace(inputs, placement=section))
         return replace(planned, reason=f"{planned.reason}; {note}")
     groups = list(_groups(inputs.members, degree))
-    slots = max(1, inputs.parallel_slots // degree) if inputs.parallel_slots is not None else None
-    members = tuple(_as_one(group) for group in groups)
-    planned = make_plan(replace(inputs, members=members, placement=section, parallel_slots=slots))
+    shared = in_groups_as_built(inputs, degree, lie_at_home(groups))
+    section = section.model_copy(update={"min_workers": -(-section.min_workers // degree)})
+    planned = make_plan(replace(shared, members=tuple(_as_one(group) for group in groups), placement=section))
     by_first = {group[0].worker_id: group for group in groups}
     return _spread(planned, inputs, by_first, degree, note)
+
+
+def _best_degree(inputs: PlanInputs, make_plan: Planner) -> PlannedPlacement:
+    """The best placement of any degree that the tiles and the workers of one machine allow; see the module's rule.
+
+    Raises NothingFits where no degree fits, with the words of whole stages.
+    """
+    best: PlannedPlacement | None = None
+    refused: NothingFits | None = None
+    least = float("inf")
+    for degree in _degrees(inputs):
+        try:
+            found = _in_groups_of(degree, f"tp {degree} of placement.tp_degree null", inputs, make_plan)
+        except NothingFits as error:
+            refused = refused or error
+            continue
+        seconds = found.cost.seconds_per_sample
+        if best is None and refused is not None:
+            best, least = replace(found, reason=f"{found.reason}: smaller groups do not fit"), seconds
+        elif best is None:
+            best, least = found, seconds
+        elif inputs.placement.objective == "throughput" and seconds < least * (1 - inputs.placement.hysteresis):
+            words = f"{found.reason}: {least / seconds:.2f}x as fast as tp {best.placement.shape.tp_degree}"
+            best, least = replace(found, reason=words), seconds
+    if best is None:
+        assert refused is not None
+        raise refused
+    return best
+
+
+def _degrees(inputs: PlanInputs) -> list[int]:
+    """Degrees that may be chosen, ascending: groups that lie within a machine, and leave workers for the degrees that are
+    pinned."""
+    pp, dp = asked_degrees(inputs)
+    crowd = Counter(member.machine or member.failure_domain or member.worker_id for member in inputs.members)
+    most = min(inputs.tensor_tiles, max(crowd.values()), len(inputs.members) // ((pp or 1) * (dp or 1)))
+    if inputs.parallel_slots is not None:
+        most = min(most, inputs.parallel_slots)
+    return [1 << power for power in range(max(1, most).bit_length())]
 
 
 def group_degree(inputs: PlanInputs) -> tuple[int, str]:
     """How many workers share a stage, and why so many: as many as the job asks for, halved until the workers suffice for the
     pipeline's depth and the replicas that it pins."""
-    wanted, (pp, dp) = inputs.placement.tp_degree, asked_degrees(inputs)
+    wanted, (pp, dp) = inputs.placement.tp_degree or 1, asked_degrees(inputs)
     workers, lines = len(inputs.members), (pp or 1) * (dp or 1)
     degree = wanted
     while degree > 1 and degree * lines > workers:

@@ -59,7 +59,8 @@ class PlanInputs:
     that holds no unit: communicators. cache_use: the job's cache.use. uncacheable: why nothing may be cached, or empty.
     token_cells: cells of each sequence. cell_tokens: their lengths, where the job lists them; else they count as equal.
     never_learnt: units frozen since step 1, which have no moments. quota: of workers that have a share of a processor, else None.
-    state_ranges: that each unit's state is cut into. gathers_at_use: where state is shared out, weights are too, and are gathered
+    state_ranges: that each unit's state is cut into. tensor_tiles: that inner widths are computed in: the most workers that may
+    share a stage. gathers_at_use: where state is shared out, weights are too, and are gathered
     in each pass (`planner.gathers`); what a run's plan cannot say.
     """
 
@@ -96,6 +97,7 @@ class PlanInputs:
     cell_tokens: tuple[int, ...] = ()
     never_learnt: int = 0
     state_ranges: int = 1
+    tensor_tiles: int = 1
     quota: Quota | None = None
     gathers_at_use: bool = False
 

@@ -115,8 +115,9 @@ def measured_inputs(job: Job, measured: SizeProfiles, slots: int | None) -> Plan
         boundary_bytes_per_sample=measured.boundary_bytes_per_sample,
         batch=job.training.batch,
         exact_numerics=job.training.numerics == "exact",
-        base_bytes=most_communicator_bytes(len(members), section.tp_degree) if on_gpus else 0,
+        base_bytes=most_communicator_bytes(len(members), job.most_tp_degree) if on_gpus else 0,
         quota=quota_of(job, first.quota_period_seconds),
+        tensor_tiles=job.training.tensor_tiles.inner,
         optimizer_seconds_per_byte=first.optimizer_seconds_per_byte or PlanInputs.optimizer_seconds_per_byte,
     )
 
@@ -138,7 +139,7 @@ def settle_measured(job: Job, measured: SizeProfiles, slots: int | None) -> Sett
 
 def _worlds(job: Job, inputs: PlanInputs) -> list[PlanInputs]:
     """The fewest workers, the most, and the most as blocks freeze: what a choice is judged by."""
-    pinned = (job.placement.pp_degree or 1) * (job.placement.dp_degree or 1) * job.placement.tp_degree
+    pinned = (job.placement.pp_degree or 1) * (job.placement.dp_degree or 1) * (job.placement.tp_degree or 1)
     fewest = max(1, pinned, job.placement.min_workers)
     worlds = [replace(inputs, members=inputs.members[:fewest])] if fewest < len(inputs.members) else []
     worlds.append(inputs)

@@ -75,7 +75,7 @@ def make_plan(inputs: PlanInputs, below: float = float("inf")) -> PlannedPlaceme
 
     Raises NothingFits where no shape fits, with the memory needed and the cap, or none is below.
     """
-    if inputs.placement.tp_degree > 1:
+    if inputs.placement.tp_degree != 1:
         return plan_in_groups(inputs, make_plan)
     if inputs.placement.planner == "paper_greedy":
         return paper_greedy_plan(inputs)

@@ -18,6 +18,7 @@ from frostline_contract.shape import ParallelShape
 from frostline_controller.planner.cost import CostModel, StepCost, contention_seconds, replica_micro_batches, step_cost
 from frostline_controller.planner.inputs import PlanInputs, replica_speeds
 from frostline_controller.planner.split_costs import first_learning, split_seconds
+from frostline_controller.planner.tensor.built import in_groups_as_built, lie_at_home
 
 MOST_OPERATIONS = 60_000
 """Of a step that is run on paper; a longer one is a long way from its fill, and the closed form serves."""
@@ -161,6 +162,13 @@ def placement_cost(placement: Placement, inputs: PlanInputs) -> StepCost:
     Members that the inputs no longer name count with speed 1.
     """
     speeds = replica_speeds(inputs, placement.workers, placement.shape)
-    model = CostModel(inputs, placement.use_cache).of_shape(placement.pp_degree, placement.dp_degree)
-    bounds = (placement.stage_bounds, placement.leaf_bounds)
-    return paper_cost(model, *bounds, placement.shape, placement.schedule, speeds, placement.slices)
+    model = CostModel(_of_groups(placement, inputs), placement.use_cache).of_shape(placement.pp_degree, placement.dp_degree)
+    bounds, groups = (placement.stage_bounds, placement.leaf_bounds), replace(placement.shape, tp_columns=1)
+    return paper_cost(model, *bounds, groups, placement.schedule, speeds, placement.slices)
+
+
+def _of_groups(placement: Placement, inputs: PlanInputs) -> PlanInputs:
+    """The inputs with the costs on one member of the placement's groups."""
+    degree, known = placement.shape.tp_degree, {member.worker_id: member for member in inputs.members}
+    groups = [placement.workers[first : first + degree] for first in range(0, len(placement.workers), degree)]
+    return in_groups_as_built(inputs, degree, lie_at_home([known[one] for one in group if one in known] for group in groups))

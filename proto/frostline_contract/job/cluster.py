@@ -22,11 +22,12 @@ class PlacementSection(Section):
     workers_per_pod: int = fixed(1, ge=1, le=1024, doc="Workers an agent starts: one a GPU.")
     pp_degree: int | None = live(None, ge=1, doc="Pins the pipeline's depth for the whole run; null: the planner's choice.")
     dp_degree: int | None = live(None, ge=1, doc="Pins the number of replicas; null: the planner's choice.")
-    tp_degree: int = live(
+    tp_degree: int | None = live(
         1,
         ge=1,
         doc="Workers that share each stage tile by tile: a power of two, at most training.tensor_tiles.inner. Each computes its tiles "
-        "of every block that learns, and holds the stage's whole state. Halved while workers do not suffice.",
+        "of every block that learns, and holds the stage's whole state. Halved while workers do not suffice. null: the planner's "
+        "choice, within one machine.",
     )
     initial_pp_degree: int | None = fixed(
         None, ge=1, doc="The pipeline's depth at the start (the paper's K0); later the planner's choice."
@@ -85,9 +86,9 @@ class PlacementSection(Section):
     def _consistent(self) -> "PlacementSection":
         if self.min_workers > self.workers:
             raise ValueError(f"min_workers {self.min_workers} exceeds workers {self.workers}; lower min_workers or raise workers")
-        pinned = Mesh.of({"dp": self.dp_degree or 1, "pp": self.pp_degree or 1, "tp_columns": self.tp_degree}).size
+        pinned = Mesh.of({"dp": self.dp_degree or 1, "pp": self.pp_degree or 1, "tp_columns": self.tp_degree or 1}).size
         if pinned > self.workers:
-            fields = "pp_degree x dp_degree" + (" x tp_degree" if self.tp_degree > 1 else "")
+            fields = "pp_degree x dp_degree" + (" x tp_degree" if (self.tp_degree or 1) > 1 else "")
             raise ValueError(f"{fields} = {pinned} exceeds workers {self.workers}; raise workers or lower a degree")
         return self
 

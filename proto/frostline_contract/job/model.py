@@ -88,7 +88,7 @@ class Job(Section):
                 f"{self.training.state_ranges}; norms are summed by tiles or by ranges, not yet by both: set one to 1"
             )
         self._check_sharding()
-        asked_groups = {"placement.tp_degree": self.placement.tp_degree}
+        asked_groups = {"placement.tp_degree": self.placement.tp_degree or 1}
         asked_groups |= {f"reshapes.{index}.tp_degree": one.tp_degree for index, one in enumerate(self.reshapes)}
         for name, degree in asked_groups.items():
             if problem := tiles_problem(ParallelShape(1, 1, tp_columns=degree), self.training.tensor_tiles.inner, name):
@@ -135,6 +135,12 @@ class Job(Section):
     def interval_steps(self, steps_per_epoch: int) -> int:
         """Steps an interval: the job's number, or one epoch, but always longer than the decision lag."""
         return self.freeze.interval_steps or max(steps_per_epoch, self.decisions.lag_steps + 1)
+
+    @property
+    def most_tp_degree(self) -> int:
+        """The most workers that may share a stage: placement.tp_degree; one for each tile where that is the planner's choice."""
+        asked = self.placement.tp_degree
+        return self.training.tensor_tiles.inner if asked is None else asked
 
     @property
     def initial_units(self) -> int:

@@ -20,7 +20,6 @@ from frostline_controller.run.durable import PinnedShape
 from tests.unit.controller.planner_cases import inputs, members, unit
 from tests.unit.controller.test_planning import worker
 
-
 FAST = LinkProfile(
     latency_seconds=1e-6, bandwidth_bytes_per_second=1e11, reduce_latency_seconds=1e-6, reduce_bandwidth_bytes_per_second=1e11
 )
@@ -189,12 +188,14 @@ def test_the_degree_is_halved_until_the_workers_suffice() -> None:
     )  # fmt: skip
 
 
-def chosen(workers: int, current: Placement | None = None, pinned: PinnedShape | None = None) -> Choice:
-    """What a run of four blocks that asks for groups of two does with so many workers."""
+def chosen(
+    workers: int, current: Placement | None = None, pinned: PinnedShape | None = None, tp_degree: int | None = 2
+) -> Choice:
+    """The choice for a run of four blocks that asks for groups of two, with so many workers."""
     job = parse_job({
         "model": {"family": "vit"}, "task": {"kind": "image_classification"}, "data": {"source": "digits"},
         "training": {"steps": 10, "batch_size": 32, "micro_batch_size": 4, "tensor_tiles": {"inner": 4}},
-        "placement": {"workers": 4, "tp_degree": 2},
+        "placement": {"workers": 4, "tp_degree": tp_degree},
     })  # fmt: skip
     crew = tuple(worker(name, *(0.1,) * 6) for name in "abcd"[:workers])
     return choose_placement(job, Situation(
@@ -209,6 +210,14 @@ def test_a_group_that_fits_again_is_formed_whatever_it_costs() -> None:
     again = chosen(4, current=alone)
     assert again.placement.shape.tp_degree == 2 and again.pays and "fits again" in again.reason
     assert not chosen(4, current=again.placement).pays
+
+
+def test_a_degree_that_the_job_leaves_open_is_chosen_for_the_run() -> None:
+    """On a processor's links no group pays; the run's memory of communicators is that of the largest group."""
+    assert chosen(4, tp_degree=None).placement.shape.tp_degree == 1
+    whole = chosen(4).placement
+    kept = chosen(4, current=whole, tp_degree=None)
+    assert not kept.pays and "fits again" not in kept.reason, "no degree is asked for"
 
 
 def test_a_shape_by_command_has_the_degrees_that_it_names() -> None:
