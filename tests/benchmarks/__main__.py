@@ -35,6 +35,7 @@ BENCHMARKS = {
     "keeping": "keeping:keeping",
     "audits": "audits:audits",
     "tensor_tiles": "tensor_tiles:tensor_tiles",
+    "tensor_groups": "tensor_groups:tensor_groups",
     "reshape": "reshape:reshape",
     "recovery": "recovery:recovery",
     "joining": "joining:joining",
