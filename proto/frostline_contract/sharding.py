@@ -26,7 +26,7 @@ def refuse_unknown_shard(shard: Any) -> Any:
 
 def shard_problem(shard: str, state_ranges: int, dp_degree: int, field: str = "dp_degree") -> str:
     """Why state cannot be divided among dp_degree replicas; empty where it can. field: name of the degree, for the text."""
-    if shard == NONE or dp_degree <= state_ranges:
+    if shard != STEP or dp_degree <= state_ranges:
         return ""
     return (
         f"{field} {dp_degree} exceeds training.state_ranges {state_ranges} with placement.shard {shard}: each replica owns a "

@@ -11,10 +11,11 @@ from typing import Literal
 from frostline_contract.job import Job
 from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.job.freezing import ElasticSection
+from frostline_contract.job.section import AUTO
 from frostline_contract.plan import Placement
 from frostline_contract.schedules import schedule_named
 from frostline_contract.shape import ParallelShape
-from frostline_contract.sharding import NONE
+from frostline_contract.sharding import STEP
 from frostline_contract.statistics import CacheProfile, LinkProfile, UnitProfile
 from frostline_controller.planner.quota import Quota
 
@@ -131,9 +132,14 @@ class PlanInputs:
         return tuple(unit.parameter_bytes + own for unit, own in zip(self.units, moments, strict=True))
 
     @property
+    def is_to_be_shared(self) -> bool:
+        """Whether workers share stages, or the planner is to choose that, or the sharing of state."""
+        return self.placement.tp_degree != 1 or self.placement.shard == AUTO
+
+    @property
     def is_sharded(self) -> bool:
         """Whether replicas are to share the state of their stages out."""
-        return self.placement.shard != NONE
+        return self.placement.shard == STEP
 
     @property
     def most_replicas(self) -> int:

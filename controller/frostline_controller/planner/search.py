@@ -21,7 +21,6 @@ from frostline_controller.planner.climbing import Cut, climb
 from frostline_controller.planner.cost import CostModel, StepCost, replica_micro_batches, step_cost
 from frostline_controller.planner.cuts import PartitionTable, StageCosts
 from frostline_controller.planner.groupings import groupings_of, slice_counts
-from frostline_controller.planner.in_groups import plan_in_groups
 from frostline_controller.planner.inputs import NothingFits, PlanInputs
 from frostline_controller.planner.leaves import deal_by_speed
 from frostline_controller.planner.paper_plan import paper_greedy_plan
@@ -35,6 +34,7 @@ from frostline_controller.planner.shapes import (
     schedules_for,
     shape_limits,
 )  # fmt: skip
+from frostline_controller.planner.shared_as_needed import plan_shared_as_needed
 from frostline_controller.planner.step_on_paper import paper_cost
 from frostline_controller.planner.without_bubbles import without_bubbles
 
@@ -75,8 +75,8 @@ def make_plan(inputs: PlanInputs, below: float = float("inf")) -> PlannedPlaceme
 
     Raises NothingFits where no shape fits, with the memory needed and the cap, or none is below.
     """
-    if inputs.placement.tp_degree != 1:
-        return plan_in_groups(inputs, make_plan)
+    if inputs.is_to_be_shared:
+        return plan_shared_as_needed(inputs, make_plan)
     if inputs.placement.planner == "paper_greedy":
         return paper_greedy_plan(inputs)
     use_cache, cache_reason = cache_verdict(inputs)

@@ -46,9 +46,9 @@ class PlacementSection(Section):
         ge=1,
         doc="Parts of a micro-batch that travel along a pipeline one behind the other, at most training.token_cells of them; null: the planner's choice.",
     )
-    shard: Literal["none", "step"] = live(
+    shard: Literal["none", "step", "auto"] = live(
         "none",
-        doc="How replicas share the state of a stage out. none: each owns all of it. step: each owns its ranges (training.state_ranges): optimizer moments, sum of gradients and update are of one replica, and weights are gathered before each step (what others call ZeRO-1 and ZeRO-2). No bit of any result changes; exact numerics only, and not with adapters.",
+        doc="How replicas share the state of a stage out. none: each owns all of it. step: each owns its ranges (training.state_ranges): optimizer moments, sum of gradients and update are of one replica, and weights are gathered before each step (what others call ZeRO-1 and ZeRO-2). auto: the planner's choice, step where memory needs it or where a shape that fits only so saves more than hysteresis. No bit of any result changes; exact numerics only, and not with adapters.",
     )
     planner: Literal["optimal", "paper_greedy"] = live(
         "optimal", doc="paper_greedy: the paper's partitioner and compression rule."

@@ -116,7 +116,7 @@ class Job(Section):
             for index, one in enumerate(self.reshapes)
         ]
         for place, shard, field, dp_degree in asked:
-            if shard == NONE:
+            if shard in (NONE, AUTO):
                 continue
             if self.training.numerics != "exact":
                 raise ValueError(

@@ -4,11 +4,13 @@ import pytest
 
 from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.pieces import Pieces
+from frostline_contract.statistics import LinkProfile
 from frostline_controller.planner.cost import CostModel
 from frostline_controller.planner.describe import describe
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.plans import buddies_of, sources_of, uncovered_of
 from frostline_controller.planner.search import NothingFits, make_plan
+from frostline_controller.planner.step_on_paper import placement_cost
 from tests.hand_made_plans import Layout
 from tests.unit.controller.planner_cases import inputs, members, unit
 
@@ -64,3 +66,58 @@ def test_every_share_has_a_buddy_in_another_domain_and_each_owner_gives_its_own(
         range(table.count)
     )
     assert sources_of(placed, Layout(1, 4).placement(0), 8, RANGES) == tuple(owner for (owner,) in owners)
+
+
+# ---- the planner's choice
+
+
+def left_open(**fields: object) -> PlanInputs:
+    pinned = {name: fields.pop(name) for name in ("pp_degree", "dp_degree") if name in fields}
+    return inputs(**({"placement": PlacementSection(workers=64, shard="auto", **pinned), "state_ranges": RANGES} | fields))
+
+
+ROOMY = [unit(parameters=100_000, activation=0, output=0)] * 2
+
+
+def test_state_is_shared_out_where_nothing_fits_without() -> None:
+    tight = {"units": ROOMY, "members": members(4, memory_bytes=750_000), "reduction_leaves": 4, "pp_degree": 1}
+    planned = make_plan(left_open(**tight))
+    assert planned.placement.shard == "step" and "nothing fits without" in planned.reason
+    with pytest.raises(NothingFits):
+        make_plan(left_open(**tight, state_ranges=1))
+    with pytest.raises(NothingFits):
+        make_plan(left_open(**tight, exact_numerics=False))
+
+
+def test_state_is_not_shared_out_where_all_fits_or_nothing_is_gained() -> None:
+    for memory_bytes in (0, 10_000_000):
+        planned = make_plan(left_open(units=ROOMY, members=members(4, memory_bytes=memory_bytes), reduction_leaves=4))
+        assert planned.placement.shard == "none", memory_bytes
+
+
+@pytest.mark.parametrize("memory_bytes", range(600_000, 1_500_000, 50_000))
+def test_the_choice_is_the_quicker_of_both_by_more_than_the_hysteresis(memory_bytes: int) -> None:
+    """With less memory a pipeline is needed where state is whole; what is shared out fits as replicas."""
+    slow = LinkProfile(latency_seconds=0.05, bandwidth_bytes_per_second=1e9)
+    room = {"units": ROOMY, "members": members(4, memory_bytes=memory_bytes), "reduction_leaves": 4, "link": slow}
+    found = {}
+    for shard in ("none", "step"):
+        try:
+            found[shard] = make_plan(left_open(**room, placement=PlacementSection(workers=64, shard=shard)))
+        except NothingFits:
+            continue
+    if not found:
+        with pytest.raises(NothingFits):
+            make_plan(left_open(**room))
+        return
+    seconds = {shard: one.cost.seconds_per_sample for shard, one in found.items()}
+    gains = "none" not in found or ("step" in found and seconds["step"] < 0.95 * seconds["none"])
+    chosen = make_plan(left_open(**room))
+    assert chosen.placement.shard == ("step" if gains else "none")
+    assert chosen.cost == found[chosen.placement.shard].cost
+
+
+def test_the_cost_of_a_placement_counts_the_state_that_it_shares_out() -> None:
+    asked = left_open(units=ROOMY, members=members(4, memory_bytes=750_000), reduction_leaves=4, pp_degree=1)
+    planned = make_plan(asked)
+    assert placement_cost(planned.placement, asked).peak_bytes == planned.cost.peak_bytes

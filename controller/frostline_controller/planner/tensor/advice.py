@@ -10,6 +10,7 @@ from frostline_contract.job import Job
 from frostline_contract.mesh import in_words
 from frostline_contract.sharding import NONE
 from frostline_controller.planner.inputs import PlanInputs
+from frostline_controller.planner.shared_as_needed import settled
 from frostline_controller.planner.tensor.choice import SharedPlan, SharingChoice, choose_sharing
 from frostline_controller.planner.tensor.largest import Room, largest_models
 from frostline_controller.planner.tensor.sharing import Sharing
@@ -107,7 +108,8 @@ class SharingAdvice:
 
 def advise_sharing(job: Job, inputs: PlanInputs, weight_bytes: int) -> SharingAdvice:
     """The advice. weight_bytes: of one parameter."""
-    return SharingAdvice(job, choose_sharing(inputs), largest_models(inputs), weight_bytes)
+    plain = settled(inputs)
+    return SharingAdvice(job, choose_sharing(plain), largest_models(plain), weight_bytes)
 
 
 def _shape(degrees: dict[str, int], sharing: Sharing) -> str:

@@ -1,0 +1,73 @@
+"""What workers share beside pipeline and replicas: stages in groups (`planner.in_groups`), and the state of replicas.
+
+With `placement.shard: auto` the planner chooses whether replicas share their state out. Sharing state out sends as many bytes as
+exchanging whole sums of gradients, so that it saves memory and no time by itself. It is taken where no placement fits without it,
+or where a placement that fits only with it saves more than `placement.hysteresis`.
+"""
+
+from dataclasses import replace
+
+from frostline_contract.job.section import AUTO
+from frostline_contract.sharding import NONE, STEP
+from frostline_controller.planner.in_groups import Planner, plan_in_groups
+from frostline_controller.planner.inputs import NothingFits, PlanInputs
+from frostline_controller.planner.placing import PlannedPlacement
+
+
+def plan_shared_as_needed(inputs: PlanInputs, make_plan: Planner) -> PlannedPlacement:
+    """The best placement with groups and shared state as the job asks for them, or as the module's rule chooses.
+
+    Args:
+        make_plan: plans for workers that compute whole stages, and calls this function for others.
+
+    Raises:
+        NothingFits: in the words of the way that needs least memory.
+    """
+    if inputs.placement.shard != AUTO:
+        return plan_in_groups(inputs, make_plan)
+    refused: NothingFits | None = None
+    try:
+        whole = make_plan(with_shard(inputs, NONE))
+    except NothingFits as error:
+        refused, whole = error, None
+    if not may_share(inputs):
+        if whole is None:
+            assert refused is not None
+            raise refused
+        return whole
+    if whole is not None and inputs.memory_cap == float("inf"):
+        return whole
+    try:
+        shared = make_plan(with_shard(inputs, STEP))
+    except NothingFits:
+        if whole is None:
+            raise
+        return whole
+    if whole is None:
+        return replace(shared, reason=f"{shared.reason}; state is shared out, since nothing fits without")
+    least, seconds = whole.cost.seconds_per_sample, shared.cost.seconds_per_sample
+    if seconds < least * (1 - inputs.placement.hysteresis):
+        return replace(shared, reason=f"{shared.reason}; with state shared out {least / seconds:.2f}x as fast as without")
+    return whole
+
+
+def may_share(inputs: PlanInputs) -> bool:
+    """Whether a run of these numerics can share state out: several ranges, exact sums, no adapters, our own planner."""
+    adapted = any(unit.still_bytes for unit in inputs.units)
+    return inputs.state_ranges > 1 and inputs.exact_numerics and not adapted and inputs.placement.planner == "optimal"
+
+
+def with_shard(inputs: PlanInputs, shard: str) -> PlanInputs:
+    """The inputs with one way asked for."""
+    return replace(inputs, placement=inputs.placement.model_copy(update={"shard": shard}))
+
+
+def settled(inputs: PlanInputs) -> PlanInputs:
+    """The inputs with nothing left open: what `auto` and null come to without groups and without shared state."""
+    shard, degree = inputs.placement.shard, inputs.placement.tp_degree
+    if shard != AUTO and degree is not None:
+        return inputs
+    return replace(
+        inputs,
+        placement=inputs.placement.model_copy(update={"shard": NONE if shard == AUTO else shard, "tp_degree": degree or 1}),
+    )
