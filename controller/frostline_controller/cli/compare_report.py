@@ -57,7 +57,8 @@ class Comparison:
         }
 
     def same_digests(self) -> dict[str, bool]:
-        """Whether the digests agree, for each seed that was run on two placements with the same numerics (docs/protocols.md 1.1)."""
+        """Whether the digests agree, for each seed that was run on two placements with the same numerics (docs/protocols.md
+        1.1)."""
         checks = {}
         for timed in self.times:
             for outcome in self.accuracy:

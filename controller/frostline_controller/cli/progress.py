@@ -64,7 +64,8 @@ class ProgressReader:
         self.last_status: dict[str, Any] | None = None
 
     def poll(self) -> Progress:
-        """Return the newest progress. If the controller is unreachable, the workers stay as they were; the rest comes from files."""
+        """Return the newest progress. If the controller is unreachable, the workers stay as they were; the rest comes from
+        files."""
         progress = self._progress
         self._ask_controller(progress)
         records = [line for line in self._metrics.new() if "starts_at_step" not in line]

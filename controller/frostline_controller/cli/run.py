@@ -133,7 +133,8 @@ def _follow(
 
 
 def _drain(client: ControlClient, terminal: Terminal, progress: Progress) -> bool:
-    """Send the controller a request to stop at a checkpoint. False where it does not answer yet, so that the caller tries again."""
+    """Send the controller a request to stop at a checkpoint. False where it does not answer yet, so that the caller tries
+    again."""
     if progress.state in ENDED:
         return True
     try:

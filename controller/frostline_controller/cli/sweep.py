@@ -48,7 +48,8 @@ def sweep(arguments: argparse.Namespace) -> int:
 
 
 def _settled(arguments: argparse.Namespace) -> list[str]:
-    """Settle the job's `auto` fields once for all runs; separate measurements might differ, and then runs share no cached value."""
+    """Settle the job's `auto` fields once for all runs; separate measurements might differ, and then runs share no cached
+    value."""
     try:
         job = load_job(arguments.file, arguments.overrides)
     except JobError as error:

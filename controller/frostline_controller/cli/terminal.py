@@ -37,7 +37,8 @@ class Terminal(Protocol):
 
 
 def open_terminal(quiet: bool, out: IO[str] | None = None) -> Terminal:
-    """Return the live panel where `out` (standard output) is a terminal, else plain lines; with `quiet` only the lines of `say`."""
+    """Return the live panel where `out` (standard output) is a terminal, else plain lines; with `quiet` only the lines of
+    `say`."""
     stream = out or sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (for the process's life)
     if quiet:
         return LastingTerminal(PlainTerminal(stream, only_said=True), stream)

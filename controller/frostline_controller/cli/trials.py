@@ -115,7 +115,8 @@ def best_static_micro_batch(
 
 
 def static_overrides(job: Job, micro_batch_size: int, steps: int | None = None) -> tuple[str, ...]:
-    """Return the job fields of the timed static arm: fast numerics at its own micro-batch size, with as few leaves as it needs."""
+    """Return the job fields of the timed static arm: fast numerics at its own micro-batch size, with as few leaves as it
+    needs."""
     micro_batches = math.ceil(job.training.batch_size / micro_batch_size)
     leaves = min(job.training.reduction_leaves, 2 ** int(math.log2(micro_batches)))
     chosen = [

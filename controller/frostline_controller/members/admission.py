@@ -64,7 +64,8 @@ class Admission:
                 )
 
     def _check_identity(self, request: pb.RegisterRequest) -> None:
-        """Check that a worker has this job, and in exact numerics computes the same bits (docs/protocols.md 1.9). Raises Refused."""
+        """Check that a worker has this job, and in exact numerics computes the same bits (docs/protocols.md 1.9). Raises
+        Refused."""
         facts = self._controller.run.facts
         if request.job_digest != self._job_digest:
             raise Refused(

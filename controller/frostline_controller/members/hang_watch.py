@@ -116,7 +116,8 @@ class HangWatch:
         return all(members.is_alive(worker_id) for worker_id in plan.placement.workers)
 
     def _anybody_moves(self, plan: Plan, now: float) -> bool:
-        """Whether some member clearly still moves, so that `judge` need not be called: a cheap check, true in nearly every round."""
+        """Whether some member clearly still moves, so that `judge` need not be called: a cheap check, true in nearly every
+        round."""
         ahead, silent_after = self._stack_lead_seconds, self.silent_after_seconds
         return any(
             worker.phase not in WAITING

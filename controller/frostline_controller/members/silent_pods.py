@@ -1,8 +1,8 @@
 """Deletion of pods whose worker has been silent for long, so that the cluster replaces them.
 
 A worker that is given up for its silence may come back, for example when its node was cut off for a moment. A process that stands
-still never comes back, although its pod counts as running for the cluster: a run that has too few workers without it would wait
-for ever, since the cluster hands back the pods of the highest ordinals, silent or not. A process that its pod starts anew may
+still never comes back, and its pod counts as running for the cluster: a run that has too few workers without it would wait for
+ever, and the pods that are handed back are those of the highest ordinals, silent or not. A process that its pod starts anew may
 take as long as any start (`controller.start_timeout_seconds`), so the deletion waits for that time.
 """
 

@@ -42,7 +42,8 @@ class StartFailures:
         return facts.current is not None and (not facts.state.between or facts.state.paused) and facts.step > 0
 
     def note(self, worker_id: str, text: str, pod_name: str = "") -> None:
-        """Record that a worker has ended, or was refused, for a reason that a person has to correct. pod_name: where it is known."""
+        """Record that a worker has ended, or was refused, for a reason that a person has to correct. pod_name: where it is
+        known."""
         if not self.has_run:
             return
         trouble = self._troubles.setdefault(pod_name or self._pod_of(worker_id), _Trouble(text))

@@ -40,7 +40,8 @@ class LeaderLabel:
             self._write(self._pod_name, LEADER)
 
     async def keep(self, leads: Callable[[], bool], look_seconds: float = LOOK_SECONDS) -> None:
-        """Take the label again whenever this pod is not the only one that has it, until cancelled; never while another pod leads."""
+        """Take the label again whenever this pod is not the only one that has it, until cancelled; never while another pod
+        leads."""
         while True:
             await asyncio.sleep(look_seconds)
             if leads():

@@ -90,7 +90,8 @@ class LeaderLease:
         return not self._lost and self._clock() < self._valid_until
 
     def release(self) -> None:
-        """Stop leading, or waiting to lead, so that a successor need not wait until the Lease expires. `on_lost` may call it too."""
+        """Stop leading, or waiting to lead, so that a successor need not wait until the Lease expires. `on_lost` may call it
+        too."""
         self._stopped.set()
         for thread in self._threads:
             if thread is not threading.current_thread():

@@ -1,4 +1,5 @@
-"""A release as a person accesses it through the API server with a kubeconfig: read, annotate, scale; no more than kubectl can do."""
+"""A release as a person accesses it through the API server with a kubeconfig: read, annotate, scale; no more than kubectl can
+do."""
 
 import time
 from collections.abc import Iterator

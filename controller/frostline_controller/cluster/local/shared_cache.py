@@ -41,7 +41,8 @@ class SharedCache:
         self._server: ServiceProcess | None = None
 
     def start(self) -> None:
-        """Start shards and cache server; return when the cache server has written its address. Raises RedisUnavailable, OSError."""
+        """Start shards and cache server; return when the cache server has written its address. Raises RedisUnavailable,
+        OSError."""
         make_folder_durably(self._places.logs)
         self._places.cache_address.unlink(missing_ok=True)
         Tokens.create().write(self._places.tokens)

@@ -52,7 +52,8 @@ class SupervisedChild:
         return True
 
     def take_end(self) -> int | None:
-        """Return the exit code of a process that has ended, once, and kill what is left of its session. None: nothing has ended."""
+        """Return the exit code of a process that has ended, once, and kill what is left of its session. None: nothing has
+        ended."""
         if self._process is None or self._process.poll() is None:
             return None
         return self.end()
