@@ -29,7 +29,7 @@ GONE = (404, 409)
 class NodeAgent:
     """The agent of one node. node: its object as it registers, whose status conditions it writes repeatedly.
 
-    heard_at(count): address of the count-th pod. Everything waits while place.running is cleared (the node is frozen).
+    addresses: of its pods, given out in turn. Everything waits while placed.running is cleared (the node is frozen).
     """
 
     def __init__(self, rest: Rest, node: Json, addresses: list[str], placed: Place) -> None:
