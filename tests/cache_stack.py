@@ -1,4 +1,4 @@
-"""A cache as a run has it: real Redis shards and a real cache server process, for tests."""
+"""A real cache for tests, as a run has one: Redis shards and a cache server process."""
 
 import itertools
 import os
@@ -38,14 +38,14 @@ class CacheStack:
         return (self.run_dir / "cache.address").read_text().strip()
 
     def redis(self, shard: int = 0) -> redis.Redis:
-        """Another client of a shard, to look and to damage."""
+        """Return another client of a shard, to inspect and to damage values."""
         return redis.Redis(port=self.shards[shard].port, password=self.shards[shard].password)
 
     def connect(
         self, shape: tuple[int, int] = (8, 16), dtype: torch.dtype = torch.float32, keep_previous: bool = False,
         names: Sequence[int] | None = None, own_tokens: np.ndarray | None = None, **section: object,
     ) -> BoundaryCache:  # fmt: skip
-        """A worker's cache, closed with the stack."""
+        """Return a worker's cache, which is closed with the stack."""
         token, worker = self.tokens.by_role[WORKER], f"worker-{next(self.numbers)}"
         cache = BoundaryCache(
             "", token, worker, CacheSection(**section), shape, dtype, self.run_dir, keep_previous=keep_previous, names=names,
@@ -55,7 +55,7 @@ class CacheStack:
         return cache
 
     def release(self) -> None:
-        """Close all caches that were connected, their boundaries given back."""
+        """Close all caches that were connected, after their boundaries are released."""
         for cache in self.opened:
             cache.clear_boundary()
             cache.close()
@@ -64,13 +64,13 @@ class CacheStack:
     def ready(
         self, cache: BoundaryCache, identity: CacheIdentity, previous: CacheIdentity | None = None, values: int = 100
     ) -> None:
-        """Set the boundary and wait until the cache server has admitted it. Set-up: nothing is promised of its time."""
+        """Set the boundary and wait until the cache server has admitted it. Part of the set-up: its time is not tested."""
         cache.set_boundary(identity, previous, values)
         wait_until(lambda: cache.admitted_fraction > 0.0 and cache.usable, 60.0)
 
 
 def wait_until(true: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Fails the test where `true()` stays false."""
+    """Wait until `true()` holds; the test fails where it stays false."""
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, f"not within {seconds} s"
@@ -91,7 +91,7 @@ def start_cache_server(run_dir: Path, shards: list[RedisProcess], *options: str)
 
 @contextmanager
 def cache_stack(run_dir: Path, num_shards: int = 1, shard_bytes: int = 64 << 20, *options: str) -> Iterator[CacheStack]:
-    """A stack that ends with the block."""
+    """Yield a stack that ends with the block."""
     tokens = Tokens.create()
     tokens.write(run_dir / "tokens.json")
     shards = [start_redis(run_dir / "redis", shard_bytes)]

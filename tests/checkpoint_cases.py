@@ -1,4 +1,4 @@
-"""Small checkpoints for tests: two units whose content follows from the step, and what a reader makes of a root."""
+"""Small checkpoints for tests: two units whose content follows from the step, and a reader of all checkpoints of a root."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def content(step: int, unit: int, values: int = 2) -> UnitState:
 
 def snapshot(root: Path, step: int, *, counter: int = 1, run_epoch: int = 0, units: tuple[int, ...] = (0, 1), stable: bool = True,
              publishes: bool = True, base: int | None = None, values: int = 2, **fields: object) -> Snapshot:  # fmt: skip
-    """A member's share of the checkpoint `<run_epoch>/1.<counter>/<step>`."""
+    """Return a member's share of the checkpoint `<run_epoch>/1.<counter>/<step>`."""
     generation = GenerationId(incarnation=1, counter=counter)
     made = Snapshot(
         root / str(run_epoch) / str(generation) / str(step),
@@ -43,7 +43,7 @@ def new_writer(notices: WriterNotices | None = None, keep_last: int = 2, watch_s
 
 
 def write_all(*snapshots: Snapshot, notices: WriterNotices | None = None, keep_last: int = 2, watch_steps: int = 0) -> None:
-    """One writer's life: all of `snapshots`, in order."""
+    """Write all of `snapshots`, in order, with one writer."""
     writer = new_writer(notices, keep_last, watch_steps)
     for one in snapshots:
         writer.write(one)
@@ -51,7 +51,7 @@ def write_all(*snapshots: Snapshot, notices: WriterNotices | None = None, keep_l
 
 
 def steps_found(root: Path) -> list[int]:
-    """The steps of all complete checkpoints, oldest first. Every unit of each is loaded: it has the bytes of its step."""
+    """Return the steps of all complete checkpoints, oldest first, after a check that every unit has the bytes of its step."""
     found = complete_checkpoints(root)
     for folder, manifest in found:
         for unit in range(NUM_UNITS):

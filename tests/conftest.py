@@ -1,8 +1,8 @@
-"""What all tests share: one thread a process, so that numerics repeat and the cores are not fought over."""
+"""Settings of all tests: one thread for each process, so that numerics repeat and processes do not compete for the cores."""
 
 import os
 
-# Before anybody imports torch, which takes its number of threads from here; importing it just to say so costs seconds.
+# Set before torch is imported, which reads its number of threads from here; importing torch for this alone costs seconds.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["MKL_NUM_THREADS"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -1,10 +1,11 @@
-"""A device that computes nothing and counts: what a GPU would make a step wait for, and what it would have to carry.
+"""A device that computes nothing and counts: the events for which a step would wait on a GPU, and the bytes that it would
+transfer.
 
 Tensors "on the device" are on torch's meta device: they have shapes and types, and the trainer's own code runs on them, forward,
-backward, exchange and update. The mode stands between that code and torch. It gives a host read the zeros that it asks for, which
-meta tensors have not, and counts it: `READ` where the host waits until the device has come to a value, `BLOCKING` where it waits
-for a copy, `COPY` for a copy that nobody waits for (the host's end page-locked, and asked for so). By the phase of the step in
-which it happened. A tensor of the host among operands on the device is refused, as a GPU refuses it.
+backward, exchange and update. The mode stands between that code and torch. It answers a host read with zeros, since meta tensors
+have no values, and counts the read: `READ` where the host waits until the device has computed a value, `BLOCKING` where it waits
+for a copy, `COPY` for an asynchronous copy (from or to page-locked memory, with non_blocking). The counts are by phase of the
+step. A host tensor among operands on the device is refused, as a GPU refuses it.
 """
 
 import traceback
@@ -26,11 +27,11 @@ DEVICE, HOST = torch.device("meta"), torch.device("cpu")
 READ, BLOCKING, COPY = "read", "blocking copy", "copy"
 aten = torch.ops.aten
 READS = {aten._local_scalar_dense.default: 1.0, aten.equal.default: True, aten.is_nonzero.default: True}
-"""What the host reads of a device, and what it is told."""
+"""Operations by which the host reads a device, with the values that it gets."""
 SIZED_BY_VALUES = {aten.nonzero.default, aten.masked_select.default, aten._unique2.default, aten.unique_consecutive.default}
-"""The host waits until the device knows the size of the result."""
+"""Operations after which the host waits until the device knows the size of the result."""
 INDEXING = {aten.index.Tensor, aten.index_put_.default, aten._index_put_impl_.default}
-"""A GPU takes their indices from the host, in a copy that blocks."""
+"""Operations whose indices a GPU takes from the host, in a copy that blocks."""
 
 
 @dataclass
@@ -42,7 +43,8 @@ class Count:
 
 
 class CountingDevice(TorchDispatchMode):
-    """counts: by (phase, kind). where: the same by the trainer's line, for people. Counted is what runs under `running`."""
+    """The device. counts: by (phase, kind). where: the same by the trainer's line, for people. It counts operations under
+    `running`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,16 +56,17 @@ class CountingDevice(TorchDispatchMode):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """All that the calling thread computes is counted; page-locked memory is what the trainer asks for by `transfer`."""
+        """Count all computations of the calling thread; page-locked memory is the memory that the trainer requests by
+        `transfer`."""
         with mock.patch.object(transfer, "page_locked", self._lock), _Lists(self._count), self:
             yield
 
     def enter(self, phase: Phase) -> None:
-        """In place of a generation's `phase`."""
+        """Enter a phase: a replacement of a generation's `phase`."""
         self._phase = phase
 
     def total(self, kind: str) -> Count:
-        """Over all phases."""
+        """Return the count of a kind over all phases."""
         found = [count for (_, one), count in self.counts.items() if one == kind]
         return Count(sum(count.times for count in found), sum(count.bytes for count in found))
 
@@ -90,7 +93,7 @@ class CountingDevice(TorchDispatchMode):
         return self._lock(made) if page_locked else made
 
     def _lock(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor, whose memory counts as page-locked; it is kept, so that no other tensor gets its address."""
+        """Return the tensor, whose memory counts as page-locked; it is kept, so that no other tensor gets its address."""
         if tensor.device == HOST:
             self._page_locked[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
@@ -120,7 +123,7 @@ class CountingDevice(TorchDispatchMode):
 
 
 class _Lists(TorchFunctionMode):
-    """Sees indices that are lists: a GPU gets them in a copy that blocks, and the meta device without one."""
+    """Counts indices that are lists: a GPU gets them in a copy that blocks, the meta device without a copy."""
 
     def __init__(self, count: Callable[[str, torch.Tensor], None]) -> None:
         super().__init__()
@@ -135,6 +138,6 @@ class _Lists(TorchFunctionMode):
 
 
 def _line() -> str:
-    """The innermost line of the trainer that is being run."""
+    """Return the innermost line of the trainer on the stack."""
     frames = [frame for frame in traceback.extract_stack() if "frostline_trainer/" in frame.filename]
     return f"{frames[-1].filename.rpartition('frostline_trainer/')[2]}:{frames[-1].lineno}" if frames else "elsewhere"

@@ -1,4 +1,4 @@
-"""What a warm worker runs: one member's part of a series of hand-made plans, by the engine's own code."""
+"""The functions that warm workers run: one member's part of a series of hand-made plans, by the engine's own code."""
 
 import hashlib
 import math
@@ -36,15 +36,21 @@ _stores: list[Any] = []
 
 @dataclass
 class Run:
-    """What a member reports, as plain data. Tensors are told by the SHA-256 of their bytes; names are Hugging Face's.
+    """A member's report, as plain data. Tensors are given by the SHA-256 of their bytes; names are Hugging Face's.
 
-    losses, gradient_norms, unit_norms: by step, for the steps in which it was a member. units: unit -> {tensor: digest}.
-    copies: where a plan has buddies, "after STEP" and "entered at STEP" -> {piece: SHA-256 of its state}, of all owned and kept.
-    prepared: step -> {unit: SHA-256 of its gradient when the vote has passed}, where replicas own whole units. tags: piece ->
-    the state that it is at in the end. covered: the vote's bits by step. digest: of the whole world. guard: digest of the guard
-    split's rows.
-    moved_bytes: received in reshapes. moment_bytes: of the optimizer's state that is held at the end. sent, received,
-    resident: as the product counts them, before anything is described.
+    Attributes:
+        losses, gradient_norms, unit_norms: by step, for the steps in which it was a member.
+        units: unit -> {tensor: digest}.
+        copies: where a plan has buddies, "after STEP" and "entered at STEP" -> {piece: SHA-256 of its state}, of all owned and
+            kept.
+        prepared: step -> {unit: SHA-256 of its gradient when the vote has passed}, where replicas own whole units.
+        tags: piece -> its state in the end.
+        covered: the vote's bits by step.
+        digest: of the whole world.
+        guard: digest of the guard split's rows.
+        moved_bytes: received in reshapes.
+        moment_bytes: of the optimizer's state that is held at the end.
+        sent, received, resident: as the product counts them, before the report is made.
     """
 
     losses: dict[int, float] = field(default_factory=dict)
@@ -66,7 +72,7 @@ class Run:
 
 
 class EventList:
-    """Takes the events that a controller would get."""
+    """A list in place of the controller, for events."""
 
     def __init__(self) -> None:
         self.events: list[Any] = []
@@ -76,7 +82,7 @@ class EventList:
 
 
 def store_port() -> int:
-    """Port of this worker's store, which serves every generation whose global rank 0 it is."""
+    """Return the port of this worker's store, which serves every generation whose global rank 0 the worker is."""
     if not _stores:
         _stores.append(open_store())
     return _stores[0][1]
@@ -84,10 +90,7 @@ def store_port() -> int:
 
 def run_member(case: Case, worker_id: str, segments: list[tuple[dict[str, Any], int]], checkpoint_root: str = "",
                checkpoint_step: int = 0, score: bool = True, refused: tuple[int, ...] = ()) -> Run:  # fmt: skip
-    """Take part in each plan that names this worker; segment (plan, last): its steps end with `last`.
-
-    checkpoint_step: take a checkpoint after that step's commit. refused: steps whose loss is not finite.
-    """
+    """% segment (plan, last): its steps end with `last`. ==> a segment (plan, last) ends with step `last`."""
     torch.set_num_threads(1)
     store_port()
     context, run = build_case(case), Run()
@@ -176,7 +179,7 @@ def train_step(generation: Generation, case: Case, step: int, run: Run, spoiled:
 
 
 def note_copies(generation: Generation, run: Run, moment: str) -> None:
-    """Put digests of what this member owns and keeps into `run`, where the plan has buddies."""
+    """Add digests of the pieces that this member owns and keeps to `run`, where the plan has buddies."""
     context, plan = generation.context, generation.plan
     table, units = context.pieces, context.cut.units
     if plan.buddies:
@@ -187,18 +190,18 @@ def note_copies(generation: Generation, run: Run, moment: str) -> None:
 
 
 def units_needed(generation: Generation) -> list[int]:
-    """The units that this member owns or keeps."""
+    """Return the units that this member owns or keeps."""
     return generation.plan.pieces.units_of(generation.plan.needs(generation.worker_id))
 
 
 def digest_of_gradient(generation: Generation, unit: int) -> str:
-    """Over the gradients of a unit's parameters, "" for those that have none."""
+    """Return the digests of the gradients of a unit's parameters, "" for parameters without one."""
     parameters = generation.context.cut.units[unit].parameters()
     return "".join(digest_of(parameter.grad) if parameter.grad is not None else "" for parameter in parameters)
 
 
 def take_checkpoint(saving: Saving, generation: Generation, plan: Plan, case: Case, step: int) -> str:
-    """This member's share, by the worker's own code. Returns the folder, relative to the root."""
+    """Write this member's share, by the worker's own code. Returns the folder, relative to the root."""
     index = plan.placement.global_ranks[generation.worker_id]
     state = RunState(step=step, accepted_steps=step, freeze_point=case.freeze_point_at(step))
     folder = saving.checkpoint(Entered(plan, index, generation, None), state, before_freeze=False)
@@ -206,7 +209,7 @@ def take_checkpoint(saving: Saving, generation: Generation, plan: Plan, case: Ca
 
 
 def describe(generation: Generation, run: Run, score: bool) -> None:
-    """Put digests of everything that this member holds into `run`."""
+    """Add digests of everything that this member holds to `run`."""
     context = generation.context
     (run.sent, run.received), run.resident = context.traffic.so_far(), dict(resident_bytes(generation))
     names = {id(tensor): name for name, tensor in context.cut.model.named_parameters(remove_duplicate=False)}
@@ -226,6 +229,6 @@ def describe(generation: Generation, run: Run, score: bool) -> None:
 
 
 def digest_of(tensor: torch.Tensor) -> str:
-    """SHA-256 of type, shape and bytes."""
+    """Return the SHA-256 of type, shape and bytes."""
     flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     return hashlib.sha256(f"{tensor.dtype}{tuple(tensor.shape)}".encode() + flat.numpy().tobytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""What the exactness tests train: a small model of each family over rows held in memory, for the engine and for the oracle."""
+"""The runs of the exactness tests: a small model of each family over rows held in memory, for the engine and for the oracle."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ from tests.oracle.plain_loop import IGNORED, Recipe, Trace, run_plain_loop
 from tests.oracle.plain_loop import seed_of as oracle_seed
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "mixed_bfloat16": torch.float32}
-"""Of weights."""
+"""The types of weights."""
 BLOCKS = 6
 NUM_UNITS = BLOCKS + 2
 LEAVES = 8
@@ -58,7 +58,7 @@ THAWING = ((1, 5), (2, 1), (4, 0), (6, 3))
 
 @dataclass(frozen=True)
 class Case:
-    """The numerics of one run; everything here changes bits, nothing says who computes."""
+    """The numerics of one run; every field changes bits, none belongs to the placement."""
 
     family: str
     dtype: str = "float32"
@@ -85,7 +85,7 @@ class Case:
     inner_tiles: int = 1
 
     def freeze_point_at(self, step: int) -> int:
-        """The freeze point in force in `step`."""
+        """Return the freeze point in force in `step`."""
         return ([0] + [point for first, point in self.freezing if first <= step])[-1]
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ class Case:
 
 
 class RowSplit:
-    """A split over rows in memory; -1 gives a row of weight 0."""
+    """A split over rows in memory; index -1 gives a row of weight 0."""
 
     def __init__(self, name: str, rows: dict[str, Tensor]) -> None:
         self.name, self.digest, self._rows = name, f"rows-{name}", rows
@@ -129,7 +129,7 @@ class RowSplit:
 
 @cache
 def rows_of(family: str, count: int, seed: int) -> dict[str, Tensor]:
-    """`count` rows; every third text has no padding, so that some micro-batches have none at all."""
+    """Return `count` rows; every third text has no padding, so that some micro-batches have none at all."""
     rows = small_batch(family, count, seed)
     full = small_batch(family, count, seed + 1000)
     if "attention_mask" in rows:
@@ -140,7 +140,7 @@ def rows_of(family: str, count: int, seed: int) -> dict[str, Tensor]:
 
 
 def job_of(case: Case) -> Job:
-    """The job that says what `case` says; the model and the rows come from memory."""
+    """Return the job of `case`; the model and the rows come from memory."""
     family, kind = TASK_OF[case.family]
     return parse_job(
         {
@@ -185,7 +185,7 @@ def _augmentation(case: Case) -> dict[str, Any]:
 
 
 def build_case(case: Case) -> RunContext:
-    """What a worker builds from its job: the oracle's very model, cut into units, over the case's rows."""
+    """Return the context that a worker builds from its job: the oracle's own model, cut into units, over the case's rows."""
     job, device = job_of(case), torch.device("cpu") if case.device == "cpu" else torch.device(case.device, 0)
     family = family_named(job.model.family)
     if device.type == "cuda":
@@ -219,7 +219,7 @@ def build_case(case: Case) -> RunContext:
 
 @cache
 def oracle_trace(case: Case) -> Trace:
-    """The plain loop over the unsplit model, on the batches that the data order names."""
+    """Return the trace of the plain loop over the unsplit model, on the batches of the data order."""
     order = BatchOrder(0, TRAIN_ROWS, BATCH)
     split, dtype = RowSplit("train", rows_of(case.family, TRAIN_ROWS, 7)), DTYPES[case.dtype]
     batches = []
@@ -247,7 +247,7 @@ def oracle_trace(case: Case) -> Trace:
 
 
 def adapt(model: PreTrainedModel, case: Case) -> None:
-    """Adapters as plain peft puts them in, drawn as docs/protocols.md 1.4 says; the head learns with them."""
+    """Add adapters as plain peft does, with random values by docs/protocols.md 1.4; the head learns with them."""
     from peft import LoraConfig, get_peft_model
 
     units = anatomy_of(model, untie=False).units
@@ -264,10 +264,10 @@ def adapt(model: PreTrainedModel, case: Case) -> None:
 
 
 def _in_type(key: str, value: Tensor, dtype: torch.dtype) -> Tensor:
-    """Model inputs are cast to the compute type; labels and weights are not, as they are no part of the model."""
+    """Cast model inputs to the compute type; labels and weights are not cast, since they are no part of the model."""
     return value.to(dtype) if value.is_floating_point() and "label" not in key else value
 
 
 def without_checkpointing(case: Case) -> Case:
-    """The oracle knows no activation checkpointing: it changes no bit."""
+    """Return the case without activation checkpointing, which the oracle does not have and which changes no bit."""
     return replace(case, activation_checkpointing=False)

@@ -1,4 +1,4 @@
-"""Groups of a plan for tests and benchmarks: met by callers that nobody interrupts."""
+"""Groups of a plan for tests and benchmarks, formed by callers without interruption."""
 
 from datetime import timedelta
 

@@ -33,7 +33,7 @@ def crashes(setting: Setting) -> None:
 
 
 def hangs(setting: Setting) -> None:
-    """With a child, and a grandchild in a session of its own whose parent has gone."""
+    """Hang with a child, and a grandchild in a session of its own whose parent has gone."""
     setting.told.expect(["before", "after"])
     setting.told.judge("before", True)
     child = subprocess.Popen(SLEEP)

@@ -1,4 +1,5 @@
-"""What warm workers run in tests of process groups: forming, breaking and dropping them, by the trainer's own code."""
+"""The functions that warm workers run in tests of process groups: forming, breaking and dropping them, by the trainer's own
+code."""
 
 import contextlib
 import gc
@@ -21,14 +22,14 @@ COLLECTIVES = ("all_reduce", "receive", "send", "all_to_all", "broadcast")
 
 
 def resources() -> tuple[int, int, int]:
-    """(file descriptors, threads, resident KiB) of this process."""
+    """Return (file descriptors, threads, resident KiB) of this process."""
     with open("/proc/self/statm") as file:
         resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
     return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), resident
 
 
 def reform(worker_id: str, plans: list[dict[str, Any]], broken: list[bool]) -> list[tuple[int, int, int]]:
-    """Form and drop the groups of one plan after the other. broken: a member breaks this one off in the middle of a collective.
+    """Form and drop the groups of one plan after the other. broken: whether a member leaves in the middle of a collective.
 
     Returns this process's resources after each.
     """
@@ -47,7 +48,7 @@ def reform(worker_id: str, plans: list[dict[str, Any]], broken: list[bool]) -> l
 
 
 def _use(groups: Groups, leaves: bool) -> None:
-    """A few collectives in each group; `leaves`: not in the last one, which the others then fail in."""
+    """Run a few collectives in each group; with `leaves` all but the last one, in which the others then fail."""
     assert groups.world is not None
     with contextlib.suppress(RuntimeError):
         groups.along("dp").all_reduce_sum(torch.ones(1000))
@@ -58,7 +59,8 @@ def _use(groups: Groups, leaves: bool) -> None:
 
 
 def sum_along(worker_id: str, plan: dict[str, Any]) -> dict[str, tuple[int, int]]:
-    """For each axis of the plan's mesh, own index in the group along it, and the sum of 2 ** global rank over its members."""
+    """Return, for each axis of the mesh, this member's index in the group along it, and the sum of 2 ** global rank over its
+    members."""
     torch.set_num_threads(1)
     made = Plan.model_validate(plan)
     groups = form_groups(made, worker_id, "gloo", FORMING)
@@ -72,9 +74,9 @@ def sum_along(worker_id: str, plan: dict[str, Any]) -> dict[str, tuple[int, int]
 
 
 def wait_for_stopped(worker_id: str, plan: dict[str, Any], collective: str) -> float:
-    """The last participant stops itself (SIGSTOP); the others wait for it in `collective` and are interrupted after 0.5 s.
+    """Wait in `collective` for the last participant, which stops itself (SIGSTOP); the wait is interrupted after 0.5 s.
 
-    Returns the seconds from the interruption to the end of the wait; 0 for the one that was stopped.
+    Returns the seconds from the interruption to the end of the wait; 0 for the stopped participant.
     """
     torch.set_num_threads(1)
     made = Plan.model_validate(plan)
@@ -94,7 +96,7 @@ def wait_for_stopped(worker_id: str, plan: dict[str, Any], collective: str) -> f
         _block(group, collective)
         raise AssertionError(f"{collective} with a stopped member returned")
     except RuntimeError:
-        # Where another one was interrupted first, its sockets have ended this wait already.
+        # Where another member was interrupted first, its closed sockets have ended this wait already.
         waited = time.monotonic() - interrupted[0] if interrupted else 0.0
     timer.join()
     group.close()
@@ -120,7 +122,8 @@ def _block(group: Group, collective: str) -> None:
 
 
 def interrupt_forming(worker_id: str, plan: dict[str, Any]) -> tuple[float, str]:
-    """Form groups whose other participants never come, interrupted after 0.3 s. Returns the seconds it took, and the error."""
+    """Form groups whose other participants never come, interrupted after 0.3 s. Returns the duration in seconds, and the
+    error."""
     formation = Formation(Plan.model_validate(plan), worker_id, "gloo", FORMING)
     started = time.monotonic()
     threading.Timer(0.3, formation.interrupt).start()

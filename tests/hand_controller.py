@@ -1,6 +1,5 @@
 """A controller made by hand, for tests of workers: real gRPC, one generation after the other, failures answered by production's
-pure functions. It decides nothing by itself: layouts, faults and reshapes are the test's.
-"""
+pure functions. It decides nothing by itself: layouts, faults and reshapes come from the test."""
 
 import queue
 import threading
@@ -34,7 +33,7 @@ WAIT_SECONDS = 280.0
 
 @dataclass
 class Told:
-    """What workers have told. records and statistics: by their keys; what comes twice must say the same."""
+    """The reports of workers. records and statistics: by their keys; a repeated one must be the same."""
 
     records: dict[tuple[int, int], StepRecord] = field(default_factory=dict)
     statistics: dict[tuple[int, int], IntervalStatistics] = field(default_factory=dict)
@@ -48,7 +47,7 @@ class Told:
 
 
 class HandController(control_pb2_grpc.ControlServicer):
-    """Serves until `close`. changed: notified whenever something was told."""
+    """Serves until `close`. changed: notified at every report."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.told = folder, Told()
@@ -70,7 +69,7 @@ class HandController(control_pb2_grpc.ControlServicer):
         self._streams.setdefault(worker_id, queue.Queue()).put(message)
 
     def wait_until(self, condition: Any, what: str) -> Any:
-        """What `condition` returns once it is true. Fails after WAIT_SECONDS."""
+        """Wait until `condition` returns a true value, and return it. Fails after WAIT_SECONDS."""
         deadline = time.monotonic() + WAIT_SECONDS
         with self.changed:
             while not (found := condition()):
@@ -149,13 +148,14 @@ class HandController(control_pb2_grpc.ControlServicer):
 
 
 def numerics(record: StepRecord) -> tuple[Any, ...]:
-    """What no placement and no failure may change in a step's record."""
+    """Return the part of a step's record that no placement and no failure may change."""
     return (record.step, record.loss, record.learning_rate, record.gradient_norm, record.unit_gradient_norms, record.freeze_point,
             record.refused, record.numerics_hash, sorted(record.evaluation.items()))  # fmt: skip
 
 
 class HandMadeRun:
-    """Leads workers through generations. ended(): worker ids whose processes are gone. layouts: by number of workers left.
+    """Leads workers through generations. ended(): ids of workers whose processes have ended. layouts: by number of workers left.
+
     initial: freeze point of step 1.
     """
 
@@ -193,7 +193,7 @@ class HandMadeRun:
         self._tell(plan.participants, ready=pb.ReadyNotice(generation=to_message(plan.generation, plan_pb2.GenerationId)))
 
     def lead(self) -> pb.RunOutcome:
-        """Answer every failure until the outcome is told; then end everybody."""
+        """Answer every failure until the outcome is reported; then end all workers."""
         while True:
             self.service.wait_until(self._news, "news")
             if self.told.outcome is not None:
@@ -258,7 +258,7 @@ class HandMadeRun:
         self._announce(plan.model_copy(update={"decisions": self._decisions}))
 
     def _decide_again(self, plan: Plan) -> None:
-        """Intervals that a new lineage trains again are decided on again, alike; what was decided on the others is due in it."""
+        """Repeat the decisions on intervals that a new lineage trains again; decisions on the other intervals stay due in it."""
         for one in [one for one in self._decisions if one.lineage == 0]:
             redone = one.interval * INTERVAL_STEPS > plan.start_step
             lineage = plan.lineage if redone else one.lineage

@@ -14,19 +14,18 @@ from tests.exact_cases import LEAVES, NUM_UNITS, Case
 from tests.warm_workers import Call, WarmWorkers
 
 _counters = iter(range(1, 10**9))
-"""A generation's number names its groups in a store that outlives it: none is used twice in a session."""
+"""A generation's number is part of its groups' names in a store that outlives it, so none is used twice in a session."""
 
 
 def next_generation() -> GenerationId:
-    """One that no plan of this session has."""
+    """Return a generation that no plan of this session has."""
     return GenerationId(incarnation=1, counter=next(_counters))
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A shape with its schedule, and optionally which workers take part (by number, in global rank order), and how many token
-    cells each slice holds, whether the replicas share the state out, and how many workers share the tiles of each stage.
-    """
+    """A shape with its schedule, and optionally the workers that take part (by number, in global rank order), the number of token
+    cells of each slice, whether the replicas share out the state, and how many workers share the tiles of each stage."""
 
     pp_degree: int
     dp_degree: int
@@ -47,7 +46,7 @@ class Layout:
         return self.workers or tuple(range(self.shape.world_size))
 
     def placement(self, freeze_point: int, bounds: tuple[int, ...] | None = None) -> Placement:
-        """Stages cut evenly over the units from `freeze_point` on, the frozen prefix in stage 0."""
+        """Return a placement with stages cut evenly over the units from `freeze_point` on, and the frozen prefix in stage 0."""
         dealt = deal_leaves(LEAVES, self.dp_degree)
         return Placement(
             degrees=self.shape.degrees,
@@ -72,7 +71,7 @@ class Layout:
 class Segment:
     """A layout that is planned for `freeze_point` and holds until step `last` has been committed.
 
-    domains: each member's failure domain, by global rank; empty: nobody keeps anything.
+    domains: each member's failure domain, by global rank; empty: the plan has no buddies.
     """
 
     layout: Layout
@@ -83,7 +82,7 @@ class Segment:
 
 
 def lone_plan(placement: Placement) -> Plan:
-    """The plan of a worker that is alone."""
+    """Return the plan of a single worker."""
     return Plan(generation=next_generation(), lineage=0, start="fresh", freeze_point=0,
                 placement=placement)  # fmt: skip
 
@@ -111,7 +110,7 @@ def run_series(workers: WarmWorkers, case: Case, segments: Sequence[Segment], ch
 
 def make_plan(segment: Segment, before: Plan | None, ports: list[int], resume: tuple[str, int] | None = None,
               state_ranges: int = 1, backend: Backend = GLOO) -> Plan:  # fmt: skip
-    """The plan of a segment that follows `before`, or that starts: from the seed, or from the checkpoint `resume`."""
+    """Return the plan of a segment that follows `before`, or that starts: from the seed, or from the checkpoint `resume`."""
     placement = segment.layout.placement(segment.freeze_point, segment.bounds)
     sources: tuple[str, ...] = ()
     if before is not None:
@@ -143,8 +142,10 @@ def make_plan(segment: Segment, before: Plan | None, ports: list[int], resume: t
 
 
 def buddies_in(placement: Placement, domains: tuple[int, ...], state_ranges: int = 1) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """(buddies, uncovered) by piece: one whose owners share a domain is kept by the next member, by global rank, in another
-    one."""
+    """Return (buddies, uncovered) by piece.
+
+    A piece whose owners share a domain is kept by the next member, by global rank, in another domain.
+    """
     table = pieces_in(placement, state_ranges)
     domain = dict(zip(placement.workers, domains, strict=bool(domains)))
     buddies, uncovered = [], []
@@ -160,13 +161,13 @@ def buddies_in(placement: Placement, domains: tuple[int, ...], state_ranges: int
 
 
 def with_buddies(plan: Plan, buddies: Sequence[str], uncovered: Sequence[int] = ()) -> Plan:
-    """The plan with these buddies, by piece; "" for nobody."""
+    """Return the plan with these buddies, by piece; "" for none."""
     indices = tuple(plan.places[buddy] if buddy else NOBODY for buddy in buddies)
     return plan.model_copy(update={"buddy_indices": indices, "uncovered": tuple(uncovered)})
 
 
 def holders_of(before: Plan, participants: tuple[str, ...]) -> tuple[PieceHolders, ...]:
-    """Who has each piece at the switch from `before`: its owners there and its buddy."""
+    """Return the holders of each piece at the switch from `before`: its owners there and its buddy."""
     needs = [set(before.needs(worker)) for worker in participants]
     return tuple(
         PieceHolders(participants=tuple(index for index, pieces in enumerate(needs) if piece in pieces))

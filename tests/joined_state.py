@@ -1,4 +1,4 @@
-"""Units' whole states put together from their pieces, wherever those are held."""
+"""Whole states of units, put together from their pieces on all members."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ from frostline_trainer.transport.collectives import broadcast_bytes
 
 
 def joined(table: Pieces, unit: int, module: nn.Module, pieces: Mapping[int, UnitState]) -> UnitState:
-    """A unit's state in the shapes of its tensors. pieces: the state of each of its pieces."""
+    """Return a unit's state in the shapes of its tensors. pieces: the state of each of its pieces."""
     if table.per_unit == 1:
         return dict(pieces[unit])
     whole, weights = UnitState(), weights_of(module)
@@ -31,7 +31,8 @@ def joined(table: Pieces, unit: int, module: nn.Module, pieces: Mapping[int, Uni
 
 
 def own_states(generation: Generation) -> dict[int, UnitState]:
-    """Unit -> state of the units of this member's stages. Collective where replicas share it out: owners tell the others."""
+    """Return the states of the units of this member's stages, by unit. Collective where replicas share the state out: owners send
+    it."""
     context, plan, table = generation.context, generation.plan, generation.context.pieces
     units, own = context.cut.units, plan.pieces_of(generation.worker_id)
     states = {piece: export_piece(table, piece, units[table.unit_of(piece)], context.moments) for piece in own}

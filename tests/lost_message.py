@@ -1,4 +1,4 @@
-"""A member of a gloo group whose collective never ends, as where gloo has lost a message: run as a program by its test."""
+"""A member of a gloo group whose collective never ends, as when gloo has lost a message: run as a program by its test."""
 
 import sys
 import threading
@@ -14,7 +14,7 @@ PATIENCE = timedelta(seconds=60)
 
 
 def main() -> int:
-    """Prints what the interrupted wait ended with and the seconds that closing the group took, then ends as any program does."""
+    """Print the end of the interrupted wait and the seconds that closing the group took, then end as any program does."""
     gloo.cut = lambda own, peers: 0  # the connections stay open: the wait for the other member does not end
     server, port = open_store()
     groups = dict[int, Group]()

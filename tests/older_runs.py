@@ -1,5 +1,7 @@
-"""A run directory as it was written before shapes had named degrees, and state had pieces: the same lines, with `pp_degree` and
-`dp_degree`, and with sources and buddies by worker id."""
+"""A run directory as older versions wrote it, before shapes had named degrees, and state had pieces.
+
+It has the same lines, with `pp_degree` and `dp_degree`, and with sources and buddies by worker id.
+"""
 
 import base64
 import json
@@ -13,7 +15,7 @@ FILES = ("metrics.jsonl", "plans.jsonl", "events.jsonl")
 
 
 def as_before(values: Any) -> Any:
-    """The same record, and every record in it, with `pp_degree` and `dp_degree` in place of `degrees`, and names for indices."""
+    """Return the same record, and every record in it, with `pp_degree` and `dp_degree` for `degrees`, and names for indices."""
     if isinstance(values, list):
         return [as_before(value) for value in values]
     if not isinstance(values, dict):
@@ -29,7 +31,7 @@ def as_before(values: Any) -> Any:
 
 
 def _named(values: dict[str, Any]) -> dict[str, Any]:
-    """A plan with its sources and buddies by worker id; any other record as it is."""
+    """Return a plan with its sources and buddies by worker id; any other record unchanged."""
     placement = values.get("placement")
     if not isinstance(placement, dict) or not isinstance(placement.get("workers"), list):
         return values

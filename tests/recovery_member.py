@@ -1,4 +1,4 @@
-"""What a warm worker runs in tests of failures: the real worker, over a case's rows instead of a data set."""
+"""The functions that warm workers run in tests of failures: the real worker, over a case's rows instead of a data set."""
 
 import os
 import threading
@@ -25,8 +25,9 @@ INTERVAL_STEPS, LAG_STEPS = 4, 3
 
 @dataclass
 class Lived:
-    """What is left of a worker that was told to end. pieces: digest of the state of each piece that is whole here.
-    tags: the state that each is at.
+    """The state of a worker when it was told to end. pieces: digest of the state of each piece that is whole here.
+
+    tags: the state tag of each piece.
     """
 
     code: int
@@ -37,7 +38,7 @@ class Lived:
 
 
 def job_with(case: Case, faults: list[dict[str, Any]], pods: int, **sections: dict[str, Any]) -> Job:
-    """The case's job with intervals, guard readings, checkpoints and faults."""
+    """Return the case's job with intervals, guard readings, checkpoints and faults."""
     job = job_of(case)
     changes = {
         "freeze": {"interval_steps": INTERVAL_STEPS},
@@ -53,7 +54,7 @@ def job_with(case: Case, faults: list[dict[str, Any]], pods: int, **sections: di
 
 
 class CaseWorker(Worker):
-    """Trains a case."""
+    """A worker that trains a case."""
 
     def __init__(self, identity: Identity, case: Case, job: Job) -> None:
         super().__init__(identity, job)
@@ -73,7 +74,7 @@ class CaseWorker(Worker):
 
 def live(case: Case, number: int, folder: str, node: str, faults: list[dict[str, Any]], pods: int,
          sections: dict[str, dict[str, Any]]) -> Lived:  # fmt: skip
-    """A worker's whole life, against the controller whose address is in `folder`."""
+    """Run a worker from start to end, against the controller whose address is in `folder`."""
     torch.set_num_threads(1)
     identity = Identity(
         run_dir=Path(folder),
@@ -90,7 +91,7 @@ def live(case: Case, number: int, folder: str, node: str, faults: list[dict[str,
 
 
 def _described(state: RunState) -> dict[str, Any]:
-    """What all members know alike, without what depends on when something was acknowledged."""
+    """Return the run state that all members have in common, without parts that depend on the time of acknowledgements."""
     return {name: value for name, value in state.dump().items() if name not in ("records", "statistics")}
 
 
@@ -101,5 +102,5 @@ def _held(context: RunContext) -> tuple[dict[int, str], dict[int, str]]:
 
 
 def threads_left() -> list[str]:
-    """Names of the threads that live in this worker process."""
+    """Return the names of the threads in this worker process."""
     return [thread.name for thread in threading.enumerate()]

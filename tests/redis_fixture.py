@@ -10,7 +10,7 @@ from frostline_controller.cluster.local.redis_process import RedisProcess, start
 
 @pytest.fixture
 def start_shard(tmp_path: Path) -> Iterator[Callable[..., RedisProcess]]:
-    """Starts Redis servers that end with the test: start_shard(memory_bytes=..., port=...)."""
+    """Yield a function that starts Redis servers which end with the test: start_shard(memory_bytes=..., port=...)."""
     started: list[RedisProcess] = []
 
     def start(memory_bytes: int = 64 << 20, port: int = 0, password: str | None = None) -> RedisProcess:
@@ -24,7 +24,7 @@ def start_shard(tmp_path: Path) -> Iterator[Callable[..., RedisProcess]]:
 
 @pytest.fixture
 def redis_server(start_shard: Callable[..., RedisProcess]) -> RedisProcess:
-    """One Redis of 64 MiB for one test."""
+    """Return one Redis of 64 MiB for one test."""
     return start_shard()
 
 

@@ -1,4 +1,4 @@
-"""A proxy in front of a real Redis that delays or damages what passes: what a bad network or a bad machine does to a cache."""
+"""A proxy in front of a real Redis that delays or damages the bytes: the effect of a bad network or a bad machine on a cache."""
 
 import random
 import socket
@@ -12,10 +12,10 @@ CHUNK_BYTES = 16384
 
 
 class RedisProxy:
-    """Passes bytes in both directions. What it does to them may be changed at any time:
+    """Passes bytes in both directions. Its treatment of them may be changed at any time.
 
-    delay_seconds, chunk_bytes: it waits so long ahead of every so many bytes. flip_share: share of such chunks in which one bit
-    is turned, by a seeded generator; flipped counts them.
+    delay_seconds, chunk_bytes: it waits for delay_seconds before each chunk of chunk_bytes. flip_share: share of such chunks in
+    which one bit is flipped, by a seeded generator; flipped: how many were.
     """
 
     def __init__(self, redis: RedisProcess, seed: int = 0) -> None:
@@ -30,7 +30,7 @@ class RedisProxy:
 
     @property
     def shard(self) -> RedisProcess:
-        """The same Redis, to be reached through this proxy."""
+        """The same Redis, with the address of this proxy."""
         return replace(self._redis, port=self._listener.getsockname()[1])
 
     def close(self) -> None:
@@ -54,7 +54,7 @@ class RedisProxy:
                 threading.Thread(target=self._pass, args=(source, target), daemon=True).start()
 
     def _pass(self, source: socket.socket, target: socket.socket) -> None:
-        """Until either side ends; then both do."""
+        """Pass bytes until either side ends; then end both."""
         try:
             while data := source.recv(self.chunk_bytes):
                 time.sleep(self.delay_seconds)

@@ -1,11 +1,11 @@
-"""A device that is behind its host, on a CPU: operations are taken down, and done by a thread of the device when the host waits.
+"""A device that is behind its host, on a CPU: operations are queued, and done by a thread of the device when the host waits.
 
-It is the laziest device that there can be: nothing is done before somebody waits for it. What a GPU's stream orders is ordered
-here: computations, starts of messages, waits for messages. Host reads wait for the device, as with CUDA. Bits are those of the
-CPU, since each operation is the CPU's own.
+The device is as lazy as possible: nothing is done before the host waits for it. The order of a GPU's stream holds here too:
+computations, starts of messages, waits for messages. Host reads wait for the device, as with CUDA. Bits are those of the CPU,
+since each operation is the CPU's own.
 
-An operation's result must be there before it is computed. Its shape and strides are those that the same operation had before with
-inputs of the same kind: the first time it is done at once, for the whole process.
+An operation's result tensor must exist before it is computed. Its shape and strides are those that the same operation gave before
+with inputs of the same kind: the first time, the operation is done at once, for the whole process.
 """
 
 import threading
@@ -29,14 +29,14 @@ AT_ONCE = {
 Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 """(shape, strides, type)."""
 _known: dict[Any, Any] = {}
-"""What an operation gives, by operation and inputs: the layouts of its result, or "view" where that lies in an input's memory."""
+"""Results by operation and inputs: the layouts of the result, or "view" where it lies in an input's memory."""
 
 
 class RunAhead:
     """One member's device, and its clock (step/device_clock.py).
 
-    wait: called by the device's thread with what `wait_for` was given; returns when it is done, or False where the device is to
-    end. changed: called when the host begins or ends a wait.
+    wait: called by the device's thread with the event of `wait_for`; returns when the event has happened, or False where the
+    device has to end. changed: called when the host begins or ends a wait.
     """
 
     runs_behind = True
@@ -56,7 +56,7 @@ class RunAhead:
     # ---- the host's side
 
     def give(self, work: Callable[[], bool | None]) -> int:
-        """Take work down. Returns its number, from 1."""
+        """Queue work. Returns its number, from 1."""
         with self._condition:
             self._given += 1
             self._queue.append(work)
@@ -64,11 +64,11 @@ class RunAhead:
             return self._given
 
     def wait_for(self, event: Any) -> None:
-        """The device goes on when `event` has come."""
+        """Let the device go on only when `event` has happened."""
         self.give(lambda: self._wait(event))
 
     def has_done(self, number: int) -> bool:
-        """Whether the device has come there; to be asked is what makes it go. Raises what an operation has raised."""
+        """Whether the device has done this work; the call itself makes the device proceed. Raises the error of an operation."""
         with self._condition:
             self._wanted = max(self._wanted, number)
             self._condition.notify_all()
@@ -78,7 +78,7 @@ class RunAhead:
             return self._done >= number
 
     def drain(self) -> None:
-        """The host waits until everything is done that was taken down."""
+        """Let the host wait until all queued work is done."""
         with self._condition:
             self._wanted = self._given
             self._condition.notify_all()
@@ -91,21 +91,21 @@ class RunAhead:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """(done, taken down)."""
+        """Return the numbers of works (done, queued)."""
         with self._condition:
             return self._done, self._given
 
     def mark(self) -> "Mark":
-        """A place in the device's work, as the trainer's fence asks for (step/fence.py)."""
+        """Return a mark in the device's work, as the trainer's fence needs it (step/fence.py)."""
         passed: list[float] = []
         return Mark(self, self.give(lambda: passed.append(time.perf_counter())), passed)
 
     def seconds(self, start: "Mark", end: "Mark") -> float:
-        """Between two marks that the device has come to."""
+        """Return the seconds between two marks that the device has reached."""
         return end.passed[0] - start.passed[0]
 
     def end(self) -> None:
-        """Nothing more is done: the process that the device belongs to is gone."""
+        """Do no more work: the process to which the device belongs is gone."""
         with self._condition:
             self._ended = True
             self._queue.clear()
@@ -130,7 +130,7 @@ class RunAhead:
                     return
                 work = self._queue.popleft()
             try:
-                # Below the versions too: autograd has counted a write when the host gave it.
+                # Below the version counters too: autograd has counted a write when the host queued it.
                 with torch._C._AutoDispatchBelowADInplaceOrView():
                     goes_on = work() is not False
             except BaseException as error:
@@ -142,7 +142,7 @@ class RunAhead:
 
 
 class Mark:
-    """A place that the device comes to. passed: when, once it has."""
+    """A mark in the device's work. passed: the time at which the device reached it, once it has."""
 
     def __init__(self, device: RunAhead, number: int, passed: list[float]) -> None:
         self._device, self._number, self.passed = device, number, passed
@@ -152,7 +152,7 @@ class Mark:
 
 
 class OnDevice(TorchDispatchMode):
-    """The calling thread's operations go to a device, but those inside `on_host`."""
+    """Sends the calling thread's operations to a device, except those inside `on_host`."""
 
     def __init__(self, device: RunAhead) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ class OnDevice(TorchDispatchMode):
 
     @contextmanager
     def on_host(self) -> Iterator[None]:
-        """What is computed in here lies in host memory, and is done at once."""
+        """Compute in host memory and at once inside the block."""
         self.suspended = True
         try:
             yield
@@ -195,7 +195,7 @@ class OnDevice(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _in_place(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """What it writes to is there already."""
+        """Queue an operation whose target exists already."""
         written = [one for one in func._schema.returns if one.alias_info is not None and one.alias_info.is_write]
         if len(written) != len(func._schema.returns):
             return self._at_once(func, args, kwargs)
@@ -210,25 +210,25 @@ class OnDevice(TorchDispatchMode):
 
 
 def _same(argument: Any, returned: Any) -> bool:
-    """Whether a schema's argument is what its result is."""
+    """Whether a schema's argument is the same memory as its result."""
     return argument is not None and argument.before_set == returned.before_set
 
 
 class _Made:
-    """A tensor that an operation will give."""
+    """A tensor that an operation will produce."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
 
     def empty(self) -> torch.Tensor:
-        """With nothing in it that anybody could take for a result."""
+        """Return the tensor, filled with NaN, so that no test can take its contents for a result."""
         shape, strides, dtype = self.layout
         made = torch.empty_strided(shape, strides, dtype=dtype)
         return made.fill_(float("nan")) if dtype.is_floating_point else made
 
 
 def _kind(arguments: Any) -> Any:
-    """What an operation's result depends on, but for the numbers in tensors."""
+    """Return the kind of an operation's inputs: all that its result's layout depends on, without the numbers in tensors."""
     leaves = tree_leaves(arguments)
     return tuple((tuple(one.shape), one.stride(), one.dtype) if isinstance(one, torch.Tensor) else repr(one) for one in leaves)
 

@@ -1,4 +1,4 @@
-"""A communicator of the simulated NCCL: what the trainer uses of torch's process groups, over `tests.simulated_nccl.Network`."""
+"""A communicator of the simulated NCCL: the trainer's part of torch's process groups, over `tests.simulated_nccl.Network`."""
 
 import time
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class SimulatedWork:
     operation: Operation
 
     def wait(self, *timeout: Any) -> bool:
-        """The stream of the calling thread waits; the host does not."""
+        """Let the stream of the calling thread wait; the host does not wait."""
         member = self.network.current
         if member is not None and member.ahead is not None:
             member.ahead.device.wait_for(self.operation)
@@ -33,7 +33,7 @@ class SimulatedWork:
 
 
 class SimulatedNccl:
-    """What the trainer uses of ProcessGroupNCCL."""
+    """The methods of ProcessGroupNCCL that the trainer uses."""
 
     def __init__(self, network: "Network", name: str, index: int, size: int, member: Member) -> None:
         self._network, self._name, self._index, self._size = network, name, index, size
@@ -74,7 +74,7 @@ class SimulatedNccl:
     ) -> SimulatedWork:
         member = self._network.current
         if member is not None and member.ahead is None and member.waited:
-            self._network.await_device(member)  # the communicator's stream begins after what the device has been given
+            self._network.await_device(member)  # the communicator's stream starts after all work given to the device
         whole = self._connected or kind not in ("send", "recv")
         lane = (self._name, "all" if whole else (min(self._index, peer), max(self._index, peer)))
         owner = member.index if member is not None else -1

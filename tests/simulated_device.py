@@ -1,4 +1,4 @@
-"""A device that is behind the thread that gives it work, as far as the marks of its work tell (step/device_clock.py)."""
+"""A device that is behind the thread that gives it work, as seen from its marks (step/device_clock.py)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,11 +9,15 @@ import torch
 
 @dataclass
 class SimulatedDevice:
-    """The clock of a device, to be a context's `device_clock`. A mark is one second after the mark before it.
+    """The clock of a device, used as a context's `device_clock`. A mark is one second after the mark before it.
 
-    looks: how often a mark is looked at before the device has come there. errors: by the number of a mark (from 1) the error that
-    a look at it raises, now and for ever, as a broken CUDA context does. stuck: marks that the device never comes to, by number.
-    log: "marked N" and "done N", in order. at_look: called at every look, with the mark's number.
+    Attributes:
+        looks: number of queries of a mark before the device reaches it.
+        errors: by the number of a mark (from 1) the error that a query of it raises, from then on always, as a broken CUDA
+            context does.
+        stuck: numbers of marks that the device never reaches.
+        log: "marked N" and "done N", in order.
+        at_look: called at every query, with the mark's number.
     """
 
     looks: int = 3
@@ -60,15 +64,15 @@ class SimulatedMark:
 
 
 def device_error() -> RuntimeError:
-    """What torch raises where a kernel has failed; the context is of no use afterwards."""
+    """Return the error of torch after a failed kernel; the context is of no use afterwards."""
     return torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 
 
 @dataclass
 class TimedDevice:
-    """A device with a time of its own: `compute` and `wait_until` are what its kernels take, in seconds from 0.
+    """A device with its own time: `compute` and `wait_until` are the durations of its kernels, in seconds from 0.
 
-    given: the end of what it was given so far. now: how far it has come; None: with all that it was given.
+    given: the end of the work given so far. now: the device's present time; None: all of its work is done.
     """
 
     given: float = 0.0

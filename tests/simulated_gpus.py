@@ -1,4 +1,4 @@
-"""A machine with GPUs, as its driver's program tells of it: a script called `nvidia-smi` in a folder at the front of PATH."""
+"""A simulated machine with GPUs: a script called `nvidia-smi` in a folder at the front of PATH."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ EIGHT_GPUS = "".join(f"GPU {index}: NVIDIA A100-SXM4-80GB (UUID: GPU-{index})\n"
 
 
 def put_machine_on_path(folder: Path, monkeypatch: pytest.MonkeyPatch, listing: str, code: int = 0) -> Path:
-    """From here on `nvidia-smi -L` prints `listing` and ends with `code`. Returns a log of how it was called, a line a call."""
+    """Let `nvidia-smi -L` print `listing` and end with `code`. Returns a log of its calls, one line for each."""
     programs = folder / "driver"
     programs.mkdir()
     (programs / "listing").write_text(listing)

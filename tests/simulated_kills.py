@@ -1,8 +1,8 @@
 """A member dies in a step over simulated NCCL: silence for the others, an interruption from outside, a new plan, the same bits.
 
-Members are threads with devices that are behind them (`tests.run_ahead`). What dies is a thread and its device: nothing of it is
-aborted or closed, so its peers' messages wait for ever. The test plays the controller: it interrupts the survivors' groups, and
-gives them a plan without the dead one, whose units they have among themselves.
+Members are threads with devices that are behind them (`tests.run_ahead`). The victim is a thread and its device: none of its work
+is aborted or closed, so its peers' messages wait for ever. The test plays the controller: it interrupts the survivors' groups,
+and gives them a plan without the victim, whose units they own between them.
 """
 
 import threading
@@ -23,11 +23,11 @@ from tests.simulated_nccl import Network
 SECONDS = 120.0
 """Only a hang lasts this long."""
 PHASES = ("schedule", "exchange", "norms", "vote")
-"""Where a member can die with the others' step undone: at the beginning of a phase."""
+"""Phases at whose beginning a member can die so that the others' step is undone."""
 
 
 class Killed(BaseException):
-    """The member is no more; no handler of the trainer's may take it for an error."""
+    """The member is dead; no handler of the trainer may take this for an error."""
 
 
 @dataclass
@@ -47,13 +47,14 @@ class Scene:
 
 
 def kill_over_simulated_nccl(case: Case, layout: Layout, step: int, victim: int, phase: str) -> list[str]:
-    """Train a case, kill a member, go on as a pipeline of those who are left.
+    """Train a case, kill a member, go on as a pipeline of the survivors.
 
     Args:
-        victim: its number. phase: of PHASES, at whose beginning it dies in `step`.
+        victim: its number.
+        phase: of PHASES, at whose beginning it dies in `step`.
 
     Returns:
-        What of the survivors' losses, norms, weights and moments has not the oracle's bits.
+        Differences of the survivors' losses, norms, weights and moments from the oracle's bits.
     """
     count = layout.pp_degree * layout.dp_degree
     left = tuple(number for number in range(count) if number != victim)
@@ -84,14 +85,14 @@ def kill_over_simulated_nccl(case: Case, layout: Layout, step: int, victim: int,
 
 
 def _fence(scene: Scene) -> None:
-    """What the controller does when it hears of the death."""
+    """Interrupt the survivors' groups after the death, as the controller does."""
     if scene.dead.wait(SECONDS):
         for groups in scene.groups.values():
             groups.interrupt()
 
 
 def _live(scene: Scene, index: int) -> Run | None:
-    """A member's life; None for the victim's."""
+    """Run a member from start to end; None for the victim."""
     case, run, name = scene.case, Run(), f"w{index}"
     with scene.network.member(index):
         context = engine_member.build_case(case)
@@ -115,7 +116,7 @@ def _live(scene: Scene, index: int) -> Run | None:
 
 
 def _die_or_fail(scene: Scene, index: int, generation: Generation, run: Run) -> None:
-    """The step of the death. Raises Killed in the victim; the others' step must fail, with nothing committed."""
+    """Run the step of the death. Raises Killed in the victim; the others' step must fail, with nothing committed."""
     if index == scene.victim:
         generation.phase = lambda phase: _end(scene) if phase == scene.phase else None
     try:

@@ -1,4 +1,4 @@
-"""Members of a plan as threads of one process: pipelines and gradients go over simulated NCCL, votes over gloo as ever."""
+"""Members of a plan as threads of one process: pipelines and gradients go over simulated NCCL, votes over gloo as usual."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ _building = threading.Lock()
 
 
 def run_simulated(case: Case, series: Layout | Sequence[Segment], network: Network) -> list[Run]:
-    """Train a case on a layout, or through segments. Returns each worker's report. Raises what the first member raised."""
+    """Train a case on a layout, or through segments. Returns each worker's report. Raises the first member's exception."""
     segments = [Segment(series, case.steps)] if isinstance(series, Layout) else list(series)
     count = 1 + max(number for segment in segments for number in segment.layout.numbers)
     ports = [engine_member.store_port()] * count
@@ -44,7 +44,8 @@ def run_simulated(case: Case, series: Layout | Sequence[Segment], network: Netwo
 
 
 def in_threads(run: Callable[[int], Any], count: int, seconds: float = SECONDS) -> list[Any]:
-    """run(index) in a thread each. Returns what they return; raises the first exception, or AssertionError where one hangs."""
+    """Call run(index) in a thread for each index. Returns the results; raises the first exception, or AssertionError where one
+    hangs."""
     results: dict[int, Any] = {}
     raised: list[BaseException] = []
 
@@ -67,7 +68,7 @@ def in_threads(run: Callable[[int], Any], count: int, seconds: float = SECONDS) 
 
 @contextmanager
 def over(network: Network) -> Iterator[None]:
-    """Members of `tests.engine_member` form NCCL groups over the network, and their steps run on its devices."""
+    """Let members of `tests.engine_member` form NCCL groups over the network, and run their steps on its devices."""
     with pytest.MonkeyPatch.context() as changes:
         for owner, name, other in list(_changes(network)):
             changes.setattr(owner, name, other)
@@ -75,10 +76,10 @@ def over(network: Network) -> Iterator[None]:
 
 
 def _changes(network: Network) -> Iterator[tuple[Any, str, Any]]:
-    """What is another thing over the network: (owner, name, the other thing).
+    """Yield the replacements for the network: (owner, name, replacement).
 
-    Members build their models one at a time: torch's generator belongs to the process. A device that is behind has marks; what a
-    GPU's host computes in its own memory, votes and moving states, is computed at once; what the host reads it waits for.
+    Members build their models one at a time, since torch's generator belongs to the process. A device that is behind has marks.
+    Computations of a GPU's host in its own memory, votes and moves of state are done at once; host reads wait for the device.
     """
     yield nccl, "make_communicator", network.make
     yield nccl, "OWN_DEVICE", torch.device("cpu")
@@ -107,7 +108,8 @@ def _changes(network: Network) -> Iterator[tuple[Any, str, Any]]:
 
 
 def _reading(network: Network, method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that reads a tensor's memory, or hands it to somebody who does, behind the dispatcher's back."""
+    """Return a method that reads a tensor's memory, or passes it to a reader, outside the dispatcher; it waits for the device
+    first."""
 
     def read(self: Any, *arguments: Any, **named: Any) -> Any:
         if getattr(self, "backend", "gloo") == "gloo":

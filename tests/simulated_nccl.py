@@ -41,12 +41,10 @@ class ProcessEnded(BaseException):
 
 
 class Network:
-    """All members and communicators of one simulated job.
-
-    finds_deadlocks: raise Deadlock where all members wait; off where a test lets somebody wait for a dead peer.
-    device_time: whether devices do what they are given at once, or only after `let_devices_run`.
-    run_ahead: whether devices are behind their hosts.
-    """
+    """% finds_deadlocks: raise Deadlock where all members wait; off where a test lets somebody wait for a dead peer. ==>
+    finds_deadlocks: raise Deadlock where all members wait; off where a test lets a member wait for a dead peer. % device_time:
+    whether devices do what they are given at once, or only after `let_devices_run`. ==> device_time: whether devices do their
+    work at once, or only after `let_devices_run`."""
 
     def __init__(self, finds_deadlocks: bool = True, device_time: bool = True, run_ahead: bool = False) -> None:
         self.changed = threading.Condition()
@@ -84,13 +82,13 @@ class Network:
                 self.changed.notify_all()
 
     def expect(self, count: int) -> None:
-        """So many members will come: none of them has deadlocked before all are there."""
+        """Announce `count` members: none of them counts as deadlocked before all have come."""
         for index in range(count):
             self._members[index] = Member(index, f"GPU-{index}")
 
     @property
     def operations_ahead(self) -> int:
-        """Computations that hosts gave their devices without waiting for them."""
+        """Return the number of computations that hosts gave their devices without waiting for them."""
         return sum(member.ahead.device.ahead for member in self._members.values() if member.ahead is not None)
 
     @property
@@ -99,24 +97,24 @@ class Network:
 
     @contextmanager
     def on_host(self) -> Iterator[None]:
-        """What the calling member computes in here lies in host memory."""
+        """Compute in host memory inside the block, for the calling member."""
         member = self.current
         with member.ahead.on_host() if member is not None and member.ahead is not None else nullcontext():
             yield
 
     def drain(self) -> None:
-        """The calling member's host waits for its device, unless it is busy in its own memory."""
+        """Let the calling member's host wait for its device, unless it is busy in its own memory."""
         member = self.current
         if member is not None and member.ahead is not None and not member.ahead.suspended:
             member.ahead.device.drain()
 
     def clock(self) -> DeviceClock:
-        """Of the calling member's device; the host's where that plays it."""
+        """Return the clock of the calling member's device; the host's clock where the host plays the device."""
         member = self.current
         return member.ahead.device if member is not None and member.ahead is not None else HostClock()
 
     def kill(self, index: int) -> None:
-        """The member is gone; its peers hear nothing of it."""
+        """Remove the member; its peers are not informed."""
         with self.changed:
             for queue in self._lanes.values():
                 if queue and queue[0].owner == index:
@@ -130,21 +128,21 @@ class Network:
             self.changed.notify_all()
 
     def close(self) -> None:
-        """End the wire."""
+        """End the thread of the network."""
         with self.changed:
             self._closed = True
             self.changed.notify_all()
         self._wire.join()
 
     def make(self, store: Any, name: str, index: int, size: int, max_ctas: int | None = None) -> SimulatedNccl:
-        """In place of `transport.nccl.make_communicator`, called by a member's thread."""
+        """Make a communicator: a replacement of `transport.nccl.make_communicator`, called by a member's thread."""
         assert self.current is not None
         with self.changed:
             self._sizes[name] = size
         return SimulatedNccl(self, name, index, size, self.current)
 
     def connect(self, name: str, index: int, device: str) -> None:
-        """Blocks until all members of the group have come. RuntimeError where two of them have one device."""
+        """Block until all members of the group have come. RuntimeError where two of them have one device."""
         with self.changed:
             members = [member for member in self._members.values() if member.device == device and not member.ended]
             for member in members:
@@ -163,7 +161,7 @@ class Network:
                 raise RuntimeError(f"ncclInvalidUsage: Duplicate GPU detected in {name}: {devices}")
 
     def meet(self, name: str, count: int) -> None:
-        """So many members have come here; none of them is computing meanwhile."""
+        """Block until `count` members have come here, so that none of them computes meanwhile."""
         with self.changed:
             self._met[name] = self._met.get(name, 0) + 1
             self.changed.notify_all()
@@ -171,7 +169,7 @@ class Network:
 
     @property
     def connected(self) -> int:
-        """Communicators whose members have all come."""
+        """Return the number of communicators whose members have all come."""
         return sum(len(devices) == self._sizes[name] for name, devices in self._devices.items())
 
     def is_being_connected(self, index: int) -> bool:
@@ -185,7 +183,7 @@ class Network:
     # ---- operations
 
     def post(self, operation: Operation, member: Member | None = None) -> Operation:
-        """Raises RuntimeError where the communicator has been aborted: NCCL takes nothing more for it."""
+        """Queue an operation. Raises RuntimeError where the communicator has been aborted: NCCL accepts nothing more for it."""
         with self.changed:
             while member is not None and member.connecting and not self._closed:
                 member.blocked = True
@@ -207,7 +205,7 @@ class Network:
         return operation
 
     def _start(self, operation: Operation) -> None:
-        """The member's device has come to the operation."""
+        """Start an operation: the member's device has reached it."""
         with self.changed:
             if not operation.done:  # by an abort
                 for tensor in operation.writes:
@@ -216,7 +214,7 @@ class Network:
             self.changed.notify_all()
 
     def _device_waits(self, member: Member, operation: Operation) -> bool:
-        """A device that is behind its host waits for an operation. False where its member is gone."""
+        """Let a device that is behind its host wait for an operation. False where its member is gone."""
         with self.changed:
             member.waited.append(operation)
             self.changed.notify_all()
@@ -226,7 +224,7 @@ class Network:
             return operation.done
 
     def _look_again(self) -> None:
-        """A host has begun, or ended, to wait for its device."""
+        """Notify all waiters: a host has begun, or ended, to wait for its device."""
         with self.changed:
             self.changed.notify_all()
 
@@ -247,7 +245,7 @@ class Network:
             self.changed.notify_all()
 
     def await_device(self, member: Member) -> None:
-        """The member's stream goes on when all that it waits for is done."""
+        """Block until all operations for which the member's stream waits are done."""
         with self.changed:
             while not all(operation.done for operation in member.waited):
                 self._raise_deadlock()
@@ -277,7 +275,7 @@ class Network:
                 self.changed.notify_all()
 
     def _ready(self) -> list[Operation] | None:
-        """Operations at the heads of their communicators that belong together, by member."""
+        """Return the operations at the heads of their communicators that belong together, by member."""
         heads: dict[Lane, dict[int, Operation]] = {}
         for (lane, member), queue in self._lanes.items():
             if queue and queue[0].started:

@@ -1,4 +1,4 @@
-"""The operations of simulated NCCL and the members that call them, and what operations do to memory at device time."""
+"""The operations of simulated NCCL, the members that call them, and the effects of operations on memory at device time."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -12,13 +12,15 @@ from tests.run_ahead import OnDevice
 
 GARBAGE = 1e30
 Lane = tuple[str, Any]
-"""(communicator's group, members): what runs its operations in order."""
+"""(communicator's group, members): a queue that runs its operations in order."""
 
 
 @dataclass
 class Operation:
-    """One call, of one member. owner: its global rank. member, peer: places in the communicator's group. started: whether the
-    member's device has come to it. deadline: by `time.monotonic`, after which the library ends the process that waits for it.
+    """One call of one member.
+
+    owner: its global rank. member, peer: places in the communicator's group. started: whether the member's device has reached it.
+    deadline: by `time.monotonic`, after which the library ends the process that waits for it.
     """
 
     kind: str
@@ -39,8 +41,9 @@ class Operation:
 
 @dataclass
 class Member:
-    """A thread that plays one rank and its device. waited: works that its stream waits for. ahead: of a device that is behind.
-    connecting: communicators that are being made on the device now.
+    """A thread that plays one rank and its device. waited: works for which its stream waits. ahead: for a device that is behind.
+
+    connecting: number of communicators that are being made on the device now.
     """
 
     index: int
@@ -53,7 +56,7 @@ class Member:
 
 
 def is_idle(member: Member) -> bool:
-    """Whether the member's device waits for nobody."""
+    """Whether the member's device waits for no operation."""
     return all(operation.done for operation in member.waited)
 
 
@@ -69,13 +72,13 @@ def of_one_kind(operations: Iterable[Operation]) -> bool:
 
 
 def fill(tensor: torch.Tensor, value: float) -> None:
-    """Overwrite a tensor as a device does: behind autograd's back, and not as a computation of the calling member."""
+    """Overwrite a tensor as a device does: unseen by autograd, and not as a computation of the calling member."""
     with _disable_current_modes():
         tensor.data.fill_(value if tensor.is_floating_point() else -1)
 
 
 def move(ready: list[Operation]) -> None:
-    """Carry operations out that belong together, in the order of their members."""
+    """Carry out operations that belong together, in the order of their members."""
     kind = ready[0].kind
     moves: dict[str, Callable[[list[Operation]], None]] = {"allreduce": _sum, "alltoall": _exchange, "allgather": _gather}
     with torch.no_grad():

@@ -8,14 +8,14 @@ VIRTUAL_STAGES = {"1f1b": (1,), "zb_h1": (1,), "zb_h2": (1,), "zb_v": (2,), "v_h
 
 
 def takes(name: str, pp_degree: int, virtual_stages: int) -> bool:
-    """Whether a schedule can run so many stages on each of so many ranks."""
+    """Whether a schedule can run this number of stages on each of this number of ranks."""
     return (virtual_stages == 1 or pp_degree > 1) and virtual_stages in VIRTUAL_STAGES.get(name, (virtual_stages,))
 
 
 def split_1f1b(
     pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, held: int, slices: int = 1
 ) -> list[Operation]:
-    """1F1B with gradients of inputs at once and those of weights later. held: how many of them wait at most."""
+    """Return 1F1B with gradients of inputs at once and those of weights later. held: the most of the latter that wait."""
     operations: list[Operation] = []
     late: list[Operation] = []
     for one in BUILT_IN["1f1b"].operations(pp_rank, pp_degree, virtual_stages, num_microbatches, slices):

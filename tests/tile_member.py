@@ -1,5 +1,7 @@
-"""What warm workers run in tests of groups that share the tiles of blocks: two blocks as a stage, trained for some steps by the
-trainer's own code."""
+"""The functions that warm workers run in tests of groups that share the tiles of blocks.
+
+Two blocks form a stage, which the trainer's own code trains for some steps.
+"""
 
 import hashlib
 from dataclasses import replace
@@ -25,9 +27,10 @@ STEPS, BLOCKS, RATE = 3, range(1, 3), 1e-2
 
 
 def train_blocks(worker_id: str, plan: dict[str, Any], case: Case) -> dict[str, str]:
-    """Digests of all that the steps give rise to: outputs, gradients of the entry, weights and moments, these tile by tile.
+    """Return digests of all results of the steps: outputs, gradients of the entry, weights and moments, the last two tile by
+    tile.
 
-    What a tile cuts is named with the tile's number in the run, so members name different things, and the same ones alike.
+    A cut tensor is named with the tile's number in the run, so members have different names, and equal names for equal tensors.
     """
     torch.set_num_threads(1)
     groups = form_groups(Plan.model_validate(plan), worker_id, "gloo", FORMING)

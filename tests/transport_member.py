@@ -1,4 +1,4 @@
-"""What a Transport promises (docs/protocols.md 1.17), clause by clause: acts of its members, the same on every transport."""
+"""The promises of a Transport (docs/protocols.md 1.17), clause by clause: acts of its members, the same on every transport."""
 
 import os
 import threading
@@ -15,7 +15,7 @@ from frostline_trainer.transport.collectives import Group, connect_store
 from frostline_trainer.transport.transport import GlooTransport, Transport
 
 LARGE = 2_000_000
-"""Elements: 8 MB, more than any transport buffers."""
+"""A number of elements: 8 MB, more than any transport buffers."""
 
 
 @dataclass
@@ -34,13 +34,13 @@ class Place:
         return torch.full((length,), value, device=self.device)
 
     def values(self, tensors: list[torch.Tensor]) -> list[float]:
-        """The one value that each tensor consists of, computed on the device."""
+        """Return the one value of which each tensor consists, computed on the device."""
         same = [bool((tensor == tensor[0]).all()) for tensor in tensors]
         return [float(tensor[0]) if one else float("nan") for tensor, one in zip(tensors, same, strict=True)]
 
 
 def in_order(place: Place) -> list[float]:
-    """Member 0 sends five messages before member 1 takes any."""
+    """Send five messages from member 0 before member 1 takes any."""
     transport, numbers = place.transport, [3.0, 1.0, 4.0, 1.0, 5.0]
     if transport.index > 1:
         return []
@@ -53,7 +53,7 @@ def in_order(place: Place) -> list[float]:
 
 
 def crossing(place: Place) -> list[float]:
-    """1F1B's crossing: member 0 sends twice before it takes, and member 1 sends between its two receives; large messages."""
+    """Cross as 1F1B does: member 0 sends twice before it takes, member 1 sends between its two receives; large messages."""
     transport = place.transport
     first, second, third = (place.full(value, LARGE) for value in (1.0, 2.0, 3.0))
     if transport.index == 0:
@@ -72,7 +72,7 @@ def crossing(place: Place) -> list[float]:
 
 
 def both_first(place: Place) -> list[float]:
-    """Both ends of every pair of neighbours send before they take, as the two uses of a tied matrix do."""
+    """Send at both ends of every pair of neighbours before either takes, as the two uses of a tied matrix do."""
     transport, size = place.transport, place.transport.size
     neighbours = sorted({(transport.index + 1) % size, (transport.index - 1) % size})
     sent = [transport.send(place.full(float(10 * transport.index + peer), LARGE), peer) for peer in neighbours]
@@ -83,7 +83,7 @@ def both_first(place: Place) -> list[float]:
 
 
 def ahead(place: Place) -> list[float]:
-    """Receives that are posted long before anything is sent, and taken in the order of their posts."""
+    """Post receives long before anything is sent, and take them in the order of their posts."""
     transport = place.transport
     if transport.index == 1:
         taken = [place.full(0.0, LARGE) for _ in range(3)]
@@ -101,7 +101,7 @@ def ahead(place: Place) -> list[float]:
 
 
 def silence(place: Place) -> dict[str, Any]:
-    """Nobody sends: that is no error. An interruption ends the wait with RuntimeError, and later calls do so as well."""
+    """Wait without any sender, which is no error. An interruption ends the wait with RuntimeError, and later calls too."""
     transport = place.transport
     if transport.index != 1:
         return {}
@@ -133,7 +133,7 @@ CLAUSES: dict[str, Callable[[Place], Any]] = {
 
 
 def _and_wait(told: Any, store: Any, name: str, size: int) -> Any:
-    """Nobody leaves before all have come to the clause's end: a member that leaves is no silent one."""
+    """Wait until all members have come to the clause's end, since a member that leaves is not a silent one."""
     ended = store.add(f"{name}/ended", 1)
     while ended < size:
         time.sleep(0.01)
@@ -142,7 +142,7 @@ def _and_wait(told: Any, store: Any, name: str, size: int) -> Any:
 
 
 def run_over_gloo(clause: str, index: int, size: int, port: int, name: str) -> Any:
-    """A clause's part in a process of its own, over gloo."""
+    """Run a clause's part in a separate process, over gloo."""
     store = connect_store("127.0.0.1", port)
     group = Group(store, name, index, size, "gloo", CONNECTING)
     group.allow(COLLECTIVES)
@@ -155,7 +155,7 @@ def run_over_gloo(clause: str, index: int, size: int, port: int, name: str) -> A
 
 
 def run_over_nccl(clause: str, index: int, size: int, port: int) -> Any:
-    """A clause's part in a process of its own, over NCCL, on the GPU of the same number."""
+    """Run a clause's part in a separate process, over NCCL, on the GPU of the same number."""
     os.environ["CUDA_VISIBLE_DEVICES"] = str(index)
     nccl.quiet()
     store = connect_store("127.0.0.1", port)

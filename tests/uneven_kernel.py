@@ -10,7 +10,7 @@ _linear = functional.linear
 
 
 def uneven_linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """`torch.nn.functional.linear` for (samples, tokens, width); other shapes are left alone."""
+    """Compute `torch.nn.functional.linear`, unevenly for (samples, tokens, width); other shapes are left alone."""
     result = _linear(rows, weight, bias)
     if result.ndim != 3:
         return result
@@ -20,7 +20,7 @@ def uneven_linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor |
 
 
 def plant() -> None:
-    """From now on, in this process."""
+    """Replace the kernel in this process from now on."""
     functional.linear = uneven_linear
 
 

@@ -1,6 +1,6 @@
-"""Worker processes that stay warm over a test session: torch is imported once, in the process that they are forked from.
+"""Worker processes that stay warm over a test session: torch is imported once, in the process from which they are forked.
 
-Python's fork server imports the heavy packages; it has one thread and no sockets, so that its forks are sound whatever the test
+Python's fork server imports the heavy packages; it has one thread and no sockets, so that its forks are safe whatever the test
 process has open. A worker runs one named function at a time and answers with plain data.
 """
 
@@ -34,7 +34,7 @@ class WorkerError(AssertionError):
 
 @dataclass
 class Call:
-    """function: "module:name" of what a worker is to run. arguments: its keyword arguments, plain data."""
+    """A call of a worker. function: "module:name". arguments: its keyword arguments, plain data."""
 
     function: str
     arguments: dict[str, Any]
@@ -47,7 +47,7 @@ class _Worker:
 
 
 class WarmWorkers:
-    """A pool that grows to the most workers that any call needs; a worker that fails or dies is replaced."""
+    """A pool that grows to the largest number of workers of any call; a worker that fails or dies is replaced."""
 
     def __init__(self) -> None:
         self._context = get_context("forkserver")
@@ -55,10 +55,10 @@ class WarmWorkers:
         self._workers: list[_Worker | None] = []
 
     def call(self, calls: Sequence[Call], seconds: float = CALL_SECONDS, may_die: Collection[int] = ()) -> list[Any]:
-        """Worker i runs calls[i], all at once. Returns their answers in order, None for one that died and may.
+        """Run calls[i] on worker i, all at once. Returns the answers in order, None for a worker that died and may die.
 
-        Raises WorkerError with the first failure's text; every worker that has not answered by then is killed, since it may
-        wait for the one that failed.
+        Raises WorkerError with the first failure's text; every worker that has not answered by then is killed, since it may wait
+        for the failed one.
         """
         workers = [self._worker(index) for index in range(len(calls))]
         for worker, call in zip(workers, calls, strict=True):
@@ -85,7 +85,7 @@ class WarmWorkers:
         return [answers[index] for index in range(len(calls))]
 
     def process_ids(self) -> list[int]:
-        """The living workers' process ids."""
+        """Return the process ids of the living workers."""
         return [worker.process.pid for worker in self._workers if worker is not None and worker.process.pid is not None]
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ class WarmWorkers:
 
 
 def _receive(worker: _Worker) -> tuple[str, Any]:
-    """A worker's (error, answer); one of them is empty."""
+    """Return a worker's (error, answer); one of them is empty."""
     try:
         return worker.pipe.recv()
     except (EOFError, ConnectionError):
@@ -125,7 +125,7 @@ def _receive(worker: _Worker) -> tuple[str, Any]:
 
 
 def serve(pipe: Connection) -> None:
-    """A worker's life: run what the pipe asks for until it is closed."""
+    """Run the functions that the pipe requests until it is closed: the main loop of a worker."""
     while True:
         try:
             function, arguments = pipe.recv()

@@ -1,7 +1,7 @@
 """Draws the pictures of docs/concepts.md: python tools/concept_pictures.py FOLDER.
 
-A picture is a light card with dark text, whatever the page around it, so that it reads in a light and in a dark theme.
-It uses the reader's own sans-serif font. The same program draws the same bytes: `make verify` compares them.
+Each picture is a light card with dark text, whatever the page around it, so that it is readable in a light and in a dark theme.
+The text uses the reader's own sans-serif font. The same program draws the same bytes: `make verify` compares them.
 """
 
 import sys
@@ -15,14 +15,14 @@ WORKERS = ("#cfe6f5", "#fde0bd", "#cdebd3", "#e4d8f3")
 
 
 class Canvas:
-    """Shapes and text in user units; (0, 0) is the upper left corner. title and description are what a screen reader says."""
+    """Shapes and text in user units; (0, 0) is the upper left corner. title, description: for screen readers."""
 
     def __init__(self, height: int, title: str, description: str) -> None:
         self._height, self._title, self._description = height, title, description
         self._shapes: list[str] = []
 
     def box(self, x: float, y: float, width: float, height: float, fill: str, text: str = "", small: str = "") -> None:
-        """A rounded box with a line of text and a smaller one below it, centred."""
+        """Draw a rounded box with a line of text and a smaller one below it, centred."""
         self._shapes.append(
             f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="5" fill="{fill}" stroke="{LINE}"/>'
         )
@@ -46,7 +46,7 @@ class Canvas:
         self._shapes.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.3"{extra}/>')
 
     def brace(self, left: float, right: float, y: float, text: str) -> None:
-        """A bracket below what lies between left and right, with its name."""
+        """Draw a bracket from left to right, with its name below."""
         self.line((left, y), (left, y + 6), (right, y + 6), (right, y))
         self.text((left + right) / 2, y + 22, text, size=12, fill=MUTED, anchor="middle")
 
@@ -66,7 +66,7 @@ class Canvas:
 
 
 def units_and_stages() -> str:
-    """A model of eight units, twice: four stages of one replica, then three frozen units and two replicas of two stages."""
+    """Draw a model of eight units, twice: four stages of one replica, then three frozen units and two replicas of two stages."""
     canvas = Canvas(
         388,
         "Model, units, stages",
@@ -108,7 +108,8 @@ def units_and_stages() -> str:
 
 
 def summation_tree() -> str:
-    """Sixteen micro-batches, eight leaves, and who computes which part of the one tree on one, two and three replicas."""
+    """Draw sixteen micro-batches, eight leaves, and the part of the one tree that each of one, two and three replicas
+    computes."""
     canvas = Canvas(
         452,
         "Micro-batches, leaves and the summation tree",
@@ -146,7 +147,7 @@ def summation_tree() -> str:
 
 
 def step_and_vote() -> str:
-    """One step of four workers: compute, exchange, prepared, vote, commit."""
+    """Draw one step of four workers: compute, exchange, prepared, vote, commit."""
     canvas = Canvas(
         330,
         "A step and its vote",
@@ -189,7 +190,7 @@ def _time_axis(canvas: Canvas, y: float, text: str = "time") -> None:
 
 
 def planned_switch() -> str:
-    """A freeze decision, the plan made from it, its preparation beside training, and the vote that switches."""
+    """Draw a freeze decision, the plan made from it, its preparation beside training, and the vote that switches."""
     canvas = Canvas(
         318,
         "A planned switch",
@@ -227,7 +228,7 @@ def planned_switch() -> str:
 
 
 def recovery() -> str:
-    """A worker dies in step 91: the others are fenced, report, get a plan, and go on; a replacement joins later."""
+    """Draw a death in step 91: the other workers are fenced, report, get a plan, and go on; a replacement joins later."""
     canvas = Canvas(
         392,
         "A recovery",
@@ -284,7 +285,7 @@ PICTURES = {
 
 
 def main(arguments: list[str]) -> int:
-    """Write every picture below the folder given."""
+    """Write every picture into the given folder."""
     if len(arguments) != 1:
         print("usage: concept_pictures.py FOLDER", file=sys.stderr)
         return 2

@@ -1,8 +1,8 @@
 """House rule: every public class, function and method of the production code has a docstring, its own or its interface's.
 
-A method needs none of its own where a class that it is derived from documents it, or where its class has all methods of a
-protocol that documents it: what the interface says is said once. `forward` of a torch module is documented by its class, and the
-sections of the job file by their fields.
+A method needs no docstring of its own where a base class documents it, or where its class has all methods of a protocol that
+documents it: an interface is documented once. `forward` of a torch module is documented by its class, and the sections of the job
+file by their fields.
 """
 
 import ast
@@ -25,7 +25,7 @@ class Classes:
     """Each with the names of its methods, and of those that have a docstring."""
 
     def add(self, tree: ast.AST) -> None:
-        """Take a file's classes, those within others too."""
+        """Add a file's classes, nested ones included."""
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 self.by_name.setdefault(node.name, []).append(node)
@@ -33,7 +33,7 @@ class Classes:
                     self.protocols.append((node, _public(node), _documented(node)))
 
     def interface_documents(self, owner: ast.ClassDef, method: str) -> bool:
-        """Whether a base class, or a protocol that the class has all methods of, documents the method."""
+        """Whether the method is documented by a base class, or by a protocol whose methods the class all has."""
         return self._base_documents(owner, method, ()) or any(
             method in documented and len(methods) > 1 and methods <= _public(owner)
             for protocol, methods, documented in self.protocols
@@ -46,7 +46,7 @@ class Classes:
 
 
 def check_docstrings(tree: ast.Module, classes: Classes) -> Iterator[Fault]:
-    """The public classes, functions and methods of a module that nothing documents."""
+    """Yield the public classes, functions and methods of a module that have no docstring of their own or of an interface."""
     yield from _undocumented(tree, None, classes)
 
 

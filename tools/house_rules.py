@@ -15,13 +15,13 @@ FUNCTION_LINES_MAX = 75
 VAGUE_MODULES = {"utils", "util", "common", "manager", "helper", "helpers", "misc"}
 GENERATED = ("proto/gen/",)
 RANKS_LIVE_IN = ("frostline_contract/mesh.py", "frostline_contract/shape.py")
-"""The one home of arithmetic between ranks, stages and degrees; a test may work it out by itself, to compare."""
+"""The home of arithmetic with ranks, stages and degrees; a test may compute it by itself, to compare."""
 RANK_OF_A_MATRIX = "frostline_contract/job/adapters.py"
-"""Where `rank` is a job's field, of a matrix: nobody's place in a group."""
+"""The file in which `rank` is a field of the job: the rank of a matrix, not a place in a group."""
 DEGREE = re.compile(r"(^|_)(dp|pp|tp|tp_columns|tp_depth)_degree$")
 """A name that holds the degree of an axis."""
 PARAMETER = re.compile(r"[a-z_][a-z_0-9]*(, [a-z_][a-z_0-9]*)*(\([^)]*\))?: ")
-"""A parameter, or several, and what they mean."""
+"""A parameter, or several, followed by their meaning."""
 
 FORBIDDEN = {
     r"\b(TODO|FIXME|XXX|HACK)\b": "unfinished work belongs into an issue",
@@ -33,13 +33,13 @@ FORBIDDEN = {
     r"\b(all_gather|broadcast|gather|scatter)_object(_list)?\(": "object collectives are pickle",
     r"\bpytest\.mark\.(xfail|flaky)\b": "a test passes or it does not exist",
 }
-"""What a line of Python may not hold, and why."""
+"""Patterns that a line of Python must not contain, with the reasons."""
 
 Fault = tuple[int, str]
 
 
 def main(folders: list[str]) -> int:
-    """Check every Python file below `folders`; print one line a fault."""
+    """Check every Python file below `folders`; print one line for each fault."""
     if not folders:
         print("usage: house_rules.py FOLDER...", file=sys.stderr)
         return 2
@@ -54,7 +54,7 @@ def main(folders: list[str]) -> int:
 
 
 def check(file: Path, source: str, classes: Classes | None = None) -> list[Fault]:
-    """The faults of one file, as (line, text). classes: of all production code; None: the file's own alone."""
+    """Return the faults of one file, as (line, text). classes: of all production code; None: only those of the file."""
     lines = source.splitlines()
     tree = ast.parse(source, str(file))
     faults = [
@@ -81,7 +81,7 @@ def check(file: Path, source: str, classes: Classes | None = None) -> list[Fault
 
 
 def _parameters_first(tree: ast.AST) -> Iterator[Fault]:
-    """Docstrings that begin with a parameter: the first sentence says what the thing is."""
+    """Yield docstrings that begin with a parameter: the first sentence has to say what the thing is."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node) or ""
@@ -129,7 +129,8 @@ def _says_nothing(statement: ast.stmt) -> bool:
 
 
 def _bare_rank(file: Path, tree: ast.AST) -> Iterator[Fault]:
-    """global_rank, pp_rank, dp_rank or local_rank; torch's own keyword arguments are not ours to name."""
+    """Yield bare uses of `rank` in place of global_rank, pp_rank, dp_rank or local_rank; torch's own keyword arguments are
+    exempt."""
     for node in ast.walk(tree):
         named = (node.id if isinstance(node, ast.Name) else node.arg if isinstance(node, ast.arg) else "") == "rank"
         if named and not file.as_posix().endswith(RANK_OF_A_MATRIX):
@@ -137,7 +138,7 @@ def _bare_rank(file: Path, tree: ast.AST) -> Iterator[Fault]:
 
 
 def _open_coded_rank(file: Path, tree: ast.AST) -> Iterator[Fault]:
-    """Ranks, stages of ranks and sizes of worlds worked out from degrees: `x % d`, `x // d`, `x * d + y`, `d * e`, `x[y::d]`."""
+    """Yield ranks, stages of ranks and world sizes computed from degrees: `x % d`, `x // d`, `x * d + y`, `d * e`, `x[y::d]`."""
     if file.as_posix().endswith(RANKS_LIVE_IN) or "tests" in file.parts:
         return
     for node in ast.walk(tree):
@@ -158,7 +159,7 @@ def _is_rank_arithmetic(node: ast.AST) -> bool:
         return any(_is_times_degree(one) and isinstance(other, ast.Name | ast.Attribute) for one, other in pairs)
     if isinstance(node.op, ast.Mult):
         return _is_degree(node.left) and _is_degree(node.right)
-    rounding_up = isinstance(node.left, ast.UnaryOp)  # of a count: -(-n // d)
+    rounding_up = isinstance(node.left, ast.UnaryOp)  # rounding a count up: -(-n // d)
     return isinstance(node.op, ast.Mod | ast.FloorDiv) and _is_degree(node.right) and not rounding_up
 
 
@@ -167,7 +168,7 @@ def _is_times_degree(node: ast.AST) -> bool:
 
 
 def _is_degree(node: ast.AST) -> bool:
-    """`pp_degree`, `shape.dp_degree`, `degrees["pp"]`, `mesh.degree("pp")`."""
+    """Whether an expression is a degree: `pp_degree`, `shape.dp_degree`, `degrees["pp"]`, `mesh.degree("pp")`."""
     if isinstance(node, ast.Subscript):
         return _name_of(node.value) == "degrees"
     if isinstance(node, ast.Call):

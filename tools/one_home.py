@@ -1,6 +1,7 @@
-"""House rules that keep a rule in one place: what only one module of the production code may name, join or decide.
+"""House rules that keep a rule in one place: names, joins and decisions that only one module of the production code may contain.
 
-Each check knows the home of its rule; words and names are read from there, so a new phase or file is guarded from its first day.
+Each check has the home of its rule; words and names are read from that home, so a new phase or file is guarded from its first
+day.
 """
 
 import ast
@@ -17,15 +18,15 @@ ATOMIC = {"replace", "rename", "renames", "link", "fsync"}
 ENTERS_A_PHASE = ("phase", "_phase", "enter")
 """Functions whose first argument is a phase."""
 PLAN_LINES = frozenset({"plan", "plan_end"})
-"""Kinds of lines of plans.jsonl that tell of a generation."""
+"""Kinds of lines of plans.jsonl about a generation."""
 PLUGGED_IN = "frostline_trainer/faults/"
-"""Planned faults: production code knows the plug's interface alone."""
+"""The folder of planned faults, which production code must not import: it uses only the plug's interface."""
 NOT_OF_A_RUN = {"local/backend.py": "events.jsonl", "kubernetes/job_source.py": "job.yaml"}
-"""Files with a name of the run directory that lie elsewhere: in the stand-in for the API server; in a ConfigMap."""
+"""Files that have a name of the run directory's but lie elsewhere: in the stand-in for the API server; in a ConfigMap."""
 
 
 def check_homes(file: Path, tree: ast.AST) -> list[Fault]:
-    """The places of a production module that do what another module is the home of."""
+    """Return the places of a production module that do the work of another module's rule."""
     checks: tuple[tuple[tuple[str, ...], Callable[[Path, ast.AST], Iterator[Fault]]], ...] = (
         (("phases.py",), _phases),
         (("run_status.py",), _run_states),
@@ -129,7 +130,7 @@ def _plugged_in(file: Path, tree: ast.AST) -> Iterator[Fault]:
 
 
 def _said_of(node: ast.AST, tails: tuple[str, ...], words: frozenset[str]) -> list[str]:
-    """Words that something called so is compared with or set to."""
+    """Return the words that a variable, attribute or keyword with one of these names is compared with or set to."""
 
     def is_called_so(name: str) -> bool:
         return any(name == tail or name.endswith(f"_{tail}") for tail in tails)
@@ -147,13 +148,13 @@ def _said_of(node: ast.AST, tails: tuple[str, ...], words: frozenset[str]) -> li
 
 
 def _constants(node: ast.AST, words: frozenset[str]) -> list[str]:
-    """The words in a constant, or directly in a tuple, list or set."""
+    """Return the words in a constant, or directly in a tuple, list or set."""
     parts = node.elts if isinstance(node, ast.Tuple | ast.Set | ast.List) else [node]
     return [part.value for part in parts if isinstance(part, ast.Constant) and part.value in words]
 
 
 def _doubles(node: ast.AST) -> bool:
-    """A product with a power of two."""
+    """Whether an expression is a product with a power of two."""
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
         return False
     sides = [side for side in (node.left, node.right) if isinstance(side, ast.BinOp) and isinstance(side.op, ast.Pow)]
@@ -161,7 +162,7 @@ def _doubles(node: ast.AST) -> bool:
 
 
 def _tail(node: ast.AST) -> str:
-    """The last name of `a.b.c`, `a.b["c"]` or `a`; empty for anything else."""
+    """Return the last name of `a.b.c`, `a.b["c"]` or `a`; empty for anything else."""
     if isinstance(node, ast.Attribute):
         return node.attr
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
@@ -171,7 +172,7 @@ def _tail(node: ast.AST) -> str:
 
 @cache
 def words_of(module: str, name: str) -> frozenset[str]:
-    """The words of an enumeration in the contract."""
+    """Return the words of an enumeration in the contract."""
     tree = ast.parse((CONTRACT / module).read_text(encoding="utf-8"))
     found = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
     values = [node.value for node in found.body if isinstance(node, ast.Assign)]
@@ -181,7 +182,7 @@ def words_of(module: str, name: str) -> frozenset[str]:
 
 @cache
 def run_directory_names() -> frozenset[str]:
-    """The names of a run directory's files; folders have names that mean other things elsewhere too."""
+    """Return the names of a run directory's files. Folders are left out, since their names have other meanings elsewhere."""
     tree = ast.parse((CONTRACT / "run_directory.py").read_text(encoding="utf-8"))
     joined = [node.right for node in ast.walk(tree) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)]
     names = [right.value for right in joined if isinstance(right, ast.Constant)]

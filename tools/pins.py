@@ -21,35 +21,35 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[1]
 UV = ROOT / ".venv-proto/bin/uv"
 WHOLE = ("requirements.txt", "requirements-bench.txt", "requirements-proto.txt", "requirements-go.txt", "requirements-docs.txt")
-"""Files that name all that they install."""
+"""Files that name all packages that they install."""
 TORCH = "requirements-torch.txt"
 IMAGES = {
     "controller": ("proto", "controller"),
     "cache_server": ("proto", "cache_server"),
     "trainer": ("proto", "trainer"),
 }
-"""Which distributions are in a service's image."""
+"""The distributions in each service's image."""
 PLATFORM = {"python_version": "3.12", "python_full_version": "3.12.12", "sys_platform": "linux", "platform_system": "Linux",
             "platform_machine": "x86_64", "os_name": "posix", "implementation_name": "cpython",
             "platform_python_implementation": "CPython"}  # fmt: skip
-"""The images', not that of the machine that writes the files."""
+"""The platform of the images, not that of the machine that writes the files."""
 OLDEST_PYTHON = "3.11.5"
 
 
 def read_pins(file: Path) -> dict[str, str]:
-    """Each package's entry as it stands, hashes with it, by the package's canonical name."""
+    """Return each package's whole entry, hashes included, by the package's canonical name."""
     entries = re.sub(r"^#.*\n", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
     found = re.findall(r"^\S.*(?:\n[ \t].*)*", entries, flags=re.MULTILINE)
     return {canonicalize_name(re.split(r"[=\s\[;]", entry)[0]): entry for entry in found}
 
 
 def pin_of(entry: str) -> str:
-    """name==version of an entry."""
+    """Return name==version of an entry."""
     return entry.split()[0]
 
 
 def write_hashes(root: Path) -> None:
-    """Ask for all hashes again. What only torch needs is resolved anew, by torch's own pins."""
+    """Fetch all hashes again. Packages that only torch needs are resolved anew, by torch's own pins."""
     for name in WHOLE:
         pins = [pin_of(entry) for entry in read_pins(root / name).values()]
         _rewrite(root / name, _compile(pins, "--no-deps"))
@@ -75,7 +75,7 @@ def _rewrite(file: Path, entries: dict[str, str]) -> None:
 
 
 def write_images(root: Path, target: Path) -> None:
-    """One file a service: the closure of its distributions' dependencies, with the hashes of requirements.txt."""
+    """Write one file for each service: the closure of its distributions' dependencies, with the hashes of requirements.txt."""
     pins, torch = read_pins(root / "requirements.txt"), read_pins(root / TORCH)
     for service, distributions in IMAGES.items():
         needed = closure(
@@ -88,13 +88,16 @@ def write_images(root: Path, target: Path) -> None:
 
 
 def declared(pyproject: Path) -> list[Requirement]:
-    """What a distribution of ours asks for, others of ours left out."""
+    """Return the requirements of one of the project's distributions, without the project's own distributions."""
     asked = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]["dependencies"]
     return [one for one in map(Requirement, asked) if not one.name.startswith("frostline-")]
 
 
 def closure(wanted: list[Requirement], pinned: set[str], elsewhere: set[str]) -> set[str]:
-    """Names of `pinned` that these need in the end, on PLATFORM. elsewhere: names that another file installs."""
+    """Return the names of `pinned` in the closure of the wanted requirements, on PLATFORM.
+
+    elsewhere: names that another file installs.
+    """
     found: set[str] = set()
     seen: set[tuple[str, str]] = set()
     while wanted:

@@ -37,7 +37,7 @@ log = logging.getLogger("frostline_cache_server")
 
 
 def main() -> int:
-    """Exit codes: 0 ended as told, 2 the user's mistake."""
+    """Run the server. Exit codes: 0 ended by a signal, 2 the user's mistake."""
     options = _arguments().parse_args()
     set_up_logs(options.log_level)
     try:
@@ -52,8 +52,10 @@ def main() -> int:
 
 
 def known_callers(run_dir: Path | None) -> Callers:
-    """Service accounts on a cluster, else the tokens of the run's directory. Raises ValueError where there is neither,
-    OSError."""
+    """Return the accepted callers: service accounts on a cluster, else the tokens of the run's directory.
+
+    Raises ValueError where there is neither, OSError.
+    """
     if audience := os.environ.get("FROSTLINE_AUDIENCE"):
         release = os.environ["FROSTLINE_RELEASE"]
         roles = {f"{release}-trainer": WORKER, f"{release}-controller": CONTROLLER, f"{release}-check": OPERATOR}
@@ -94,7 +96,7 @@ async def serve(options: argparse.Namespace, addresses: list[tuple[str, int]], c
         asyncio.create_task(sweeper.run(SWEEP_SECONDS, control.usable_bytes)),
     ]
     stopping = asyncio.create_task(stop.wait())
-    # A background task never returns; if one fails that is our own mistake and must be seen, not outlived.
+    # A background task never returns; a failure of one is a programming mistake and must not be hidden.
     await asyncio.wait([stopping, *background], return_when=asyncio.FIRST_COMPLETED)
     for task in [stopping, *background]:
         if task.done():
@@ -108,7 +110,7 @@ async def serve(options: argparse.Namespace, addresses: list[tuple[str, int]], c
 
 
 def redis_password(run_dir: Path | None) -> str | None:
-    """From the environment, else from the run's file, else none."""
+    """Return the password from the environment, else from the run's file, else None."""
     if PASSWORD_VARIABLE in os.environ:
         return os.environ[PASSWORD_VARIABLE]
     file = RunDirectory(run_dir).redis_password if run_dir is not None else None

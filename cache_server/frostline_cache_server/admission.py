@@ -32,7 +32,7 @@ class Admission:
 
 
 def allocated_bytes(size: int) -> int:
-    """Bytes that jemalloc takes for `size`: it has four size classes between two powers of two."""
+    """Return the bytes that jemalloc allocates for `size`: it has four size classes between two powers of two."""
     if size <= 16:
         return 16
     step = max(16, 1 << ((size - 1).bit_length() - 3))
@@ -40,23 +40,24 @@ def allocated_bytes(size: int) -> int:
 
 
 def stored_bytes(value_bytes: int) -> int:
-    """Redis memory of one value with its chunks and keys. value_bytes: the value with its headers, as trainers report it."""
+    """Return the Redis memory of one value with its chunks and keys. value_bytes: the value with its headers, as trainers report
+    it."""
     pieces = chunk_sizes(max(1, value_bytes - HEADER.size))
     return sum(allocated_bytes(piece + HEADER.size + 16) + KEY_OVERHEAD_BYTES for piece in pieces)
 
 
 def usable_bytes(limit_bytes: int, num_shards: int) -> int:
-    """Bytes of all shards' memory limit that values may take."""
+    """Return the bytes of all shards' memory limit that values may take."""
     return max(0, int((limit_bytes - num_shards * SERVER_BASE_BYTES) * USABLE_SHARE))
 
 
 def admit(usable: int, promised_elsewhere: int, samples: int, value_bytes: int, at_least: float = 0.0) -> Admission:
-    """The share of an identity's values that fits.
+    """Return the share of an identity's values that fits.
 
     Args:
         usable: bytes that all values may take.
         promised_elsewhere: bytes promised to other identities that are still in use.
-        samples: how many values there are.
+        samples: number of values.
         value_bytes: of one value, with headers.
         at_least: the share promised before. A promise only grows, because values have been stored under it.
     """

@@ -9,10 +9,10 @@ _STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskN
 
 
 class JsonLines(logging.Formatter):
-    """What was logged, with the fields given as `extra`."""
+    """A formatter of log records as JSON, with the fields given as `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line of JSON: time in UTC, level, service, event, and the fields."""
+        """Return one line of JSON: time in UTC, level, service, event, and the fields."""
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),

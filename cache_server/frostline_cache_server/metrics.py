@@ -1,4 +1,4 @@
-"""What the cache server counts, as Prometheus reads it: totals of all workers since it started, and the shards as they are."""
+"""The counts of the cache server as Prometheus metrics: totals of all workers since it started, and the present shards."""
 
 from collections.abc import Iterator, Mapping
 
@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from frostline_cache_server.shards import ShardMap
 
 UNITS = {"bytes_read": "read_bytes", "bytes_written": "written_bytes"}
-"""Prometheus puts the unit last."""
+"""Names with the unit last, as Prometheus has them."""
 
 
 class CacheMetrics:
@@ -21,7 +21,7 @@ class CacheMetrics:
         self._totals, self._shards, self._limit_bytes = totals, shards, limit_bytes
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of this moment, as prometheus_client asks for them at each scrape."""
+        """Yield the metrics of this moment; prometheus_client calls this at each scrape."""
         for name, total in dict(self._totals).items():
             shown = UNITS.get(name, name)
             yield CounterMetricFamily(f"frostline_cache_{shown}", f"Workers' {name.replace('_', ' ')} so far.", total)
@@ -34,7 +34,7 @@ class CacheMetrics:
 
 
 def registry_of(totals: Mapping[str, float], shards: ShardMap, limit_bytes: int) -> CollectorRegistry:
-    """A registry with the cache server's metrics alone."""
+    """Return a registry with only the cache server's metrics."""
     registry = CollectorRegistry()
     registry.register(CacheMetrics(totals, shards, limit_bytes))
     return registry

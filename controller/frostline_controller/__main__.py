@@ -27,14 +27,14 @@ SUPERSEDED = 4
 """Exit code of a controller that another one has replaced."""
 
 RESUMED_STATES = RESUMABLE | {RunStatus.DRAINING}
-"""What --resume goes on from. Draining: its predecessor was stopped (Ctrl-C twice) before the drain had ended; found without
---resume (a controller that crashed) the drain goes on."""
+"""The states from which --resume goes on. Draining: the predecessor was stopped (Ctrl-C twice) before the drain had ended.
+Without --resume (after a controller's crash) such a drain goes on."""
 
 log = logging.getLogger("frostline_controller")
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
-    """The options of one controller. Exits with 2 for others, as argparse does."""
+    """Parse the options of one controller. Exits with 2 for unknown ones, as argparse does."""
     parser = argparse.ArgumentParser(prog="python -m frostline_controller", description="The controller of one run.")
     parser.add_argument("--run-dir", required=True, type=Path, help="folder of the run; holds job.yaml and tokens.json")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
@@ -67,7 +67,7 @@ async def serve(options: argparse.Namespace) -> int:
     stamp_logs(run.facts)
     run.facts.accept_numerics = options.accept_numerics
     await controller.start()
-    stands = controller.ending.outcome  # a result that a predecessor claimed, and could not write any more
+    stands = controller.ending.outcome  # the claimed result of a predecessor, not yet written
     if options.resume and (
         run.facts.state.state in RESUMED_STATES or (stands is not None and stands.status != RunStatus.COMPLETED)
     ):
@@ -84,7 +84,7 @@ async def serve(options: argparse.Namespace) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Control one run until it is told to stop. Returns the exit status: 2 for a job or folder that cannot be."""
+    """Control one run until a signal stops it. Returns the exit status: 2 for an invalid job or folder."""
     logging.basicConfig(format="time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s", stream=sys.stderr)
     options = arguments(sys.argv[1:] if argv is None else argv)
     try:

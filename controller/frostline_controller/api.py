@@ -45,10 +45,10 @@ working directory, those in a file to the file."""
 
 
 class Run:
-    """A run that trains in processes of its own.
+    """A run that trains in separate processes.
 
     Attributes:
-        directory: the run directory; its files tell how far the run is.
+        directory: the run directory; its files show the progress.
     """
 
     def __init__(self, directory: Path, words: Sequence[str], quiet: bool) -> None:
@@ -57,23 +57,23 @@ class Run:
 
     @property
     def running(self) -> bool:
-        """Whether its processes are still there."""
+        """Whether the run's process has not ended."""
         return self.command.running
 
     def status(self) -> dict[str, Any]:
-        """Where it stands, as the function `status` says it."""
+        """Return the status, as the function `status` does."""
         return status(self.directory)
 
     def suspend(self) -> str:
-        """Have it stop at a checkpoint; returns the controller's answer. Raises RunError where no controller answers."""
+        """Let the run stop at a checkpoint; return the controller's answer. Raises RunError where no controller answers."""
         return _steer(self.directory, "suspend")
 
     def cancel(self) -> str:
-        """Have it end at a checkpoint; returns the controller's answer. Raises RunError where no controller answers."""
+        """Let the run end at a checkpoint; return the controller's answer. Raises RunError where no controller answers."""
         return _steer(self.directory, "cancel")
 
     def wait(self) -> RunResult:
-        """Wait until it has ended or was drained, with status "suspended" then. Ctrl-C drains it. Raises JobMistake, RunError."""
+        """Wait until the run has ended, or was drained (status "suspended"). Ctrl-C drains it. Raises JobMistake, RunError."""
         self.command.end(also=(exit_codes.DRAINED,))
         return RunResult(self.directory)
 
@@ -88,19 +88,19 @@ def start(
     quiet: bool = True,
     report: bool = True,
 ) -> Run:
-    """Train a job on this machine, as `frostline run` does, and return while it does.
+    """Train a job on this machine, as `frostline run` does, and return while the run trains.
 
     Args:
-        job: what to train.
+        job: the job to train.
         out: the run directory, new or empty; None: runs/<name>, runs/<name>-2, ...
-        workers: worker processes; None: the job's number.
+        workers: number of worker processes; None: the job's number.
         overrides: dotted fields of the job and their values.
         replay: a run directory whose decisions are followed.
         quiet: no progress on the terminal.
         report: draw report.html at the end.
 
     Raises:
-        JobMistake: the job or the run directory is wrong. What is found wrong later is raised by `Run.wait`.
+        JobMistake: the job or the run directory is wrong. Mistakes that are found later are raised by `Run.wait`.
     """
     options = [*_option("--workers", workers), *_option("--replay", replay), *_ending(quiet, report)]
     with _job_file(job) as file:
@@ -108,7 +108,7 @@ def start(
         with mistakes():
             folder = new_run_folder(name, None if out is None else str(out))
         run = Run(folder, ["run", "-f", file, "--out", str(folder), *_set_options(overrides), *options], quiet)
-        run.command.wait_until(RunDirectory(folder).job.exists)  # then it needs the file no more, which may be ours
+        run.command.wait_until(RunDirectory(folder).job.exists)  # from here on the file, which may be temporary, is not needed
     return run
 
 
@@ -138,10 +138,10 @@ def resume(
     quiet: bool = True,
     report: bool = True,
 ) -> RunResult:
-    """Go on with a run that stopped, as `frostline resume` does; returns when it has ended again.
+    """Go on with a run that stopped, as `frostline resume` does; return when it has ended again.
 
     overrides: live fields only; a fixed one is refused. from_scratch: train again from step 0 where no checkpoint of the run is
-    left, which is refused otherwise. Raises JobMistake and RunError.
+    left; such a run is refused otherwise. Raises JobMistake and RunError.
     """
     options = [*_set_options(overrides), *_option("--workers", workers), *(["--from-scratch"] if from_scratch else [])]
     words = ["resume", str(directory), *options, *_ending(quiet, report)]
@@ -159,15 +159,15 @@ def sweep(
     quiet: bool = True,
     report: bool = True,
 ) -> SweepResult:
-    """Train a job once for every combination of varied fields, as `frostline sweep` does; returns when all runs have ended.
+    """Train a job once for every combination of varied fields, as `frostline sweep` does; return when all runs have ended.
 
-    A run that fails ends no other: its state says so. A sweep that was stopped (Ctrl-C) returns too, with runs to go.
+    A failed run ends no other run and has the state failed. A sweep that was stopped (Ctrl-C) returns too, with runs left.
 
     Args:
-        job: what to train.
-        vary: dotted fields of the job, and the values that each has in turn; the last one changes fastest.
+        job: the job to train.
+        vary: dotted fields of the job, each with its values in order; the last field changes fastest.
         out: the sweep's directory, new or empty; None: runs/sweep-<name>, runs/sweep-<name>-2, ...
-        workers: worker processes of all runs together; None: what the job says, for each.
+        workers: worker processes of all runs together; None: the job's number, for each run.
         side_by_side: runs at a time.
         overrides: dotted fields and their values, for every run.
         quiet: no progress on the terminal.
@@ -175,7 +175,7 @@ def sweep(
 
     Raises:
         JobMistake: the job, a value or the directory is wrong.
-        RunError: the sweep itself came to nothing.
+        RunError: the sweep itself failed.
     """
     varied = [word for field, values in vary.items() for word in ("--vary", f"{field}={json.dumps(list(values))}")]
     options = [*_option("--workers", workers), "--side-by-side", str(side_by_side), *_ending(quiet, report)]
@@ -191,7 +191,7 @@ def sweep(
 def resume_sweep(
     directory: str | Path, *, workers: int | None = None, retry_failed: bool = False, quiet: bool = True, report: bool = True
 ) -> SweepResult:
-    """Go on with a sweep that stopped, as `frostline sweep --resume` does: with what has not ended, and nothing that has.
+    """Go on with the runs of a stopped sweep that have not ended, as `frostline sweep --resume` does.
 
     retry_failed: also with runs that failed or were cancelled. Raises JobMistake and RunError.
     """
@@ -200,7 +200,7 @@ def resume_sweep(
 
 
 def result(directory: str | Path) -> RunResult:
-    """The run in a directory, ended or not. Raises FileNotFoundError where there is none."""
+    """Return the run in a directory, ended or not. Raises FileNotFoundError where there is none."""
     folder = Path(directory).resolve()
     if not RunDirectory(folder).job.exists():
         raise FileNotFoundError(f"{folder} is no run directory: it has no job.yaml")
@@ -210,7 +210,7 @@ def result(directory: str | Path) -> RunResult:
 def plan(
     job: JobLike, *, devices: Sequence[int] = (), freeze_point: int = 0, overrides: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """What the planner would do, as `frostline plan --json` prints it: no cluster, nothing is started.
+    """Return the planner's choices, as `frostline plan --json` prints them, without a cluster and without starting anything.
 
     devices: numbers of devices to plan for; none: the job's workers. Raises JobMistake.
     """
@@ -221,7 +221,7 @@ def plan(
 
 
 def status(directory: str | Path) -> dict[str, Any]:
-    """Where a run stands and what each worker does, as `frostline status --json` prints it.
+    """Return the status of a run and of each worker, as `frostline status --json` prints it.
 
     Its `state` is "unreachable" where the run has not ended and no controller answers. Raises JobMistake.
     """
@@ -236,8 +236,8 @@ def verify(directory: str | Path, *, steps: Sequence[int] = (), quiet: bool = Tr
 
     Args:
         directory: of the run.
-        steps: none: one after each checkpoint, and the last.
-        quiet: return what the verifier says of each step; else it goes to standard output as it comes, and "" is returned.
+        steps: the steps; none: one after each checkpoint, and the last.
+        quiet: return the verifier's output; else it goes to standard output as it comes, and "" is returned.
 
     Raises:
         RunError: a bit differs (code 1).
@@ -254,7 +254,7 @@ def _ending(quiet: bool, report: bool) -> list[str]:
 
 
 def _swept(words: Sequence[str], folder: Path, quiet: bool) -> SweepResult:
-    """Carry a sweep out. Runs that failed are no error of it: each says so itself."""
+    """Carry out a sweep. Failed runs raise no error here, since each run has its own state."""
     command = Command(words, quiet)
     try:
         command.end(also=(exit_codes.DRAINED,))
@@ -271,19 +271,19 @@ def _steer(directory: Path, kind: str) -> str:
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """As JSON has them, which is what the command prints."""
+    """Return the values as JSON has them: those that the command prints."""
     return json.loads(json.dumps(values))
 
 
 def _checked(file: str, overrides: Mapping[str, Any] | None) -> Job:
-    """The job of a file with the overrides. Raises JobMistake."""
+    """Return the job of a file with the overrides. Raises JobMistake."""
     with mistakes():
         return load_job(file, _settings(overrides))
 
 
 @contextlib.contextmanager
 def _job_file(job: JobLike) -> Iterator[str]:
-    """The path of a job file that says what `job` says."""
+    """Yield the path of a job file with the contents of `job`."""
     if isinstance(job, str | Path):
         yield str(job)
         return
@@ -298,7 +298,7 @@ def _job_file(job: JobLike) -> Iterator[str]:
 
 
 def _settings(values: Mapping[str, Any] | None) -> list[str]:
-    """`field=value`; values are written as JSON, which is YAML."""
+    """Return the values as `field=value`; values are written as JSON, which is YAML."""
     return [f"{path}={json.dumps(value)}" for path, value in (values or {}).items()]
 
 

@@ -1,8 +1,8 @@
-"""`python -m frostline_controller.check_release`: what `helm test` runs. It looks and asks; it changes nothing.
+"""`python -m frostline_controller.check_release`: the check of `helm test`. It only calls and reads; it changes no run.
 
-The controller answers and knows this pod, the cache server answers, a value goes through each Redis shard and back, and a caller
-without a token is turned away. Environment, set by the chart: FROSTLINE_CONTROLLER, FROSTLINE_CACHE (unset: no cache),
-FROSTLINE_TOKEN (a file), FROSTLINE_REDIS_PASSWORD. Exit codes: 0 all is well, 1 something is not.
+The controller answers and accepts this pod's token, the cache server answers, a value goes through each Redis shard and back, and
+a caller without a token is refused. Environment, set by the chart: FROSTLINE_CONTROLLER, FROSTLINE_CACHE (unset: no cache),
+FROSTLINE_TOKEN (a file), FROSTLINE_REDIS_PASSWORD. Exit codes: 0 all checks passed, 1 one has failed.
 """
 
 import os
@@ -19,19 +19,22 @@ from frostline_rpc.channel import error_text, open_channel
 
 CALL_SECONDS = 5.0
 PATIENCE_SECONDS = 60.0
-"""A release that was installed a moment ago may still be starting."""
+"""Seconds for which a failed check is repeated, since a release that was just installed may still be starting."""
 LIVES_SECONDS = 30
 
 
 def controller_answers(address: str, token: str) -> str:
-    """What the controller says of the run, in words. Raises grpc.RpcError."""
+    """Return the controller's status of the run in words. Raises grpc.RpcError."""
     with open_channel(address, token) as channel:
         status = control_pb2_grpc.ControlStub(channel).Status(control_pb2.StatusRequest(), timeout=CALL_SECONDS)
     return f"run {status.name} is {status.state or 'waiting'}, step {status.step}"
 
 
 def strangers_are_refused(address: str) -> str:
-    """In words that a call without a token is refused. Raises RuntimeError where it is answered, grpc.RpcError."""
+    """Check that a call without a token is refused; return that in words.
+
+    Raises RuntimeError where the call is answered, grpc.RpcError.
+    """
     with open_channel(address, "") as channel:
         try:
             control_pb2_grpc.ControlStub(channel).Status(control_pb2.StatusRequest(), timeout=CALL_SECONDS)
@@ -43,7 +46,7 @@ def strangers_are_refused(address: str) -> str:
 
 
 def cache_answers(address: str, token: str) -> str:
-    """The cache server's shards, and a round trip through each."""
+    """Check the cache server's shards by a round trip through each; return the result in words."""
     with open_channel(address, token) as channel:
         stub = cache_pb2_grpc.CacheControlStub(channel)
         shards = stub.DescribeShards(cache_pb2.DescribeShardsRequest(), timeout=CALL_SECONDS).shards
@@ -62,7 +65,7 @@ def cache_answers(address: str, token: str) -> str:
 
 
 def try_until_well(name: str, check: Callable[[], str], deadline: float) -> bool:
-    """Say how it went."""
+    """Repeat a check until it passes or the deadline is over, and print the result. True where it has passed."""
     while True:
         try:
             print(f"ok      {name}: {check()}", flush=True)
@@ -76,7 +79,7 @@ def try_until_well(name: str, check: Callable[[], str], deadline: float) -> bool
 
 
 def main() -> int:
-    """Check the release, all of it, trying again for PATIENCE_SECONDS. Returns the exit status."""
+    """Carry out all checks of the release, repeating failed ones for PATIENCE_SECONDS. Returns the exit status."""
     controller, token = os.environ.get("FROSTLINE_CONTROLLER", ""), os.environ.get("FROSTLINE_TOKEN", "")
     cache = os.environ.get("FROSTLINE_CACHE", "")
     if not controller or not token:

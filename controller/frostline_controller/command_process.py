@@ -1,4 +1,4 @@
-"""A command of `frostline` in a process of its own, and how its end comes back to Python."""
+"""A command of `frostline` in a separate process, and the translation of its end into Python values and exceptions."""
 
 import contextlib
 import signal
@@ -14,7 +14,7 @@ COMMAND_LINE = "frostline_controller.cli.main"
 
 
 class RunError(CommandError):
-    """The command did not succeed. code: its exit status (`frostline_controller.cli.exit_codes`); the text is its message."""
+    """The command failed. code: its exit status (`frostline_controller.cli.exit_codes`); the text is its message."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -22,21 +22,21 @@ class RunError(CommandError):
 
 
 class JobMistake(RunError, ValueError):
-    """Arguments, job or data are wrong (exit status 2); the text says what and how to mend it."""
+    """Arguments, job or data are wrong (exit status 2); the text names the mistake and the remedy."""
 
 
 class Command:
-    """A command, or another module of ours, that is carried out in a process of its own.
+    """A command, or another module of this project, that is carried out in a separate process.
 
-    The process has a session of its own: it hears of Ctrl-C from us alone, and so exactly once, whoever our terminal tells as
-    well. Its standard output is kept where `quiet`, else it goes where ours goes.
+    The process has a session of its own: it receives Ctrl-C from this object alone, and so exactly once, whichever processes the
+    terminal signals. Its standard output is kept where `quiet`, else it goes to this process's.
 
     Args:
         words: of the command line, without `frostline`.
         quiet: keep its standard output.
-        dies_with_us: the kernel kills it where we are killed. Then call from a thread that lives as long.
-        module: that the words are given to.
-        environment: of the process; None: ours.
+        dies_with_us: the kernel kills it when this process is killed. Then call from a thread that lives as long.
+        module: the module that receives the words.
+        environment: of the process; None: this process's.
     """
 
     def __init__(
@@ -57,18 +57,18 @@ class Command:
         return self._process.poll() is None
 
     def interrupt(self) -> None:
-        """Ctrl-C: a run drains; the second time it stops at once."""
+        """Send Ctrl-C: a run drains; the second time it stops at once."""
         if self.running:
             self._process.send_signal(signal.SIGINT)
 
     def kill(self) -> None:
-        """SIGKILL; what it had started for itself dies with it."""
+        """Send SIGKILL; the process's own children die with it."""
         if self.running:
             self._process.kill()
         self._process.wait()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it ends within so many seconds. Ctrl-C is passed on, as by `end`."""
+        """Whether the process ends within `seconds`. Ctrl-C is passed on, as by `end`."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             try:
                 self._process.wait(seconds)
@@ -77,18 +77,19 @@ class Command:
         return not self.running
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Until it is so, or the process has ended."""
+        """Wait until the condition holds, or the process has ended."""
         while self.running and not condition():
             time.sleep(0.02)
 
     def end(self, also: Sequence[int] = ()) -> str:
-        """Wait for its end and return its standard output. Ctrl-C is passed on, so that a run drains; twice stops it at once.
+        """Wait for the end of the process and return its standard output. Ctrl-C is passed on, so that a run drains; twice stops
+        it at once.
 
         Args:
             also: exit statuses that are no error beside 0.
 
         Raises:
-            JobMistake, RunError: with what the command says.
+            JobMistake, RunError: with the command's message.
         """
         said, complaints = None, None
         while complaints is None:
@@ -109,7 +110,7 @@ class Command:
 
 @contextlib.contextmanager
 def mistakes() -> Iterator[None]:
-    """What the library raises in this context comes out as the end of a command would."""
+    """Translate the exceptions of the library in this context into those of a command's end."""
     try:
         yield
     except CommandError as error:

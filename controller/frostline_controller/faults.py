@@ -1,7 +1,7 @@
-"""Planned faults that befall pods, nodes and services: what the job's `faults` have the cluster do (docs/faults.md).
+"""Planned faults of pods, nodes and services: those of the job's `faults` that the cluster carries out (docs/faults.md).
 
-Each happens once: whoever first creates `<run>/cluster/faults/<index>` carries it out. Workers do the same for theirs, so the
-folder tells of every fault that has happened, and this service tells people of it.
+Each happens once: the process that first creates `<run>/cluster/faults/<index>` carries it out. Workers do the same for theirs,
+so the folder lists every fault that has happened, and this module writes an event for each.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ from frostline_controller.run.store import RunStore
 log = logging.getLogger(__name__)
 
 LEAVE_GRACE_SECONDS = 15.0
-"""What a preemption's notice gives a pod (some clouds give no more)."""
+"""The grace period that a preemption notice gives a pod, in seconds (some clouds give no more)."""
 LEFT_SECONDS = 0.1
-"""After which what was announced has left this process."""
+"""The time in which announcements leave this process before it is killed, in seconds."""
 OF_A_NODE = ("kill_node", "cut_node")
 OF_THE_CLUSTER = ("kill_redis", "kill_cache_server")
 
 
 class PlannedFaults:
-    """The faults still to come. Nothing is done, and no file is looked at, where the job plans none."""
+    """The faults still to come. Where the job plans none, nothing is done and no file is read."""
 
     def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox, backend: ClusterBackend) -> None:
         self._facts, self._store, self._outbox, self._backend = facts, store, outbox, backend
@@ -43,7 +43,8 @@ class PlannedFaults:
         self._looked_back = False
 
     async def advance(self) -> None:
-        """Once a round: carry out what is due at the step, and tell of what has happened."""
+        """Carry out the faults that are due at the step, and write events for those that have happened. Called once in each
+        round."""
         if not self._untold or self._facts.current is None or self._facts.ended:
             return
         for index, fault in list(self._to_come.items()):
@@ -53,7 +54,7 @@ class PlannedFaults:
         await self.at(ControllerPhase.STEP)
 
     async def at(self, phase: ControllerPhase) -> None:
-        """This controller is at `phase`; where its death is planned here, it does not return."""
+        """Report that this controller is at `phase`; where its death is planned here, the call does not return."""
         for index, fault in list(self._kills.items()):
             planned = ControllerPhase.STEP if fault.phase == DEFAULT_PHASE else fault.phase
             if planned != phase or self._facts.current is None or self._facts.step < fault.step:
@@ -68,7 +69,7 @@ class PlannedFaults:
     async def _carry_out(self, index: int, fault: Fault) -> None:
         pods = _hit(fault, self._facts.cluster.pods)
         if not pods and fault.kind not in OF_THE_CLUSTER:
-            return  # its pod is being replaced: it is hit when it is there
+            return  # its pod is being replaced: carried out when the pod runs
         del self._to_come[index]
         if not self._claim(index, fault, "step", pods):
             return
@@ -80,7 +81,7 @@ class PlannedFaults:
             await asyncio.to_thread(self._backend.break_machine, fault.kind, pods[0].name if pods else "", fault.seconds)
 
     def _claim(self, index: int, fault: Fault, phase: str, pods: list[PodInfo]) -> bool:
-        """Whether it is this controller that carries the fault out. What is said of it is on disk before it happens."""
+        """Whether this controller carries out the fault. The description is on disk before the fault happens."""
         uids = {pod.uid for pod in pods}
         said = {
             "index": index,
@@ -100,7 +101,8 @@ class PlannedFaults:
         return claimed
 
     async def _tell(self) -> None:
-        """An event for each fault that has happened, also where a worker carried it out or a predecessor could not tell."""
+        """Write an event for each fault that has happened, also for faults of workers and those that a predecessor did not
+        report."""
         if not self._looked_back:
             self._looked_back = True
             self._untold -= {line["index"] for line in self._store.events.all() if line["kind"] == "fault"}
@@ -114,7 +116,7 @@ class PlannedFaults:
 
 
 def _hit(fault: Fault, pods: list[PodInfo]) -> list[PodInfo]:
-    """The running pods that the fault befalls, its own first."""
+    """Return the running pods that the fault hits, its own pod first."""
     own = [pod for pod in pods if pod.ordinal == fault.worker and pod.phase == RUNNING]
     if fault.kind in OF_THE_CLUSTER or not own:
         return []

@@ -4,8 +4,8 @@ Environment, set by the chart: FROSTLINE_NAMESPACE, FROSTLINE_RELEASE, FROSTLINE
 FROSTLINE_AUDIENCE (of trainers' tokens), FROSTLINE_CACHE (host:port of the cache server; unset: none), FROSTLINE_BIND_HOST
 (0.0.0.0).
 
-A leader whose Lease has run out ends at once, whatever it is doing: what it has written is durable and fenced, what it has not
-is for its successor. Exit codes: 0 told to stop, 1 a fault, 2 the user's mistake, 4 another controller leads.
+A leader whose Lease has expired ends at once, in any state: its writes are durable and fenced, the rest is left to its successor.
+Exit codes: 0 stopped by a signal, 1 a fault, 2 the user's mistake, 4 another controller leads.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ log = logging.getLogger("frostline_controller")
 
 @dataclass(frozen=True)
 class Settings:
-    """What the chart says of this pod."""
+    """The chart's settings of this pod."""
 
     namespace: str
     release: str
@@ -61,7 +61,7 @@ class Settings:
 
     @staticmethod
     def from_environment() -> "Settings":
-        """Raises ValueError for a variable that is missing."""
+        """Read the settings from the environment. Raises ValueError for a missing variable."""
         names = ("NAMESPACE", "RELEASE", "POD_NAME", "POD_UID", "RUN_DIR", "AUDIENCE")
         missing = [f"FROSTLINE_{name}" for name in names if not os.environ.get(f"FROSTLINE_{name}")]
         if missing:
@@ -73,23 +73,23 @@ class Settings:
 
     @property
     def identity(self) -> str:
-        """Of this process among leaders (docs/protocols.md 5.4)."""
+        """The identity of this process among leaders (docs/protocols.md 5.4)."""
         return f"{self.pod_uid}/{secrets.token_hex(4)}"
 
     @property
     def trainers(self) -> str:
-        """The StatefulSet's name, and its service account's."""
+        """The name of the StatefulSet, and of its service account."""
         return f"{self.release}-trainer"
 
 
 class OnlyLeading:
-    """Callers of a leader: nobody is answered once its time is over (docs/protocols.md 5.4)."""
+    """Callers of a leader: no call is answered once the leader's time is over (docs/protocols.md 5.4)."""
 
     def __init__(self, callers: Callers, lease: LeaderLease) -> None:
         self._callers, self._lease = callers, lease
 
     async def identify(self, token: str) -> Caller | None:
-        """The role that a token stands for. Raises NotLeading once another controller may lead."""
+        """Return the role of a token. Raises NotLeading once another controller may lead."""
         caller = await self._callers.identify(token)
         if not self._lease.leads():
             raise NotLeading("this controller leads no more; another one will answer")
@@ -97,7 +97,7 @@ class OnlyLeading:
 
 
 async def serve(settings: Settings) -> int:
-    """Wait, lead, end."""
+    """Wait for the Lease, lead the run, end."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -123,7 +123,7 @@ async def serve(settings: Settings) -> int:
 
 
 async def acquired(lease: LeaderLease, stop: asyncio.Event) -> bool:
-    """Whether this process leads now; False where it was told to stop before."""
+    """Whether this process leads now; False where it was stopped before."""
     acquiring = asyncio.create_task(asyncio.to_thread(lease.acquire))
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({acquiring, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -134,7 +134,7 @@ async def acquired(lease: LeaderLease, stop: asyncio.Event) -> bool:
 
 
 async def lead_run(settings: Settings, api: Api, jobs: JobSource, lease: LeaderLease, web: WebServer, stop: asyncio.Event) -> int:
-    """Lead until told to stop (0) or superseded (SUPERSEDED)."""
+    """Lead until a signal stops the process (0) or another controller has taken over (SUPERSEDED)."""
     job, said = await patiently(partial(asyncio.to_thread, jobs.accept, settings.run_dir), stop)
     logging.getLogger().setLevel(job.controller.log_level.upper())
     backend = KubernetesBackend(api, settings.namespace, settings.trainers, trainer_selector(settings.release))
@@ -164,7 +164,7 @@ async def lead_run(settings: Settings, api: Api, jobs: JobSource, lease: LeaderL
 async def take_over(
     settings: Settings, job: Job, jobs: JobSource, backend: KubernetesBackend, lease: LeaderLease, stop: asyncio.Event
 ) -> tuple[Run, Controller]:
-    """Raise the incarnation and read what the predecessor left."""
+    """Raise the incarnation and read the predecessor's state."""
     await patiently(partial(asyncio.to_thread, keep_cache_secret, settings.run_dir), stop)
     store = DurableStore(backend)
     state, cluster = await patiently(partial(asyncio.to_thread, store.take_over), stop)
@@ -183,14 +183,14 @@ async def take_over(
 
 
 def keep_cache_secret(run_dir: Path) -> None:
-    """A release's own Redis: what its trainers sign cached values with is made once, on the volume that they share."""
+    """Make the secret of a release's own Redis once, on the volume that the trainers share; they sign cached values with it."""
     file = RunDirectory(run_dir).cache_secret
     if not file.exists():
         create_durably(file, secrets.token_urlsafe(32), PRIVATE)
 
 
 def known_callers(settings: Settings, backend: KubernetesBackend) -> ProjectedTokens:
-    """Trainers, by pods that this run still has; the cache server; whoever checks the release."""
+    """Return the accepted callers: trainers in existing pods of this run, the cache server, and the check of the release."""
     roles = {settings.trainers: WORKER, f"{settings.release}-cache-server": CONTROLLER, f"{settings.release}-check": OPERATOR}
     is_genuine = token_review(settings.audience)
 
@@ -210,12 +210,12 @@ def trainer_selector(release: str) -> str:
 
 
 def leave_at_once() -> None:
-    """The Lease has run out: another controller may lead already."""
+    """End this process, since its Lease has expired: another controller may lead already."""
     os._exit(SUPERSEDED)
 
 
 def main() -> int:
-    """Wait for the Lease, lead, and end. Returns the exit status: 2 for a job that cannot be, 1 for anything else."""
+    """Wait for the Lease, lead, and end. Returns the exit status: 2 for an invalid job, 1 for any other error."""
     logging.basicConfig(
         level="INFO", format="time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s", stream=sys.stderr
     )

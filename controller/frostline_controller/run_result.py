@@ -1,4 +1,4 @@
-"""What a run came to, as Python has it: a view of the run directory."""
+"""The result of a run for Python: a view of the run directory."""
 
 import json
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class RunResult:
 
     @property
     def result(self) -> dict[str, Any]:
-        """result.json. Raises FileNotFoundError where the run has not ended."""
+        """The contents of result.json. Raises FileNotFoundError where the run has not ended."""
         return json.loads(RunDirectory(self.directory).result.read_text(encoding="utf-8"))
 
     @property
@@ -43,11 +43,11 @@ class RunResult:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """The surviving records by step, one a step: what a rollback or a restore took back is left out."""
+        """The surviving records, one for each step: those undone by a rollback or a restore are left out."""
         records = RunDirectory(self.directory).read_records().surviving
         return [with_degrees(line) for line in records]
 
     @property
     def model_directory(self) -> Path:
-        """What `save_pretrained` wrote: `AutoModel...from_pretrained` takes it."""
+        """The output folder of `save_pretrained`: `AutoModel...from_pretrained` takes it."""
         return RunDirectory(self.directory).model

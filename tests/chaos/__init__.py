@@ -1,1 +1,1 @@
-"""Random faults on whole runs, an oracle that says what they may cost, and the comparison with a run that nothing befell."""
+"""Random faults on whole runs, an oracle of their permitted costs, and the comparison with an undisturbed run."""

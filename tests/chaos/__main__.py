@@ -22,7 +22,7 @@ from tests.chaos.running import Laboratory, Outcome, laboratory, write_json
 
 
 def main(argv: list[str]) -> int:
-    """Run a series, say what came of it."""
+    """Run a series and print its report."""
     arguments = _arguments(argv)
     wanted = arguments.only or ([] if arguments.random_only or arguments.cases == 1 else [case.name for case in fixed_cases()])
     fixed = [case for case in fixed_cases() if case.name in wanted]
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
     cases, skipped = that_can_run(cases)
     print("".join(f"{line}\n" for line in skipped), end="")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # Short, because sockets lie below it.
+    # Short, because the paths of sockets begin with it.
     root = Path(arguments.keep or tempfile.mkdtemp(prefix="fc-")).resolve()
     root.mkdir(parents=True, exist_ok=True)
     print(f"seed {arguments.seed}: {len(cases)} cases, {arguments.jobs} at a time, in {root}", flush=True)
@@ -76,7 +76,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def _outcomes(made: Laboratory, cases: list[Case], jobs: int) -> Iterator[Outcome]:
-    """Each as it ends."""
+    """Yield each outcome as its case ends."""
     pool = ThreadPoolExecutor(jobs)
     waiting = [pool.submit(made.run, case) for case in cases]
     try:

@@ -1,4 +1,4 @@
-"""Carries out what a case does to its run from outside, when the run has recorded the step, and says what was done."""
+"""Carries out a case's acts from outside, each when the run has recorded its step, and records them."""
 
 import json
 import shutil
@@ -35,10 +35,14 @@ MODULES = {
 
 
 class Actor:
-    """The acts still to come, in order. `follow` a `frostline` until it ends; what is left is done to the next one, resumed."""
+    """The acts still to come, in order. `follow` a `frostline` until it ends; the remaining acts are for the next, resumed
+    one."""
 
     def __init__(self, acts: Sequence[Act], folder: Path) -> None:
-        """folder: of the case, with its corpus; acts that were done are told in `acts`, planted writes in `writes`."""
+        """Make the actor of a case.
+
+        folder: of the case, with its corpus; records of acts go to `acts` in it, planted writes to `writes`.
+        """
         self._to_come = list(enumerate(sorted(acts, key=lambda act: act.step)))
         self._corpus, self._folder = folder / CORPUS, folder
         self.told, self.writes = folder / "acts", folder / "writes"
@@ -47,14 +51,14 @@ class Actor:
         self.stops = 0
 
     def follow(self, running: Running) -> threading.Thread:
-        """Act on this process in a thread, which ends with it."""
+        """Act on this process in a thread, which ends with the process."""
         (self.writes / "owner").write_text(str(running.process.pid))
         thread = threading.Thread(target=self._act_on, args=(running,))
         thread.start()
         return thread
 
     def spoilt(self) -> bool:
-        """Whether a planted write has befallen the run."""
+        """Whether a planted write has hit the run."""
         return any(self.writes.glob("*.[0-9]*"))
 
     def _act_on(self, running: Running) -> None:
@@ -72,7 +76,7 @@ class Actor:
         befallen: list[str] = []
         targets = self._targets(act, running)
         if act.kind in MODULES and not targets:
-            return  # it is being replaced
+            return  # the process is being replaced
         if act.kind == "kill_agent":
             uid = targets[0].environ()["FROSTLINE_POD_UID"]
             befallen = [worker for worker in members if worker.startswith(f"{uid}/")]
@@ -116,7 +120,7 @@ class Actor:
             _hold(targets, act.seconds)
 
     def _load(self, weights: Path) -> None:
-        """From now on these are the model's; whoever has the file open keeps what it has."""
+        """Make these the model's weights; a process that has the old file open keeps it."""
         draft = self._folder / f"draft-{WEIGHTS}"
         shutil.copy(weights, draft)
         draft.rename(self._folder / MODEL / WEIGHTS)
@@ -139,7 +143,7 @@ class Actor:
 
 
 def _handles_signals(running: Running) -> bool:
-    """Whether the command has its handlers in place: while it imports its modules a signal ends it, as any program."""
+    """Whether the command has installed its signal handlers: while it imports its modules, a signal ends it as any program."""
     try:
         status = Path(f"/proc/{running.process.pid}/status").read_text()
     except OSError:
@@ -153,18 +157,18 @@ def _words(act: Act) -> str:
 
 
 def _members(run: Path) -> list[str]:
-    """Of the newest plan."""
+    """Return the members of the newest plan."""
     plans = [line for line in json_lines(run / "plans.jsonl") if line["kind"] == "plan"]
     return plans[-1]["placement"]["workers"] if plans else []
 
 
 def _length(file: Path) -> int:
-    """Bytes written to a file so far."""
+    """Return the bytes written to a file so far."""
     return file.stat().st_size if file.exists() else 0
 
 
 def _hold(targets: list[psutil.Process], seconds: float) -> None:
-    """All stop within milliseconds, all go on together."""
+    """Stop all targets within milliseconds, and continue them together after `seconds`."""
     for number, pause in ((signal.SIGSTOP, seconds), (signal.SIGCONT, 0.0)):
         for target in targets:
             try:
@@ -175,7 +179,7 @@ def _hold(targets: list[psutil.Process], seconds: float) -> None:
 
 
 def done(folder: Path, acts: Sequence[Act]) -> list[tuple[Act, dict[str, Any]]]:
-    """What was done to the case in `folder`; of writes, those that something befell."""
+    """Return the acts that were carried out in `folder`; of planted writes, those that hit a write."""
     order = sorted(acts, key=lambda act: act.step)
     found = []
     for file in sorted((folder / "acts").glob("*.json")):

@@ -1,33 +1,39 @@
-"""What is done to a run from outside while it trains: commands, stops, bad writes, and deaths that no job file can plan."""
+"""Acts on a run from outside while it trains: commands, stops, bad writes, and deaths that no job file can plan."""
 
 from dataclasses import dataclass
 
 COMMANDS = ("freeze", "unfreeze", "resize", "checkpoint")
 STOPS = ("drain", "kill_all", "kill_write")
-"""The run ends, and is resumed: by a signal to `frostline`, by kill -9 of it, by kill -9 at a durable write."""
+"""Acts that end the run, which is then resumed: a signal to `frostline`, kill -9 of it, kill -9 at a durable write."""
 HOLDS = ("hold_all", "hold_controller", "hold_redis", "hold_cache_server", "hold_agent")
-"""SIGSTOP, and SIGCONT after `seconds`: the whole machine, or one process."""
+"""SIGSTOP, and SIGCONT after `seconds`: of the whole machine, or of one process."""
 WRITES = ("fail_write", "lie_write", "stall_write")
 DEATHS = ("kill_agent", "kill_preload")
 OTHER_DATA = "other_data"
-"""For `seconds` whoever starts reads another corpus, as from a stale volume."""
+"""For `seconds`, processes that start read another corpus, as from a stale volume."""
 OTHER_WEIGHTS = "other_weights"
-"""For `seconds` whoever starts loads another model of the same architecture."""
+"""For `seconds`, processes that start load another model of the same architecture."""
 CHANGES_NUMERICS = frozenset(("freeze", "unfreeze"))
-"""What these runs computed is compared with a replay of what was decided."""
+"""Acts after which the run's results are compared with a replay of its decisions."""
 
 FILES: dict[str, tuple[str, ...]] = {
     "sync": ("metrics.jsonl", "events.jsonl", "plans.jsonl", "statistics.jsonl", "statefulset.json", "safetensors", "manifest"),
     "name": ("statefulset.json", "safetensors", "sha256", "manifest.json", "epochs/", "result.json"),
 }  # fmt: skip
-"""Durable writes of a run that trains, by what a fault can do to them."""
+"""Durable writes of a training run, by the place at which a fault can hit them."""
 
 
 @dataclass(frozen=True)
 class Act:
-    """kind: of the above. step: it happens when this one is recorded. worker: pod ordinal. seconds: for holds and stalls.
+    """One act.
 
-    value: freeze point or size. file, at, times: which writes, see plug/sitecustomize.py.
+    Attributes:
+        kind: one of the above.
+        step: the act is carried out when this step is recorded.
+        worker: pod ordinal.
+        seconds: for holds and stalls.
+        value: freeze point or size.
+        file, at, times: the writes to hit, see plug/sitecustomize.py.
     """
 
     kind: str
@@ -41,7 +47,7 @@ class Act:
 
     @property
     def phase(self) -> str:
-        """Where it happens, for the table."""
+        """The place of the act, for the table."""
         return self.at or "outside"
 
     def text(self) -> str:

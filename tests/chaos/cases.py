@@ -10,13 +10,13 @@ from tests.chaos.acts import CHANGES_NUMERICS, Act
 from tests.chaos.jobs import LAG, VARIANTS
 
 SILENT_KINDS = ("stop", "deadlock", "device_hang", "cut_node")
-"""Kinds that only a deadline finds."""
+"""Kinds of faults that only a deadline finds."""
 QUICK_CLOCKS = {"dead_after_seconds": 3.0, "hang_floor_seconds": 3.0}
 PATIENT_CLOCKS = {"dead_after_seconds": 20.0, "hang_floor_seconds": 60.0}
-"""Where nothing falls silent, so that a busy machine is taken for no failure."""
+"""Clocks for cases without silent faults, so that a busy machine does not look like a failure."""
 STALLED_CLOCKS = {"dead_after_seconds": 20.0, "hang_floor_seconds": 2.0}
 STALLED_SECONDS = 24.0
-"""Longer than a phase without history may stand still by these clocks, which stands for the ten minutes of the default."""
+"""Longer than the deadline of a phase without history by these clocks, which stands for the ten minutes of the default."""
 CUT_SECONDS_LONG, CUT_SECONDS_SHORT = 8.0, 0.7
 LATE_WAIT_SECONDS = 0.5
 LATE_CUT_SECONDS = 8.0
@@ -24,9 +24,13 @@ LATE_CUT_SECONDS = 8.0
 
 @dataclass(frozen=True)
 class Case:
-    """seed: replays it (None: a fixed case). aim: what it was drawn for; what came of it is the oracle's to say.
+    """One case.
 
-    shard: whether replicas share state out. reshapes_shard: the same of each reshape, in their order; empty: as `shard`.
+    Attributes:
+        seed: replays it (None: a fixed case).
+        aim: the purpose for which it was drawn; the oracle decides the actual outcome.
+        shard: whether replicas share out the state.
+        reshapes_shard: the same of each reshape, in their order; empty: as `shard`.
     """
 
     name: str
@@ -57,7 +61,7 @@ class Case:
     reshapes_shard: tuple[str, ...] = ()
 
     def job(self) -> dict[str, Any]:
-        """The job file."""
+        """Return the job file's values."""
         values = VARIANTS[self.variant].values
         return {
             **values,
@@ -80,14 +84,14 @@ class Case:
             },
             "elastic": {"cache": self.cache},
             "cache": {"use": "always" if self.cache else "never", "memory_bytes": 64 << 20, "shadow_audit_fraction": self.audit},
-            # So many that all manifests stay: the oracle reads from them what was complete when.
+            # So many that all manifests stay: the oracle reads from them when each checkpoint was complete.
             "checkpoint": {"every_steps": self.checkpoint_every, "keep_last": 1000},
             "controller": {
                 "heartbeat_seconds": 0.1,
                 "join_settle_seconds": 0.2,
                 "join_pause_seconds": 0.5,
                 "start_timeout_seconds": 60.0,
-                # Five faults may befall one step.
+                # Five faults may hit one step.
                 "fruitless_recoveries_max": 12,
                 **self.clocks,
             },
@@ -104,12 +108,12 @@ class Case:
         return {"schedule": self.schedule} if without_bubbles else {}
 
     def story(self) -> str:
-        """What befalls it, in one line."""
+        """Return the faults and acts in one line."""
         return ", ".join([*(fault_text(fault) for fault in self.faults), *(act.text() for act in self.acts)])
 
     @property
     def changes_numerics(self) -> bool:
-        """People decide something in it: what it computed is compared with a replay."""
+        """Whether a person's decision changes the numerics: then the results are compared with a replay."""
         return any(act.kind in CHANGES_NUMERICS for act in self.acts)
 
 
@@ -120,6 +124,6 @@ def fault_text(fault: Fault) -> str:
 
 
 def planned(kind: str, step: int, worker: int, phase: str = "", seconds: float = 5.0) -> Fault:
-    """A fault of the job file. phase: "" for kinds with a place of their own."""
+    """Return a fault of the job file. phase: "" for kinds with a place of their own."""
     placed = {"phase": phase} if phase else {}
     return Fault(kind=kind, step=step, worker=worker, seconds=seconds, **placed)

@@ -1,4 +1,4 @@
-"""A run with faults against the run that nothing befell: every number with all its bits, every step and sample once."""
+"""The comparison of a run with faults with the undisturbed run: every number with all its bits, every step and sample once."""
 
 import json
 from collections import Counter
@@ -22,10 +22,10 @@ DECIDED = ("number", "interval", "effective_step", "freeze_point", "decision_kin
 
 
 def differences(ended: Ended, reference: Ended, late: Collection[int] = (), replayed: bool = False) -> list[str]:
-    """What of the results is not bit for bit that of `reference`, and what is there twice or missing.
+    """Return the differences of the results from `reference`, bit for bit, and missing or repeated steps and samples.
 
-    late: decisions that came too late and changed nothing. replayed: `reference` is a replay, which knows of none of these, nor
-    of what was decided and taken back again: what counts is what was in force in the end.
+    late: decisions that came too late and changed nothing. replayed: `reference` is a replay, which has none of these, nor the
+    decisions that were rolled back: only the decisions in force in the end are compared.
     """
     if ended.code != 0:
         return [f"exit status {ended.code}"]
@@ -47,29 +47,31 @@ def differences(ended: Ended, reference: Ended, late: Collection[int] = (), repl
 
 
 def bits(value: Any) -> str:
-    """A value of a record with all bits of its numbers; keys have no order."""
+    """Return a value of a record with all bits of its numbers; the order of keys is ignored."""
     return json.dumps(value, sort_keys=True, allow_nan=True)
 
 
 def decided(ended: Ended) -> set[tuple[Any, ...]]:
-    """Decisions without their lineage: what is decided again after a restore must say the same."""
+    """Return the decisions without their lineage: a decision made again after a restore must be the same."""
     return {tuple(line[name] for name in DECIDED) for line in ended.decisions}
 
 
 def in_force_by_number(ended: Ended) -> set[tuple[Any, ...]]:
-    """(number, effective step, freeze point) of the decisions that survive; a rollback stands where what it took back stood."""
+    """Return (number, effective step, freeze point) of the surviving decisions; a rollback replaces the decision that it
+    undoes."""
     calendar = DecisionCalendar(interval_steps=INTERVAL, lag_steps=LAG, total_steps=STEPS)
     kept = timeline([decision_of_line(line) for line in ended.decisions], calendar).values()
     return {(one.number, one.effective_step, one.freeze_point) for one in kept if not one.void}
 
 
 def voids(ended: Ended) -> set[int]:
-    """Numbers of the decisions that came too late, by what the run says of them."""
+    """Return the numbers of the decisions that came too late, from the run's own events."""
     return {int(event["detail"]["number"]) for event in ended.events("decision_void")}
 
 
 def once(ended: Ended) -> list[str]:
-    """Steps 1 to the last, each once along the surviving lineage, and in each epoch every sample once."""
+    """Check that steps 1 to the last exist once along the surviving lineage, and every sample once in each epoch; return the
+    faults."""
     try:
         steps = [record["step"] for record in ended.records]
     except AssertionError as twice:
@@ -85,7 +87,7 @@ def once(ended: Ended) -> list[str]:
 
 
 def train_samples(ended: Ended) -> int:
-    """Samples of the training split, as the first worker told them and the run's durable state keeps them."""
+    """Return the size of the training split, as the first worker reported it and the run's durable state has it."""
     kept = json.loads((ended.folder / "cluster" / "statefulset.json").read_text())
     identity = decode_state(kept["metadata"]["annotations"][PLAN]).identity
     assert identity is not None, "a run that has ended knows what it trained on"

@@ -1,4 +1,4 @@
-"""Draws the case of a seed: a job, up to five faults, and what is done to it from outside."""
+"""Draws the case of a seed: a job, up to five faults, and acts from outside."""
 
 import random
 from typing import Any
@@ -25,7 +25,7 @@ SHAPES: dict[int, tuple[tuple[int | None, int | None], ...]] = {
     5: ((5, 1), (2, 2), (1, 5)),
     6: ((6, 1), (3, 2), (2, 3)),
 }
-"""By workers: pinned (pp, dp), or the planner's choice (few on a small machine). Some leave a spare."""
+"""By number of workers: pinned (pp, dp), or the planner's choice (few on a small machine). Some leave a spare worker."""
 
 WEIGHTS = {
     "kill_worker": 42, "late_commit": 7, "tear": 7, "raise": 6, "stop": 4, "deadlock": 4, "slow": 2, "cut": 4,
@@ -34,7 +34,7 @@ WEIGHTS = {
 }  # fmt: skip
 CACHE_WEIGHTS = {"kill_redis": 8, "kill_cache_server": 8}
 KEEPS_REPLICAS = ("kill_worker", "raise", "late_commit", "leave", "kill_controller", "kill_pod")
-"""What a run of four workers answers in the same two replicas."""
+"""Faults after which a run of four workers goes on with the same two replicas."""
 AIMS = {"whole": 40, "lost": 24, "late": 3, "outside": 23, "flip": 7, "long_ending": 3}
 
 SCHEDULES = {
@@ -46,27 +46,27 @@ SCHEDULES = {
 STEP_PHASES = ("load", "schedule", "exchange", "norms", "prepared", "vote", "seen", "commit", "committed", "between")
 RARE_PHASES = ("evaluate", "freeze", "checkpoint", "reshape", "recovery", "finish", "publish", "decision", "audit")
 ROLLBACK_STEP = 11
-"""From the first freeze on; the guard of the job that diverges takes it back some steps later."""
+"""The first step under the first freeze, which the guard of the diverging job rolls back some steps later."""
 FOUND_WITHIN = 10
 """Steps after which a changed bit of a weight or a moment has been found: a checkpoint is taken after eight at most."""
 LAST_FREEZE = FREEZES_AT[-1]
 
 
 def draw_case(seed: int) -> Case:
-    """The case of a seed: always the same."""
+    """Return the case of a seed: always the same."""
     rng = random.Random(f"frostline chaos {seed}")
     draw = _Draw(rng, seed)
     return getattr(draw, rng.choices(list(AIMS), list(AIMS.values()))[0])()
 
 
 class _Draw:
-    """One seed's choices."""
+    """The random choices of one seed."""
 
     def __init__(self, rng: random.Random, seed: int) -> None:
         self._rng, self._seed = rng, seed
 
     def whole(self) -> Case:
-        """Faults that the survivors should make good, one at a time or in each other's wake."""
+        """Draw faults that the survivors should recover from, one at a time or close together."""
         rng = self._rng
         variants = ("vit", "tied", "hurt", "replicas", LOADED, "early", "adapted", *SHARED, TILED)
         variant = rng.choices(variants, (24, 10, 14, 8, 8, 8, 8, 12, 8, 8))[0]
@@ -81,21 +81,25 @@ class _Draw:
         acts = self._acts_beside(workers, cache, variant, faults) if stale else []
         pods = {"pods_per_node": rng.choices((1, 2), (70, 30))[0], "acts": tuple(acts), "variant": variant}
         shape = rng.choice([one for one in SHAPES[workers] if variant not in SHARED or one[1] != 1])
-        # Neither a pinned shape nor what is left of a model that froze early has another plan that needs less memory.
+        # Neither a pinned shape nor the rest of a model that froze early has another plan that needs less memory.
         if shape == (None, None) and len(faults) < 5 and rng.random() < 0.5 and variant != "early":
             faults.append(planned("oom", rng.randint(2, 30), rng.randrange(workers), rng.choice(STEP_PHASES)))
         return self._case("whole", workers, shape, faults, cache=cache, **pods)
 
     def _replicas(self) -> Case:
-        """The batch grows with the replicas: what changes their number changes the results, and is left out; two workers at
-        least, since a run whose objective is cost has handed the others back, and goes on with whom it may."""
+        """Draw a case whose batch grows with the replicas, without faults that change their number, since these change the
+        results.
+
+        It keeps two workers at least: a run whose objective is cost has handed back the others, and goes on with the workers that
+        it may have.
+        """
         rng = self._rng
         steps = [4 + 18 * place + rng.randrange(9) for place in range(rng.choice((1, 1, 2)))]
         faults = [self._fault(rng.choice(KEEPS_REPLICAS), step, rng.choice((0, 1, 0, 1, 2))) for step in steps]
         return self._case("whole", 4, (1, 2), faults, variant="replicas", reshapes=(), acts=(), min_workers=2)
 
     def lost(self) -> Case:
-        """Faults that take some unit's every copy: everything must go back together."""
+        """Draw faults that destroy every copy of some unit: all workers must go back together."""
         rng = self._rng
         workers = rng.choice((4, 5, 6))
         deep = (workers, 1)
@@ -120,7 +124,7 @@ class _Draw:
         return self._case("lost", 4, (2, 2), [planned("kill_worker", step, one, phase) for one in (victim % 2, victim % 2 + 2)])
 
     def late(self) -> Case:
-        """A decision that cannot arrive: the numerics change, and a replay of them must give the same bits."""
+        """Draw a decision that cannot arrive: the numerics change, and a replay of them must give the same bits."""
         rng = self._rng
         interval = rng.choice((1, 2, 3))
         fault = planned("cut", interval * 8 - 2, rng.randrange(4), rng.choice(STEP_PHASES), seconds=LATE_CUT_SECONDS)
@@ -128,7 +132,7 @@ class _Draw:
         return Case(**{**vars(case), "wait_seconds": LATE_WAIT_SECONDS, "clocks": dict(PATIENT_CLOCKS)})
 
     def outside(self) -> Case:
-        """Stops, deaths and bad writes that no job file can plan, with few faults beside them or none."""
+        """Draw stops, deaths and bad writes that no job file can plan, with few other faults or none."""
         rng = self._rng
         workers = rng.choice((3, 4, 4))
         step, cache = rng.randint(3, 33), rng.random() < 0.35
@@ -145,8 +149,11 @@ class _Draw:
         return self._case("outside", workers, shape, faults, acts=tuple(acts), cache=cache)
 
     def flip(self) -> Case:
-        """A bit that changes silently. Beside it what moves no unit from one holder to another before it is found, which might
-        spread it, and what comes when it has been found."""
+        """Draw a bit that changes silently.
+
+        Other faults beside it do not move a unit from one holder to another before the bit is found, since that might spread it;
+        or they come after it is found.
+        """
         rng = self._rng
         what = rng.choices(("cached_value", "weight", "moment", "activation", "gradient"), (25, 25, 20, 15, 15))[0]
         cached, computed, workers = what == "cached_value", what in ("activation", "gradient"), rng.choice((2, 3, 4))
@@ -167,7 +174,8 @@ class _Draw:
         return self._case("flip", workers, shape, faults, checkpoint_every=rng.choice((5, 8)), acts=acts, **more)
 
     def long_ending(self) -> Case:
-        """The last files take far longer than any deadline, or fail more than once: nobody hangs, and nothing is lost."""
+        """Draw last files that take far longer than any deadline, or fail more than once: no worker hangs, and nothing is
+        lost."""
         rng = self._rng
         workers = rng.choice((2, 3, 4))
         how = rng.choice(("stall_write", "stall_write", "fail_write", "lie_write"))
@@ -184,7 +192,7 @@ class _Draw:
         quick = any(fault.kind in SILENT_KINDS or (fault.kind == "cut" and fault.seconds > 3) for fault in faults)
         silent = quick or any(fault.kind == "cut" for fault in faults)
         reshapes = []
-        # What is drawn to lose something keeps its shape until then.
+        # A case that is drawn to lose a unit keeps its shape until then.
         first = max(fault.step for fault in faults) + 1 if aim == "lost" else 4
         for step in sorted(rng.sample(range(first, 38), rng.choice((0, 0, 1, 2)) if first < 34 else 0)):
             pp = rng.randint(1, min(workers, 4))
@@ -214,7 +222,7 @@ class _Draw:
         return Case(f"seed {self._seed}", self._seed, workers=workers, shape=shape, faults=tuple(faults), aim=aim, **chosen)
 
     def _faults(self, workers: int, cache: bool, count: int, quiet: bool = False) -> list[Fault]:
-        """quiet: none that only a deadline finds."""
+        """Draw faults. quiet: none that only a deadline finds."""
         rng = self._rng
         kinds = {**WEIGHTS, **(CACHE_WEIGHTS if cache else {})}
         if quiet:
@@ -246,7 +254,7 @@ class _Draw:
         return planned(kind, step, worker, phase, seconds)
 
     def _acts_beside(self, workers: int, cache: bool, variant: str, faults: list[Fault]) -> list[Act]:
-        """People's commands and processes that stand still, beside faults; and a size that is asked for comes back."""
+        """Draw commands of people and processes that stand still, beside faults; a resize is undone later."""
         rng = self._rng
         kinds = ["checkpoint", "freeze", "unfreeze", "resize", "hold_agent"]
         if not any(fault.kind in (*SILENT_KINDS, "cut") for fault in faults):
@@ -275,14 +283,14 @@ class _Draw:
         return Act(kind, step, rng.randrange(workers), value=value)
 
     def _with_what_leads_to_it(self, faults: list[Fault], workers: int) -> list[Fault]:
-        """A fault during a recovery needs one: where none of the others brings it about, a kill of somebody else goes before."""
+        """Add a kill of another worker before a fault during a recovery, where no other fault causes a recovery."""
         first = faults[0]
         needs = first.phase in ("recovery", "recovering")
         if not needs or any(other.kind == "kill_worker" and other.phase in STEP_PHASES for other in faults[1:]):
             return faults
         other = (first.worker + 1 + self._rng.randrange(workers - 1)) % workers
         leading = planned("kill_worker", first.step, other, self._rng.choice(STEP_PHASES))
-        # The step that a recovery knows of is the last committed one, or the one that the controller has heard of.
+        # The step known in a recovery is the last committed one, or the last one reported to the controller.
         during = first.model_copy(update={"step": max(1, first.step - 2)})
         return [leading, during, *faults[1:]][:5]
 

@@ -1,4 +1,4 @@
-"""Fixed cases: kills in each phase of the commit protocol, and one case of each way in which a run can be hurt."""
+"""Fixed cases: kills in each phase of the commit protocol, and one case of each kind of loss."""
 
 from typing import Any
 
@@ -21,16 +21,17 @@ COMMIT_PHASES = ("exchange", "prepared", "vote", "seen", "commit", "committed")
 
 SUBSET = ("4x1-vote", "owner-and-buddy", "whole-node", "handed-over", "stopped", "during-recovery", "killed-at-a-write",
           "split-brain", "late-decision")  # fmt: skip
-"""What runs with the other tests."""
+"""The cases that run with the other tests."""
 
 
 def fixed_cases() -> list[Case]:
-    """All of them, always the same."""
+    """Return all fixed cases, always the same."""
     return [*commit_protocol(), *ways(), *jobs(), *from_outside()]
 
 
 def commit_protocol() -> list[Case]:
-    """On (4, 1), where buddies keep what has no second owner, and (2, 2); with the two errors that only injection reaches."""
+    """Return kills on (4, 1), where buddies keep the units without a second owner, and (2, 2), with the two errors that only
+    injection reaches."""
     cases = []
     for pp, dp in ((4, 1), (2, 2)):
         kinds = [("kill_worker", phase) for phase in COMMIT_PHASES] + [("tear", ""), ("late_commit", "")]
@@ -46,7 +47,7 @@ def case(name: str, faults: list[Fault], aim: str = "whole", **more: Any) -> Cas
 
 
 def ways() -> list[Case]:
-    """One case each of what is lost and what is not."""
+    """Return one case of each way in which state is lost or kept."""
     three = [planned("kill_worker", 13, worker, "load") for worker in (0, 1, 2)]
     recovery = [planned("kill_worker", 12, 1, "norms"), planned("kill_worker", 11, 3, "recovery")]
     unheard = [planned("kill_controller", 12, 0, "planned"), planned("kill_worker", 14, 2, "prepared")]
@@ -78,7 +79,7 @@ def ways() -> list[Case]:
 
 
 def jobs() -> list[Case]:
-    """A killed worker in each kind of job that the commit protocol's cases do not train, and on workers of fixed speed."""
+    """Return a killed worker in each kind of job that the commit protocol's cases do not train, and on workers of fixed speed."""
     killed = planned("kill_worker", 14, 1, "exchange")
     return [
         case("rolled-back", [planned("kill_worker", 11, 1, "rollback")], variant="hurt", shape=(2, 2)),
@@ -114,7 +115,7 @@ def jobs() -> list[Case]:
 
 
 def from_outside() -> list[Case]:
-    """One case each of what is done to a run from outside."""
+    """Return one case of each act from outside."""
 
     def acted(name: str, *acts: Act, aim: str = "outside", **more: Any) -> Case:
         return case(name, [], aim, acts=acts, shape=(2, 2), **{"checkpoint_every": 5, **more})

@@ -1,6 +1,6 @@
 """Cases on workers of fixed speed: `placement.worker_cpus`, where control groups can be written.
 
-The speed is placement, and is laid over a case that has been drawn already: a seed's job, faults and acts are the same with it.
+The speed is placement, and is added to a case that has been drawn already: a seed's job, faults and acts stay the same.
 """
 
 import math
@@ -10,11 +10,11 @@ from frostline_contract.cpu_groups import CpuGroups, NoCpuGroups
 from tests.chaos.cases import Case
 
 LEAST_SHARE = 0.1
-"""The field's lower bound."""
+"""The lower bound of the field."""
 
 
 def at_share(case: Case, share: float, processors: int) -> Case:
-    """The case with so much of a processor for each worker, or as much as there is for all of them.
+    """Return the case with this share of a processor for each worker, or with as much as the machine has for all of them.
 
     Raises ValueError where the machine has less than the least share for each.
     """
@@ -27,7 +27,7 @@ def at_share(case: Case, share: float, processors: int) -> Case:
 
 
 def why_not() -> str:
-    """Why no worker here can have a fixed speed; empty where it can."""
+    """Return why no worker here can have a fixed speed; empty where it can."""
     try:
         CpuGroups.create().remove()
     except NoCpuGroups as reason:
@@ -36,7 +36,7 @@ def why_not() -> str:
 
 
 def that_can_run(cases: list[Case]) -> tuple[list[Case], list[str]]:
-    """Of these cases those that can run here, and for each of the others a line that says why not."""
+    """Return the cases that can run here, and for each of the others a line with the reason."""
     reason = why_not() if any(case.worker_cpus for case in cases) else ""
     skipped = [case for case in cases if reason and case.worker_cpus]
     return [case for case in cases if case not in skipped], [f"skipped {case.name}: {reason}" for case in skipped]

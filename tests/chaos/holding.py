@@ -1,4 +1,4 @@
-"""What each worker has in a whole state when a generation is over, and what faults have left of it. Pure."""
+"""The whole pieces of each worker when a generation is over, and those that faults have left. Pure."""
 
 from dataclasses import dataclass
 
@@ -16,10 +16,10 @@ class Held:
 
 
 def held_after(life: Life, following: Life, before: dict[str, Held], hits: tuple[Hit, ...]) -> dict[str, Held]:
-    """What each worker holds when `life` is over and `following` answers or follows it.
+    """Return the pieces of each worker when `life` is over and `following` answers or follows it.
 
-    Until a generation's first vote has been seen everybody who takes part keeps what it came with; from then on what the plan
-    needs. Who takes no part may keep it: nobody asks.
+    Until a generation's first vote has been seen, every participant keeps the pieces with which it came; from then on those that
+    the plan needs. Workers outside the plan may keep theirs: no plan uses them.
     """
     plan = life.plan
     needs = {worker: frozenset(plan.needs(worker)) for worker in plan.placement.workers}
@@ -38,7 +38,8 @@ def held_after(life: Life, following: Life, before: dict[str, Held], hits: tuple
 
 
 def left_after(life: Life, held: dict[str, Held], hits: list[Hit]) -> dict[str, Held]:
-    """What of it the faults have left, for this answer and for the next one: nobody has it again before a generation runs."""
+    """Return the pieces that the faults have left, for this answer and for the next one: lost pieces return only once a
+    generation runs."""
     dead = {w for hit in hits if hit.fault.kind not in ERRORS for w in hit.workers if w not in life.plan.participants}
     left = {}
     for worker, pieces in held.items():

@@ -1,5 +1,8 @@
-"""What chaos trains: tiny jobs of 40 steps that clip and freeze; one whose guard rolls back, one whose batch grows with the
-replicas, one that begins frozen, one with adapters. Everything here is numerics; cases change the rest."""
+"""The jobs of chaos: tiny jobs of 40 steps that clip and freeze.
+
+One has a guard that rolls back, one a batch that grows with the replicas, one begins frozen, one has adapters. Everything here is
+numerics; cases change the rest.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +13,7 @@ STEPS = 40
 INTERVAL = 8
 LAG = 3
 FREEZES_AT = (INTERVAL + LAG, 3 * INTERVAL + LAG)
-"""First steps that are computed under freeze points 1 and 3."""
+"""The first steps that are computed under freeze points 1 and 3."""
 
 _TRAINING: dict[str, Any] = {
     "steps": STEPS,
@@ -34,9 +37,8 @@ _REST: dict[str, Any] = {
 class Variant:
     """A job by its numerics. values: sections of the job file. num_units: embedding, blocks and head.
 
-    state_ranges: pieces of each unit; where there are several, replicas may share them out.
-
-    reference: (pp, dp) of the run that nothing befell: one worker, unless the batch grows with the replicas.
+    state_ranges: pieces of each unit; where there are several, replicas may share them out. reference: (pp, dp) of the
+    undisturbed run: one worker, unless the batch grows with the replicas.
     """
 
     name: str
@@ -47,11 +49,11 @@ class Variant:
 
     @property
     def num_pieces(self) -> int:
-        """Pieces of the run's state."""
+        """The number of pieces of the run's state."""
         return self.num_units * self.state_ranges
 
     def quiet(self) -> dict[str, Any]:
-        """The job of the run that nothing befell: no cache, and no more workers than its numerics need."""
+        """Return the job of the undisturbed run: no cache, and no more workers than its numerics need."""
         pp, dp = self.reference
         return {
             **self.values,
@@ -102,7 +104,7 @@ _HURT = Variant(
     {
         **_VIT.values,
         "name": "chaos-hurt",
-        # The rate grows until the model diverges: the guard's loss rises after the freeze, which is taken back.
+        # The learning rate grows until the model diverges: the guard's loss rises after the freeze, which is rolled back.
         "training": {
             **_TRAINING,
             "optimizer": {"name": "adamw", "learning_rate": 1.0},
@@ -135,7 +137,7 @@ _REPLICAS = Variant(
 )
 
 LOADED = "loaded"
-"""Its weights come from a folder, `model.path`, which each case has to itself."""
+"""The variant whose weights come from a folder, `model.path`, of which each case has its own."""
 
 _LOADED = Variant(
     LOADED,
@@ -148,7 +150,7 @@ _EARLY = Variant(
     {
         **_VIT.values,
         "name": "chaos-early",
-        # Two units are frozen from step 1; then everything counts as settled, and the caps say how deep.
+        # Two units are frozen from step 1; then all blocks count as settled, and the caps decide the depth.
         "freeze": {**_REST["freeze"], "initial_units": 2, "policy": {"name": "plasticity", "settled_share": 1.0}},
     },
     num_units=8,
@@ -166,11 +168,11 @@ _ADAPTED = Variant(
 """Two blocks between others have no adapters: they learn nothing and hand gradients on."""
 
 RANGES = 6
-"""As many as there are ever replicas."""
+"""The number of ranges: as many as there are ever replicas."""
 
 
 def _in_ranges(variant: Variant) -> Variant:
-    """The same in several ranges: other norms, so other numerics."""
+    """Return the same variant with its units in several ranges: other norms, so other numerics."""
     values = variant.values
     training = {**values["training"], "state_ranges": RANGES}
     name = f"{variant.name}-ranges"
@@ -185,7 +187,7 @@ _TILED = Variant(
 
 _SHARED = (_in_ranges(_VIT), _in_ranges(_TIED))
 SHARED = tuple(variant.name for variant in _SHARED)
-"""Variants whose replicas may share their state out."""
+"""Variants whose replicas may share out their state."""
 TILED = _TILED.name
 
 VARIANTS = {variant.name: variant for variant in (_VIT, _TIED, _HURT, _REPLICAS, _LOADED, _EARLY, _ADAPTED, *_SHARED, _TILED)}

@@ -1,7 +1,7 @@
-"""Kinds of faults by what they do to whom they befall, and phases of a step by what has been voted in them."""
+"""Kinds of faults by their effect on the workers that they hit, and phases of a step by the state of its vote."""
 
 KILLED_RUN = frozenset(("kill_all", "kill_write"))
-"""Every process at once: nobody is left to say that the others have ended."""
+"""Every process at once: no process is left to report the end of the others."""
 KILLED = frozenset(("kill_worker", "kill_in_checkpoint", "kill_pod", "kill_node", "kill_agent", "kill_preload"))
 ENDING = KILLED | KILLED_RUN | {"device_error"}
 SILENCING = frozenset(("stop", "deadlock", "device_hang", "cut_node"))

@@ -1,4 +1,4 @@
-"""Which decisions a fault plan makes late: those whose statistics or verdict cannot pass while a worker is cut off. Pure."""
+"""The decisions that faults make late: those whose statistics or verdict cannot pass while a worker is cut off. Pure."""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from tests.chaos.jobs import INTERVAL, LAG, STEPS
 from tests.chaos.timeline import Hit
 
 SLACK_SECONDS = 0.3
-"""A held-back message passes a moment after the cut has healed."""
+"""The time in which a held-back message passes after the end of the cut, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,11 @@ def lateness(
     wait_seconds: float,
     patient_seconds: float,
 ) -> Lateness:
-    """committed: Unix time at which each step was committed. members: who committed it. patient_seconds: a wait that nothing
-    outlasts."""
+    """Return the decisions that must, and those that may, be late.
+
+    committed: Unix time at which each step was committed. members: the workers that committed it. patient_seconds: a wait that no
+    fault outlasts.
+    """
     must: set[int] = set()
     may: set[int] = set()
     if wait_seconds >= patient_seconds:
@@ -41,7 +44,7 @@ def lateness(
                 continue
             # The statistics leave after the vote that follows the interval's last step.
             sent_before = committed.get(read + 1, committed[due]) < hit.time_seconds
-            # Who has left the shape meanwhile is waited for by nobody.
+            # A worker that has left the shape meanwhile is not waited for.
             waited_for = bool(members.get(due, frozenset()) & set(hit.workers))
             if waited_for and not sent_before and committed[due] + wait_seconds < healed - SLACK_SECONDS:
                 must.add(number)

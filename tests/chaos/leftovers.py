@@ -1,4 +1,4 @@
-"""What a run must not leave: a process, a listening port, a temporary file, a half-written file."""
+"""Checks for things that a run must not leave: a process, a listening port, a temporary file, a half-written file."""
 
 import socket
 import time
@@ -10,12 +10,12 @@ from frostline_contract.run_directory import RunDirectory
 from tests.e2e.runs import json_lines
 
 ENDING_SECONDS = 5.0
-"""How long a killed process may take to vanish after the command has returned."""
+"""The longest time in which a killed process vanishes after the command has returned, in seconds."""
 UNFINISHED = ("*.partial", "*.new", "*.tmp", ".*.[0-9a-f]*")
 
 
 def leftovers(run: Path, temporary: Path) -> list[str]:
-    """What is still there of the run in `run`, whose temporary files went to `temporary`."""
+    """Return what is left of the run in `run`, whose temporary files went to `temporary`, in words."""
     processes = wait_until_gone(run)
     found = [f"process {process.pid} still runs: {_words(process)}" for process in processes]
     found += [f"port {port} still listens" for port in ports_of(run) if listens(port) and not held_by_another(port, run)]
@@ -25,15 +25,18 @@ def leftovers(run: Path, temporary: Path) -> list[str]:
 
 
 def unfinished(run: Path) -> list[Path]:
-    """Files that are not whole, by their names. One with a second name is whole: who was killed between naming it and removing
-    the draft's name has left a name, not half a file. A worker that one planned fault kills while it notes another leaves half a
-    note: of the test's own, which no run has without planned faults."""
+    """Return the files that are not whole, judged by their names.
+
+    A file with a second name is whole: a process that is killed between naming the file and removing the draft's name leaves a
+    name, not half a file. A worker that one planned fault kills while it records another leaves half a record, which is the
+    test's own: no run has one without planned faults.
+    """
     found = (path for pattern in UNFINISHED for path in run.rglob(pattern) if path.parent != RunDirectory(run).faults)
     return [path for path in found if path.stat().st_nlink == 1]
 
 
 def wait_until_gone(run: Path) -> list[psutil.Process]:
-    """Returns the processes of a run that have not ended in time."""
+    """Wait, and return the processes of a run that have not ended in time."""
     deadline = time.monotonic() + ENDING_SECONDS
     while (processes := processes_of(run)) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -41,7 +44,8 @@ def wait_until_gone(run: Path) -> list[psutil.Process]:
 
 
 def processes_of(run: Path) -> list[psutil.Process]:
-    """Processes that name the run in command line or environment, or hold one of its files open (a forked worker its log)."""
+    """Return the processes that name the run in command line or environment, or hold one of its files open (a forked worker its
+    log)."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -55,7 +59,7 @@ def processes_of(run: Path) -> list[psutil.Process]:
 
 
 def ports_of(run: Path) -> list[int]:
-    """Ports that services and workers of the run said they listen on."""
+    """Return the ports of the run's services and workers, from its files."""
     ports = [int(path.read_text().rpartition(":")[2]) for path in run.glob("*.address")]
     ports += [int(log.stem.split("-")[1]) for log in (run / "redis").rglob("redis-*.log")]
     ports += [line["store_port"] for line in json_lines(run / "plans.jsonl") if line.get("store_port")]
@@ -63,15 +67,15 @@ def ports_of(run: Path) -> list[int]:
 
 
 def listens(port: int) -> bool:
-    """Whether somebody accepts connections on a port of this machine."""
+    """Whether a process accepts connections on a port of this machine."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def held_by_another(port: int, run: Path) -> bool:
-    """Whether another case, whose folder lies beside this one's, listens on the port: it was free again, and the system dealt it.
+    """Whether another case, whose folder lies beside this one's, listens on the port, which was free again.
 
-    A process that names both runs, or none, is not another's.
+    A process that names both runs, or neither, does not count as another's.
     """
     for connection in psutil.net_connections(kind="tcp"):
         if connection.status != psutil.CONN_LISTEN or not connection.laddr or connection.laddr.port != port or not connection.pid:

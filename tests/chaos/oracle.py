@@ -1,8 +1,9 @@
-"""What faults may cost, from who kept what when they hit. Pure: reads a timeline, knows nothing of how the run decides.
+"""The permitted cost of faults, from the holders of each piece when the faults hit. Pure: reads a timeline, not the run's
+decisions.
 
-Each generation that answers a failure is judged apart. Of the generation before it the plan says who owned and who kept
-each piece; the faults say who is dead, silent or torn since. What is left of each piece decides: where every piece is left,
-nothing may be lost; where one is not, everything goes back to the newest complete checkpoint.
+Each generation that answers a failure is judged separately. The plan of the generation before names the owners and keepers of
+each piece; the faults name the workers that are dead, silent or torn since. The remaining copies of each piece decide: where
+every piece has one, nothing may be lost; where one piece has none, all workers go back to the newest complete checkpoint.
 """
 
 import math
@@ -20,9 +21,13 @@ WHOLE, LOST, EITHER = "whole", "lost", "either"
 
 @dataclass(frozen=True)
 class Recovery:
-    """One answer to a failure. expected: whole, lost or either. missing: pieces of which nobody (surely) had a state.
+    """One answer to a failure.
 
-    back_to: the step that it went back to; None where it went on. late: somebody had to commit its step late.
+    Attributes:
+        expected: whole, lost or either.
+        missing: pieces that no worker (surely) had.
+        back_to: the step to which it went back; None where it went on.
+        late: whether a worker had to commit its step late.
     """
 
     generation: str
@@ -35,19 +40,19 @@ class Recovery:
 
 @dataclass(frozen=True)
 class Verdict:
-    """complaints: what the run did that no fault allows; empty where all is as it must be."""
+    """The judgement of a run. complaints: acts of the run that no fault allows; empty where all is correct."""
 
     recoveries: tuple[Recovery, ...]
     complaints: tuple[str, ...]
 
     @property
     def backs(self) -> list[int]:
-        """The steps that it went back to, in order."""
+        """The steps to which the run went back, in order."""
         return [recovery.back_to for recovery in self.recoveries if recovery.back_to is not None]
 
 
 def judge(timeline: Timeline) -> Verdict:
-    """Walk through the generations, with what each worker holds and which faults no failure has been answered for yet."""
+    """Go through the generations, with the holdings of each worker and the faults that no generation has answered yet."""
     held: dict[str, Held] = {}
     open_hits = [one for hit in timeline.hits if breaks(hit, timeline.dead_after_seconds) for one in _one_by_one(hit)]
     recoveries: list[Recovery] = []
@@ -87,12 +92,12 @@ def judge(timeline: Timeline) -> Verdict:
 
 
 def _answers_flip(timeline: Timeline, base: Life, life: Life) -> bool:
-    """Its lineage distrusts what was computed before it."""
+    """Whether the generation's lineage distrusts the results before it."""
     return life.plan.lineage in timeline.distrusting and life.plan.lineage != base.plan.lineage
 
 
 def _before_flip(timeline: Timeline, life: Life) -> list[str]:
-    """All goes back to a complete checkpoint of before the bit changed."""
+    """Check that the run goes back to a complete checkpoint from before the bit changed; return the complaints."""
     complete = {0, *(one.step for one in timeline.checkpoints)}
     steps = [hit.step for hit in timeline.hits if hit.fault.kind == "flip"]
     if steps and life.plan.start != SURVIVORS and life.first_step <= max(steps) and life.first_step - 1 in complete:
@@ -102,8 +107,11 @@ def _before_flip(timeline: Timeline, life: Life) -> list[str]:
 
 
 def _all_flips_found(timeline: Timeline, answered: int) -> list[str]:
-    """One is found before the next checkpoint or the end, in an audited step, or when the cache is read and audited, which may be
-    never; once, unless the controller that answers is killed."""
+    """Check that each flip is answered once, or twice where the answering controller is killed; return the complaints.
+
+    A flip is found before the next checkpoint or the end, in an audited step, or when the cache is read and audited, which may be
+    never.
+    """
     flips = [hit for hit in timeline.hits if hit.fault.kind == "flip"]
     least = len([hit for hit in flips if hit.fault.what != "cached_value"])
     most = len(flips) + sum(hit.fault.kind == "kill_controller" for hit in timeline.hits)
@@ -113,12 +121,13 @@ def _all_flips_found(timeline: Timeline, answered: int) -> list[str]:
 
 
 def _one_by_one(hit: Hit) -> list[Hit]:
-    """The workers of a lost node do not end in one moment: the last may report, and be answered, before it ends as well."""
+    """Return one hit for each worker: those of a lost node do not end at the same moment, so the last may report, and be
+    answered, before it ends too."""
     return [replace(hit, workers=(worker,)) for worker in hit.workers] or [hit]
 
 
 def breaks(hit: Hit, dead_after_seconds: float) -> bool:
-    """Whether a fault breaks the generation of whom it befalls."""
+    """Whether a fault breaks the generation of the workers that it hits."""
     return hit.fault.kind in ENDING | ERRORS or silences(hit, dead_after_seconds)
 
 
@@ -144,9 +153,10 @@ def _recovery(timeline: Timeline, life: Life, left: dict[str, Held], hits: list[
 
 
 def _befell(hit: Hit, since: Sequence[Life], limit: float) -> bool:
-    """Whether a fault is part of the failure that the first of `since` answers, and not of one that a later one answers.
+    """Whether a fault is part of the failure that the first of `since` answers, and not of a failure that a later one answers.
 
-    Who was cut off may be a member of the answer: too few were left without it, and the answer waited until it could be heard.
+    A worker that was cut off may be a member of the answer: too few were left without it, and the answer waited until it was
+    reachable.
     """
     if hit.time_seconds > limit:
         return False
@@ -157,14 +167,14 @@ def _befell(hit: Hit, since: Sequence[Life], limit: float) -> bool:
 
 
 def _until(lives: tuple[Life, ...]) -> float:
-    """When the answer was surely made: at its first recorded step, or at that of a later generation."""
+    """Return the latest time at which the answer was made: that of its first recorded step, or of a later generation's."""
     return min((life.first_vote_seconds for life in lives if life.first_vote_seconds is not None), default=math.inf)
 
 
 def _explained(timeline: Timeline, base: Life, life: Life, hits: list[Hit]) -> list[str]:
-    """A generation fails only where a fault befell one of its members; a killed controller may answer a failure twice.
+    """Check that a generation failed only because a fault hit one of its members; a killed controller may answer a failure twice.
 
-    Nobody else is given up, but who was to leave and has given what it had: its pod may have been handed back.
+    No other worker may be given up, except a leaver that has sent its state, since its pod may have been handed back.
     """
     members = set(base.plan.participants)
     recorded_base = life.plan.base in (None, base.plan.generation)
@@ -183,8 +193,11 @@ def _explained(timeline: Timeline, base: Life, life: Life, hits: list[Hit]) -> l
 
 
 def _resumed(timeline: Timeline, base: Life, life: Life) -> bool:
-    """It answers no failure: the run was drained or could not save its last weights, and was resumed by another controller; or
-    it paused after a leave or a resize, and has gone on by itself."""
+    """Whether the generation answers no failure.
+
+    Either the run was drained or could not save its last weights, and was resumed by another controller; or it paused after a
+    leave or a resize, and has gone on by itself.
+    """
     if _paused(timeline, life):
         return True
     ended = any(hit.fault.kind in ENDING_WELL for hit in timeline.hits)
@@ -197,7 +210,7 @@ def _paused(timeline: Timeline, life: Life) -> bool:
 
 
 def _gone_on_after_it(timeline: Timeline, before: Sequence[Life], life: Life) -> list[str]:
-    """A drained run goes on at its last step, one that was not saved at a complete checkpoint; in a new lineage."""
+    """Check that a drained run goes on after its last step, an unsaved one after a complete checkpoint, in a new lineage."""
     last = next((one.recorded[-1] for one in reversed(before) if one.recorded), 0)
     spoilt = any(hit.fault.kind in SPOILING for hit in timeline.hits)
     found = []
@@ -209,7 +222,7 @@ def _gone_on_after_it(timeline: Timeline, before: Sequence[Life], life: Life) ->
 
 
 def _fenced(base: Life, life: Life, hits: list[Hit]) -> list[str]:
-    """The run's epoch is raised where a whole world may live on unheard, and only there."""
+    """Check that the run epoch is raised where a whole world may live on out of reach, and only there."""
     if life.plan.base != base.plan.generation:
         return []
     unheard = {worker for hit in hits if hit.fault.kind not in ENDING - KILLED_RUN | ERRORS for worker in hit.workers}
@@ -220,24 +233,25 @@ def _fenced(base: Life, life: Life, hits: list[Hit]) -> list[str]:
 
 
 def _unvoted(timeline: Timeline, base: Life, life: Life) -> list[str]:
-    """A planned switch changes neither lineage nor step."""
+    """Check that a planned switch changes neither lineage nor step."""
     if life.plan.lineage != base.plan.lineage and life.plan.lineage not in timeline.rollbacks:
         return [f"{life.name} was switched to by a vote and begins lineage {life.plan.lineage}"]
     return []
 
 
 def _gone_on(timeline: Timeline, base: Life, life: Life, hits: list[Hit]) -> list[str]:
-    """The lineage stays, and the step is the last committed one, or the one before it where its vote was seen by nobody."""
+    """Check that the lineage stays, and that the step is the last committed one, or the one before it where no worker saw its
+    vote."""
     complaints = []
     began = life.plan.lineage != base.plan.lineage and life.plan.lineage not in timeline.rollbacks
     if began and not _may_have_run_between(base, life, hits):
         complaints.append(f"{life.name} goes on with all units and begins lineage {life.plan.lineage}")
     lowest, highest = steps_allowed([hit for hit in hits if hit.generation == base.name or hit.fault.kind not in AT_A_PLACE])
     step = life.plan.start_step
-    begun_with = base.first_step - 1  # who is to commit that step late, and dies as it enters, was one behind
+    begun_with = base.first_step - 1  # a worker that dies entering, before its late commit of that step, was one step behind
     if life.plan.lineage in timeline.rollbacks:
-        # What the guard took back is done again: the step is at least the one that it went back to, which may lie before the
-        # generation that took it back.
+        # Steps that the guard rolled back are repeated: the step is at least the one to which the rollback returned, which may
+        # precede the generation that rolled back.
         lowest, begun_with = (min(one, timeline.rollbacks[life.plan.lineage]) for one in (lowest, begun_with))
     if not max(lowest, begun_with) <= step <= max(highest, begun_with):
         complaints.append(f"{life.name} goes on from step {step}, the faults allow {lowest} to {highest}")
@@ -245,17 +259,19 @@ def _gone_on(timeline: Timeline, base: Life, life: Life, hits: list[Hit]) -> lis
 
 
 def _may_have_run_between(base: Life, life: Life, hits: list[Hit]) -> bool:
-    """Whether a plan was prepared between the two, and members ended who could tell whether it voted: nobody knows, so what goes
-    on is another lineage than what it would have been."""
+    """Whether a plan was prepared between the two, and the members that could report its vote ended.
+
+    Then it is unknown whether that plan ran, so the run goes on in another lineage.
+    """
     answered = life.plan.base or base.plan.generation
     skipped = life.plan.generation.counter - answered.counter > 1
     return skipped and any(hit.fault.kind in ENDING for hit in hits)
 
 
 def steps_allowed(hits: list[Hit]) -> tuple[float, float]:
-    """The last committed step after faults of one generation, at least and at most.
+    """Return the least and the greatest last committed step after faults of one generation.
 
-    Whoever computes step s has seen the vote of s - 1. Nothing passes a vote that one member has not entered.
+    A worker that computes step s has seen the vote of s - 1. No step passes a vote that one member has not entered.
     """
     lowest, highest = 0.0, math.inf
     for hit in hits:
@@ -269,7 +285,7 @@ def steps_allowed(hits: list[Hit]) -> tuple[float, float]:
 
 
 def _gone_back(timeline: Timeline, base: Life, life: Life, hits: list[Hit], limit: float) -> list[str]:
-    """Everything from the newest complete checkpoint, in a new lineage, and the run says so."""
+    """Check that the run goes back to the newest complete checkpoint, in a new lineage, and reports it."""
     complaints = []
     step = life.first_step - 1
     if life.plan.lineage <= base.plan.lineage:
@@ -286,7 +302,8 @@ def _gone_back(timeline: Timeline, base: Life, life: Life, hits: list[Hit], limi
 
 
 def checkpoints_allowed(checkpoints: tuple[Complete, ...], since: float, limit: float) -> set[int]:
-    """Steps of the newest complete checkpoint at some time between the first fault and the answer; 0: there was none."""
+    """Return the steps of the newest complete checkpoint at some time between the first fault and the answer; 0: there was
+    none."""
     old = [complete for complete in checkpoints if complete.published <= since]
     new = [complete for complete in checkpoints if since < complete.published <= limit]
     newest = max(((complete.lineage, complete.step) for complete in old), default=(-1, 0))

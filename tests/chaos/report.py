@@ -1,4 +1,4 @@
-"""What a series says: a line a case, a table of kinds and phases, and the results as JSON."""
+"""The report of a series: a line for each case, a table of kinds and phases, and the results as JSON."""
 
 from collections import Counter
 from statistics import median
@@ -11,11 +11,11 @@ from tests.chaos.running import Outcome, as_json
 LOST_SHARE_LEAST = 0.2
 UNHIT_SHARE_MOST = 0.1
 SERIES_LEAST = 50
-"""From this many cases on the shares are judged."""
+"""The number of cases from which the shares are judged."""
 
 
 def case_line(outcome: Outcome) -> str:
-    """One line: the seed, what befell the run, what it cost."""
+    """Return one line: the seed, the faults of the run, and their cost."""
     backs = outcome.verdict.backs
     cost = f"back to step {', '.join(map(str, backs))}" if backs else "lost 0"
     recovered = f", recovered in {max(outcome.recovery_seconds):.2f} s" if outcome.recovery_seconds else ""
@@ -36,7 +36,7 @@ def setting_text(case: Case) -> str:
 
 
 def failure_text(outcome: Outcome) -> str:
-    """What is wrong, where it lies, and how to see it again."""
+    """Return the problems of a case, its run directory, and the command that repeats it."""
     case = outcome.case
     again = f"make chaos SEED={case.seed} CASES=1" if case.seed is not None else f'make chaos CASES=0 ARGS="--only {case.name}"'
     if case.worker_cpus and case.seed is not None:
@@ -46,7 +46,7 @@ def failure_text(outcome: Outcome) -> str:
 
 
 def table(outcomes: list[Outcome]) -> str:
-    """Counts of faults that happened, by kind and phase."""
+    """Return the counts of faults that happened, by kind and phase."""
     counts = Counter((hit.fault.kind, hit.phase) for hit in _hits(outcomes))
     kinds = sorted({kind for kind, _ in counts})
     phases = sorted({phase for _, phase in counts}, key=lambda phase: -sum(n for (_, p), n in counts.items() if p == phase))
@@ -61,7 +61,7 @@ def table(outcomes: list[Outcome]) -> str:
 
 
 def summary(outcomes: list[Outcome]) -> str:
-    """The series in a few lines."""
+    """Return the series in a few lines."""
     lost = [outcome for outcome in outcomes if outcome.verdict.backs]
     recoveries = [recovery for outcome in outcomes for recovery in outcome.verdict.recoveries]
     seconds = sorted(second for outcome in outcomes for second in outcome.recovery_seconds)
@@ -81,7 +81,7 @@ def summary(outcomes: list[Outcome]) -> str:
 
 
 def shortfalls(outcomes: list[Outcome]) -> list[str]:
-    """What a long series must contain, and this one does not."""
+    """Return the required contents of a long series that this one lacks."""
     if len(outcomes) < SERIES_LEAST:
         return []
     found = []
@@ -95,7 +95,7 @@ def shortfalls(outcomes: list[Outcome]) -> list[str]:
 
 
 def results(seed: int, outcomes: list[Outcome], seconds: float) -> dict[str, Any]:
-    """The series for other programs."""
+    """Return the series as JSON values, for other programs."""
     return {
         "version": 1,
         "seed": seed,

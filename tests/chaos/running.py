@@ -1,4 +1,4 @@
-"""Runs cases: each in a folder of its own, beside a shared preload process, compared with the one run that nothing befell."""
+"""Runs cases: each in a folder of its own, beside a shared preload process, compared with the one undisturbed run."""
 
 import json
 import os
@@ -32,18 +32,18 @@ from tests.e2e.runs import FROSTLINE, Ended, Running
 CASE_SECONDS = 240.0
 WARM_SECONDS = 180.0
 DRAINED, KILLED = 3, -9
-"""Exit statuses after which a run is resumed; the first one only where an act has asked for it."""
+"""Exit statuses after which a run is resumed; the first one only where an act has caused it."""
 UNSAVED = "its weights could not be written"
-"""So is a run that a bad write in the last checkpoint has failed: it says how to go on, and that must work."""
+"""The message of a run that failed by a bad write in the last checkpoint: it is resumed too, by the command in the message."""
 PLUG = Path(__file__).with_name("plug")
 WRITES_FOLDER = "FROSTLINE_CHAOS_WRITES"
 PATIENT_SECONDS = 60.0
-"""A wait for a decision that is at least so long outlasts every fault."""
+"""A wait for a decision of at least this length outlasts every fault."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a case. problems: empty where all is as it must be. recovery_seconds: of each failure, as the run says."""
+    """The outcome of a case. problems: empty where all is correct. recovery_seconds: of each failure, as the run reports it."""
 
     case: Case
     problems: tuple[str, ...]
@@ -56,7 +56,7 @@ class Outcome:
 
 
 class Laboratory:
-    """Holds what all cases share: the preload process, the corpus, and one undisturbed run of each variant."""
+    """The shared parts of all cases: the preload process, the corpus, and one undisturbed run of each variant."""
 
     def __init__(self, root: Path, preload: str) -> None:
         self.root = root
@@ -68,7 +68,7 @@ class Laboratory:
         self._corpus.write_text(corpus())
 
     def reference(self, variant: Variant) -> Ended:
-        """The run of this variant on one worker that nothing befell; made once."""
+        """Return the undisturbed run of this variant on one worker; made once."""
         with self._order:
             if variant.name not in self._references:
                 ended = self._run(self.root / f"reference-{variant.name}", variant.quiet())
@@ -105,7 +105,7 @@ class Laboratory:
         return Outcome(case, tuple(problems), timeline, verdict, seconds, recovered, late, ended.folder)
 
     def _models(self) -> Path:
-        """Two models of one architecture; made once."""
+        """Return the folder of two models of one architecture; made once."""
         folder = self.root / "models"
         with self._saving:
             if not folder.exists():
@@ -113,18 +113,18 @@ class Laboratory:
         return folder
 
     def stop(self) -> None:
-        """End what runs, with all its processes: a command that is told twice to end does so at once."""
+        """End all running commands with all their processes: a second signal ends a command at once."""
         for running in list(self._running):
             for _ in range(2):
                 running.process.terminate()
                 time.sleep(0.2)
 
     def forget(self, outcome: Outcome) -> None:
-        """Remove what a case has left on disk."""
+        """Remove the files of a case."""
         shutil.rmtree(outcome.folder.parent, ignore_errors=True)
 
     def _late(self, case: Case, ended: Ended, timeline: Timeline) -> tuple[frozenset[int], list[str]]:
-        """Decisions that came too late, and what is wrong with that: none may, unless the faults say so."""
+        """Return the decisions that came too late, and complaints about those that the faults do not explain."""
         committed = {record["step"]: record["time_seconds"] for record in ended.records}
         members = {step: frozenset(life.plan.placement.workers) for life in timeline.lives for step in life.recorded}
         expected = lateness(timeline.hits, committed, members, case.wait_seconds, PATIENT_SECONDS)
@@ -134,12 +134,12 @@ class Laboratory:
         return late, [f"decisions {sorted(late)} came late; {sorted(expected.must)} must and {sorted(expected.may)} may"]
 
     def _replayed(self, case: Case, ended: Ended) -> Ended:
-        """The numerics of a run with late decisions once more, on one worker that nothing befalls."""
+        """Run the numerics of a run with late decisions once more, on one undisturbed worker."""
         folder = ended.folder.parent.with_name(f"{ended.folder.parent.name}-replay")
         return self._run(folder, VARIANTS[case.variant].quiet(), "--replay", str(ended.folder))
 
     def _run(self, folder: Path, job: dict[str, Any], *arguments: str, acts: Sequence[Act] = ()) -> Ended:
-        """A run in `folder`/run with its temporary files in `folder`/t; resumed as often as an act has stopped it."""
+        """Run a job in `folder`/run with its temporary files in `folder`/t; resume it as often as an act has stopped it."""
         shutil.rmtree(folder, ignore_errors=True)
         run = folder / "run"
         self._temporary(run).mkdir(parents=True)
@@ -160,10 +160,10 @@ class Laboratory:
             ended = self._once([*words, "--quiet", "--no-report"], run, env, actor)
             if ended.code not in stopped and not (UNSAVED in ended.output and actor.spoilt()):
                 break
-            # Nothing of it may still run when the next one begins: who is killed is gone a moment later.
+            # None of its processes may still run when the next one begins: a killed process is gone a moment later.
             wait_until_gone(run)
             if RunDirectory(run).ended_as() == "completed":
-                # Killed in the moment after its last write: nothing is left to do, and nobody to remove its temporary files.
+                # Killed just after its last write: nothing is left to do, and no process is left to remove its temporary files.
                 for left in self._temporary(run).iterdir():
                     shutil.rmtree(left)
                 return replace(ended, code=0)
@@ -186,8 +186,8 @@ class Laboratory:
         if any(act.file for act in acts):
             env |= {"PYTHONPATH": str(PLUG), WRITES_FOLDER: str(actor.writes)}
         if any(act.kind == "kill_preload" for act in acts):
-            del env["FROSTLINE_PRELOAD"]  # a warm process of its own, which only this run dies with
-            env["TORCHINDUCTOR_CACHE_DIR"] = str(self.root / "torch")  # torch's, made at its import, and no run's
+            del env["FROSTLINE_PRELOAD"]  # a preload process of its own, which dies with this run
+            env["TORCHINDUCTOR_CACHE_DIR"] = str(self.root / "torch")  # made by torch at its import; belongs to no run
         return env
 
     def _temporary(self, run: Path) -> Path:
@@ -195,7 +195,7 @@ class Laboratory:
 
 
 def save_models(folder: Path) -> None:
-    """Models as the variant `loaded` names them, by other seeds."""
+    """Save the models of the variant `loaded`, with different seeds."""
     import torch
     from transformers import ViTConfig, ViTForImageClassification
 
@@ -209,7 +209,7 @@ def save_models(folder: Path) -> None:
 
 
 def corpus() -> str:
-    """A small text of made-up sentences: the same every time."""
+    """Return a small text of made-up sentences: the same every time."""
     rng = random.Random("frostline chaos corpus")
     syllables = [first + second for first in "bdfgklmnprst" for second in "aeiou"]
     words = ["".join(rng.choices(syllables, k=rng.randint(1, 3))) for _ in range(60)]
@@ -219,13 +219,13 @@ def corpus() -> str:
 
 @contextmanager
 def laboratory(root: Path) -> Iterator[Laboratory]:
-    """A laboratory in `root`, with a preload process that ends with it."""
+    """Yield a laboratory in `root`, with a preload process that ends with it."""
     with tempfile.TemporaryDirectory(prefix="frostline-chaos-") as folder:
         socket = Path(folder) / "preload.sock"
         said = root / "preload.log"
         with open(said, "wb") as log:
             words = [sys.executable, "-m", "frostline_trainer.process.preload", str(socket)]
-            # Workers are its children: writes can be planted in them where a run asks for it.
+            # Workers are its children: writes can be planted in them where a run requires it.
             process = subprocess.Popen(words, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": str(PLUG)})
         try:
             deadline = time.monotonic() + WARM_SECONDS
@@ -240,7 +240,7 @@ def laboratory(root: Path) -> Iterator[Laboratory]:
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
-    """An outcome for the results file."""
+    """Return an outcome for the results file."""
     case, timeline = outcome.case, outcome.timeline
     hits = timeline.hits if timeline is not None else ()
     return {

@@ -1,4 +1,5 @@
-"""What a run says befell it: generations, faults that were carried out, checkpoints, events. Read once, then plain data."""
+"""The history of a run by its own files: generations, faults that were carried out, checkpoints, events. Read once, then plain
+data."""
 
 import json
 import re
@@ -15,16 +16,21 @@ from tests.chaos.kinds import KILLED_RUN
 from tests.e2e.runs import json_lines
 
 BY_WORKER_ID = ("sources", "buddies")
-"""What the file names by worker id, and a plan by place."""
+"""Fields that the file has by worker id, and a plan by place."""
 COMMITTED_LATE = re.compile(r"committed step (\d+) of (\S+) late")
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A fault that was carried out. workers: those it befell (empty for a service).
+    """A fault that was carried out.
 
-    step: the one being computed, or where none is, the last committed one; for faults of pods and services the step that the
-    controller had heard of. generation: "" where none ran. torn: pieces half written by it. time_seconds: Unix time.
+    Attributes:
+        workers: those that it hit (empty for a service).
+        step: the step that was being computed, or else the last committed one; for faults of pods and services the last step
+            reported to the controller.
+        generation: "" where none ran.
+        torn: pieces half written by it.
+        time_seconds: Unix time.
     """
 
     fault: Fault | Act
@@ -40,7 +46,8 @@ class Hit:
 class Life:
     """A generation that was announced. first_vote_seconds: Unix time of its first recorded step; None: it has none.
 
-    reported, ended, silent: who the failure that it answers was answered by; None where the run does not say.
+    reported, ended, silent: the workers that reported, had ended or were silent in the recovery that made it; `reported` is None
+    where the run does not record it.
     """
 
     plan: Plan
@@ -67,11 +74,15 @@ class Complete:
 
 @dataclass(frozen=True)
 class Timeline:
-    """cuts: (lineage, starts_at_step) lines of metrics.jsonl. failures: reasons of failure events by lineage.
+    """The history of a run, as the oracle reads it.
 
-    late: (generation, step) of votes whose step some worker committed late. rollbacks: of the guard, by lineage: to which step.
-    distrusting: lineages that distrust what was computed before them.
-    pauses: steps at which the run paused, since too few workers stayed.
+    Attributes:
+        cuts: (lineage, starts_at_step) lines of metrics.jsonl.
+        failures: reasons of failure events by lineage.
+        late: (generation, step) of votes whose step some worker committed late.
+        rollbacks: of the guard, by lineage: the step to which each returned.
+        distrusting: lineages that distrust the results before them.
+        pauses: steps at which the run paused, since too few workers stayed.
     """
 
     num_pieces: int
@@ -88,7 +99,7 @@ class Timeline:
 
 
 def read_timeline(folder: Path, case: Case, num_pieces: int) -> Timeline:
-    """Everything that the oracle looks at, from a run directory."""
+    """Read the oracle's input from a run directory."""
     metrics = json_lines(folder / "metrics.jsonl")
     lives = [_life(line, metrics) for line in json_lines(folder / "plans.jsonl") if line["kind"] == "plan"]
     events = json_lines(folder / "events.jsonl")
@@ -123,7 +134,7 @@ def _life(line: dict[str, Any], metrics: list[dict[str, Any]]) -> Life:
 
 
 def _hits(folder: Path, case: Case) -> tuple[Hit, ...]:
-    """By time: planned faults that were carried out, and what was done from outside."""
+    """Return the planned faults that were carried out and the acts from outside, by time."""
     found = [_act_hit(act, said, folder / "plans.jsonl") for act, said in done(folder.parent, case.acts)]
     plans = [line for line in json_lines(folder / "plans.jsonl") if line["kind"] == "plan"]
     named = {worker for line in plans for worker in line["placement"]["workers"]}
@@ -145,7 +156,8 @@ def _hits(folder: Path, case: Case) -> tuple[Hit, ...]:
 
 
 def _befallen(fault: Fault, told: list[str], named: set[str]) -> tuple[str, ...]:
-    """A pod's fault befalls all its workers, also those that a new controller had not heard of again when it told of it."""
+    """Return the workers that a fault hit: of a pod's fault all its workers, also those that a new controller did not yet know
+    when it wrote the event."""
     pods = {worker.partition("/")[0] for worker in told} if fault.kind in FAULTS_OF_A_POD else set()
     return tuple(sorted({*told, *(worker for worker in named if worker.partition("/")[0] in pods)}))
 
@@ -156,9 +168,11 @@ def _act_hit(act: Act, said: dict[str, Any], plans: Path) -> Hit:
 
 
 def whom_it_befell(act: Act, said: dict[str, Any], plans: Path) -> tuple[str, ...]:
-    """The workers that an act befell, as it said; where it ended the whole run, all that its controllers' plans name.
+    """Return the workers that an act hit, from its own record; where it ended the whole run, all workers in its controllers'
+    plans.
 
-    How long plans.jsonl was tells which controllers these were. What the last of them had made durable may be in it only later.
+    The length of plans.jsonl at that time identifies these controllers. A durable plan of the last controller may be added to the
+    file only later.
     """
     if act.kind not in KILLED_RUN:
         return tuple(said["workers"])

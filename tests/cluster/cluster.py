@@ -1,4 +1,4 @@
-"""The whole test cluster: control plane, nodes, storage, and the few questions that most tests ask."""
+"""The whole test cluster: control plane, nodes, storage, and the queries that most tests need."""
 
 import os
 import secrets
@@ -26,10 +26,10 @@ MEMORY_FOLDER, MEMORY_BYTES = Path("/dev/shm"), 1 << 30
 
 
 class Cluster(WithNamespaces):
-    """rest: as the administrator. nodes: three, where none is described. Everything ends with `stop`, or with our process."""
+    """The cluster. rest: as the administrator. nodes: three, if none is given. All ends with `stop`, or with this process."""
 
     def __init__(self, nodes: Sequence[NodeOptions] = ()) -> None:
-        """Raises NoTools where the programs of the control plane are not there."""
+        """Make a cluster. Raises NoTools where the programs of the control plane are missing."""
         need("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
         self.mark = f"frostline-{secrets.token_hex(4)}"
         self.folder = Path(tempfile.mkdtemp(prefix="fl-"))
@@ -42,7 +42,7 @@ class Cluster(WithNamespaces):
         self.nodes: dict[str, Node] = {}
 
     def start(self) -> None:
-        """Raises RuntimeError where a program does not come up, TimeoutError where a node does not."""
+        """Start the cluster. Raises RuntimeError where a program does not come up, TimeoutError where a node does not."""
         self.plane.start()
         self.rest = self.plane.rest()
         as_nodes = self.plane.rest(NODES)
@@ -70,7 +70,7 @@ class Cluster(WithNamespaces):
         self._guard.wait()
 
     def heal(self) -> None:
-        """The API server and every node as they were: whole, awake, ready."""
+        """Restore the API server and every node: running, not frozen, ready."""
         self.plane.heal()
         for node in self.nodes.values():
             node.heal()
@@ -78,7 +78,7 @@ class Cluster(WithNamespaces):
             self.wait_for_node(name, "True")
 
     def wait_for_node(self, name: str, ready: str, seconds: float = 60.0) -> None:
-        """Until its condition is so ("True", "False" or "Unknown"), and the scheduler uses it, or does so no more."""
+        """Wait until the node's Ready condition is `ready` ("True", "False" or "Unknown"), and the scheduler follows it."""
 
         def is_so() -> bool:
             node = self.rest.get(f"/api/v1/nodes/{name}")
@@ -90,7 +90,7 @@ class Cluster(WithNamespaces):
         wait_for(is_so, f"node {name} to be Ready={ready}", seconds)
 
     def kubectl(self, *words: str, namespace: str = "default", check: bool = True, seconds: float = 60.0) -> str:
-        """Run kubectl as the administrator. Returns what it wrote; raises RuntimeError with what it complained of."""
+        """Run kubectl as the administrator. Returns its output; raises RuntimeError with its error messages."""
         return self.run("kubectl", *words, namespace=namespace, check=check, seconds=seconds)
 
     def run(self, program: str, *words: str, namespace: str = "default", check: bool = True, seconds: float = 300.0) -> str:
@@ -108,12 +108,12 @@ class Cluster(WithNamespaces):
         return done.stdout + ("" if check else done.stderr)
 
     def pods(self, namespace: str, selector: str = "") -> list[Json]:
-        """Sorted by name."""
+        """Return the pods of a namespace, sorted by name."""
         found = self.rest.get(f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)["items"]
         return sorted(found, key=lambda pod: pod["metadata"]["name"])
 
     def described(self, namespace: str) -> str:
-        """Its pods, how they are, and the ends of their logs: for messages."""
+        """Return the namespace's pods, their states, and the ends of their logs: for messages."""
         lines = []
         for pod in self.pods(namespace):
             name, status = pod["metadata"]["name"], pod.get("status", {})
@@ -124,7 +124,7 @@ class Cluster(WithNamespaces):
         return "\n".join(lines)
 
     def pod_log(self, namespace: str, pod: str, container: str = "", **query: str) -> str:
-        """As `kubectl logs` has it."""
+        """Return a pod's log, as `kubectl logs` does."""
         return self.rest.text(f"/api/v1/namespaces/{namespace}/pods/{pod}/log", container=container, **query)
 
     def _add(self, name: str, index: int, options: NodeOptions) -> None:
@@ -134,7 +134,7 @@ class Cluster(WithNamespaces):
 
 
 def programs() -> list[str]:
-    """Folders of programs that containers run and that need not be on PATH here."""
+    """Return folders of programs that containers run and that need not be on PATH here."""
     try:
         return [str(find_redis_server().parent)]
     except RedisUnavailable:
@@ -147,13 +147,13 @@ def is_ready(pod: Json) -> bool:
 
 
 def start_guard(mark: str, *folders: Path) -> subprocess.Popen[bytes]:
-    """Ends everything when this process ends, however it does (`processes`)."""
+    """Start a process that ends everything when this process ends, however it does (`processes`)."""
     command = [sys.executable, "-m", "tests.cluster.processes", mark, *map(str, folders)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT, start_new_session=True)
 
 
 def _folder_in_memory(other: Path) -> Path:
-    """etcd's files are written all the time: in memory where there is room."""
+    """Return a folder for etcd's files, which are written all the time: in memory if there is space."""
     try:
         room = shutil.disk_usage(MEMORY_FOLDER).free
     except OSError:

@@ -38,7 +38,7 @@ def our_cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(our_cluster: Cluster) -> Iterator[Cluster]:
-    """Our cluster; what a test breaks is whole again after it."""
+    """Yield the tests' own cluster; it is healed after each test."""
     yield our_cluster
     our_cluster.heal()
 
@@ -52,14 +52,14 @@ def warm_nodes(our_cluster: Cluster) -> Iterator[WarmNodes]:
 
 @pytest.fixture
 def release(cluster: Cluster, warm_nodes: WarmNodes, namespace: str, tmp_path: Path) -> Release:
-    """Of the chart, not installed yet; it goes with its namespace."""
+    """Return a release of the chart, not installed yet; it is deleted with its namespace."""
     warm_nodes.heal()
     return Release(cluster, namespace, tmp_path, warm_nodes.alone)
 
 
 @pytest.fixture(scope="session")
 def api_server(request: pytest.FixtureRequest) -> Cluster | GivenCluster:
-    """A cluster of which only the API server is asked: ours, or the given one."""
+    """Return a cluster of which only the API server is used: the tests' own, or the given one."""
     return GivenCluster(GIVEN) if GIVEN else request.getfixturevalue("our_cluster")
 
 

@@ -1,4 +1,4 @@
-"""A container from its first start to its last end: starts and restarts it, follows its probes, says how it is."""
+"""A container from its first start to its last end: starts and restarts, probes, and status."""
 
 import datetime
 import logging
@@ -19,20 +19,20 @@ HEALTHY_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class BackOff:
-    """Seconds between the end of a container and its next start; the first restart is at once. A kubelet has 10 and 300."""
+    """Seconds between the end of a container and its next start; the first restart is immediate. A kubelet has 10 and 300."""
 
     first: float = 1.0
     largest: float = 10.0
 
     def seconds(self, ends: int) -> float:
-        """ends: that came one soon after the other."""
+        """Return the seconds of waiting. ends: number of ends, each soon after the one before."""
         return 0.0 if ends <= 1 else min(self.largest, self.first * 2 ** (ends - 2))
 
 
 class ContainerLife:
-    """One container of a pod. All methods are the pod's own thread's, but for `status`, which may be read by any.
+    """One container of a pod. All methods belong to the pod's own thread, except `status`, which any thread may call.
 
-    policy: the pod's restartPolicy. host: its real address. is_final: set by its pod when nothing is to start any more.
+    policy: the pod's restartPolicy. host: its real address. is_final: set by its pod when no container may start any more.
     """
 
     def __init__(self, spec: Json, policy: str, back_off: BackOff, host: str, running: threading.Event) -> None:
@@ -51,16 +51,16 @@ class ContainerLife:
 
     @property
     def succeeded(self) -> bool:
-        """It has ended well and stays down."""
+        """Whether it has ended with success and stays down."""
         return self.is_over and self._ended is not None and self._ended["exitCode"] == 0
 
     @property
     def is_over(self) -> bool:
-        """It does not run and will not start again."""
+        """Whether it does not run and will not start again."""
         return self._process is None and (self.is_final or (self._ended is not None and not self._starts_again()))
 
     def advance(self, sources: Sources, around: Surroundings, grace_seconds: float) -> None:
-        """Start what should run, note what has ended, end what a probe has given up."""
+        """Start the container where it should run, record its end, end it where a probe has failed."""
         now = time.monotonic()
         if self._process is None:
             if now >= self._next_start and (self._ended is None or self._starts_again()):
@@ -72,14 +72,14 @@ class ContainerLife:
         self.reap()
 
     def ask_to_end(self, grace_seconds: float) -> None:
-        """SIGTERM now, SIGKILL after the grace; a shorter one later counts."""
+        """Send SIGTERM now, SIGKILL after the grace period; a later call may shorten it."""
         deadline = time.monotonic() + grace_seconds
         if self._kill_at is None and self._process is not None and grace_seconds > 0:
             self._process.ask_to_end()
         self._kill_at = deadline if self._kill_at is None else min(self._kill_at, deadline)
 
     def reap(self) -> None:
-        """Note the process's end, or bring it about when its grace is over."""
+        """Record the end of the process, or kill it when its grace period is over."""
         if self._process is None:
             return
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
@@ -106,14 +106,14 @@ class ContainerLife:
         self._process, self._kill_at = None, None
 
     def vanish(self) -> None:
-        """Its machine is gone, and with it all that ran."""
+        """End all processes, since their machine is gone."""
         if self._process is not None:
             self._process.end()
         if self._probes is not None:
             self._probes.end()
 
     def status(self) -> Json:
-        """As the pod's status has it."""
+        """Return the container's part of the pod's status."""
         probes, ended = self._probes, self._ended
         if self._process is not None:
             state: Json = {"running": {"startedAt": self._started_at}}

@@ -1,7 +1,7 @@
-"""A container as a local process: its words and variables, its signals and its end. What a container runtime does, for tests.
+"""A container as a local process: arguments, variables, signals and end. A replacement of the container runtime, for tests.
 
 There is no mount namespace: a volume is a folder, and its mount path is replaced by that folder wherever a path in a command, an
-argument or a variable begins with it. So a chart that is tried here names every mounted path in one of these.
+argument or a variable begins with it. So a chart that is tested here has to name every mounted path in one of these.
 """
 
 import os
@@ -24,7 +24,7 @@ FIELDS = {"name", "image", "imagePullPolicy", "command", "args", "env", "envFrom
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a pod's containers have besides their own: variables (of the node and of Services), volumes' folders, where logs go.
+    """The environment of a pod's containers: variables (of the node and of Services), volumes' folders, folder of the logs.
 
     mark: of the pod's processes (`processes`).
     """
@@ -36,9 +36,9 @@ class Surroundings:
 
 
 class Process:
-    """One start of one container. Raises OSError where its program cannot be started, Unsupported, Refused for missing variables.
+    """One start of one container. log: the file with all its output.
 
-    log: where its output goes, all of it.
+    Raises OSError where its program cannot be started, Unsupported, Refused for missing variables.
     """
 
     def __init__(self, spec: Json, sources: Sources, around: Surroundings, start_number: int) -> None:
@@ -66,28 +66,28 @@ class Process:
             )
 
     def words(self, words: tuple[str, ...]) -> list[str]:
-        """Of a command, with mount paths and variables in their place. Also for those that run in the container later."""
+        """Return a command with mount paths and variables replaced, also for commands that run in the container later."""
         return [expanded(self._mounts.local(word), self.variables) for word in words]
 
     def exit_code(self) -> int | None:
-        """128 + n where signal n ended it; None while it runs."""
+        """Return the exit code, 128 + n where signal n ended the process; None while it runs."""
         code = self._process.poll()
         return 128 - code if code is not None and code < 0 else code
 
     def ask_to_end(self) -> None:
-        """SIGTERM to the container's first process."""
+        """Send SIGTERM to the container's first process."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
     def end(self) -> None:
-        """SIGKILL for all that is left of it; by its session too, since Redis overwrites the environment that the mark is in."""
+        """Send SIGKILL to all its processes; also by session, since Redis overwrites the environment that has the mark."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         processes.signal_marked(self.mark, signal.SIGKILL)
         self._process.wait()
 
     def _environment(self, spec: Json, sources: Sources, around: Surroundings) -> dict[str, str]:
-        """HOME, the surroundings' variables, then the container's own, in order."""
+        """Return HOME, the surroundings' variables, then the container's own, in order."""
         variables = {"HOME": str(self.folder), **around.variables, processes.VARIABLE: self.mark}
         if temporary := self._mounts.folders.get("/tmp"):
             variables["TMPDIR"] = str(temporary)
@@ -104,7 +104,7 @@ class Process:
 
 
 class _Mounts:
-    """Mount paths of a container, and the folders that stand for them."""
+    """Mount paths of a container, with the folders that replace them."""
 
     def __init__(self, spec: Json, volumes: dict[str, Path]) -> None:
         self.folders: dict[str, Path] = {}
@@ -122,17 +122,17 @@ class _Mounts:
 
 
 def expanded(text: str, variables: dict[str, str]) -> str:
-    """$(NAME) by its value, where there is one; $$ is a dollar."""
+    """Replace $(NAME) by its value, where there is one; $$ is a dollar."""
     return REFERENCE.sub(lambda found: "$" if found[1] == "$" else variables.get(found[2], found[0]), text)
 
 
 def log_of(folder: Path, container: str, start_number: int) -> Path:
-    """start_number: 0 for a container's first start."""
+    """Return the log of a start of a container. start_number: 0 for its first start."""
     return folder / f"{container}.{start_number}.log"
 
 
 def _referred(source: Json, sources: Sources) -> str | None:
-    """None: there is none, and it is optional."""
+    """Return the value of a reference; None where it is missing and optional."""
     if reference := source.get("fieldRef"):
         return field_of(sources.pod, reference["fieldPath"])
     for key, kind in (("configMapKeyRef", "configmaps"), ("secretKeyRef", "secrets")):

@@ -26,7 +26,7 @@ from tests.cluster.egress import Egress, egress_selection
 
 START_SECONDS = 90.0
 ADMIN, NODES, GUEST = "admin", "nodes", "guest"
-"""Users of the token file: cluster administrator, the node agents, and one that no rule knows."""
+"""Users of the token file: cluster administrator, the node agents, and a user without any rights."""
 ISSUER = "https://kubernetes.default.svc"
 API, MANAGER, SCHEDULER, ETCD = "kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd"
 
@@ -40,10 +40,11 @@ AUDIT_POLICY = {
 
 @dataclass
 class ControlPlane:
-    """binaries: where the programs are. folder: its own, in memory where there is room; removed by its owner.
+    """The programs of the control plane.
 
-    mark: of its processes (`processes`). node_lost_seconds: silence after which a node is NotReady. Requests are audited, one
-    JSON line each, in `audit_log`.
+    binaries: folder of the programs. folder: its own, in memory if there is space; removed by its owner. mark: of its processes
+    (`processes`). node_lost_seconds: silence after which a node is NotReady. Requests are audited, one JSON line each, in
+    `audit_log`.
     """
 
     binaries: Path
@@ -60,7 +61,7 @@ class ControlPlane:
         self._egress = Egress(self.folder / "egress.sock")
 
     def start(self) -> None:
-        """Raises RuntimeError with the end of a program's log where it does not come up."""
+        """Start all programs. Raises RuntimeError with the end of a program's log where it does not come up."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._egress.start()
         self._ports = free_ports("etcd", "peer", "api", "manager", "scheduler")
@@ -82,7 +83,7 @@ class ControlPlane:
         )  # fmt: skip
 
     def start_api_server(self) -> None:
-        """Also after `stop_api_server`: on the same port, over the same data."""
+        """Start the API server, also after `stop_api_server`: on the same port, over the same data."""
         self._start(
             API, f"--etcd-servers=http://127.0.0.1:{self._ports['etcd']}", "--bind-address=127.0.0.1",
             f"--secure-port={self.port}", "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none",
@@ -103,18 +104,18 @@ class ControlPlane:
         process.wait()
 
     def heal(self) -> None:
-        """The API server runs and answers, whatever was done to it."""
+        """Let the API server run and answer again."""
         if API in self._processes:
             self.freeze_api_server(False)
         else:
             self.start_api_server()
 
     def freeze_api_server(self, frozen: bool) -> None:
-        """It answers nobody until it is thawed; connections stay open."""
+        """Stop (SIGSTOP) or continue the API server; connections stay open."""
         self._processes[API].send_signal(signal.SIGSTOP if frozen else signal.SIGCONT)
 
     def compact(self) -> None:
-        """Forget all but the newest version of every object, so that older watches cannot go on. etcd's own gateway is asked."""
+        """Forget all but the newest version of every object through etcd's gateway, so that older watches cannot go on."""
         status = self._etcd("/v3/maintenance/status", {})
         self._etcd("/v3/kv/compaction", {"revision": status["header"]["revision"], "physical": True})
 
@@ -143,11 +144,12 @@ class ControlPlane:
         return self.folder / "audit.jsonl"
 
     def rest(self, user: str = ADMIN) -> Rest:
-        """As a user of the token file."""
+        """Return a client with the rights of a user of the token file."""
         return Rest(self.url, self.tokens[user], str(self.ca_file))
 
     def kubeconfig(self, user: str, token: str = "", server: str = "", namespace: str = "default") -> Path:
-        """A kubeconfig file for a user of the token file, or for a token. server: instead of the API server's own address."""
+        """Write a kubeconfig file for a user of the token file, or for a token. server: instead of the API server's own
+        address."""
         path = self.folder / f"{user}.{namespace}.kubeconfig"
         content = {
             "apiVersion": "v1",
@@ -161,7 +163,7 @@ class ControlPlane:
         return path
 
     def get(self, path: str) -> requests.Response:
-        """As the administrator, over a connection of its own."""
+        """Send a GET request as the administrator, over a separate connection."""
         headers = {"Authorization": f"Bearer {self.tokens[ADMIN]}"}
         return requests.get(self.url + path, headers=headers, verify=str(self.ca_file), timeout=5)
 
@@ -230,7 +232,7 @@ class ControlPlane:
 
 
 def free_ports(*names: str) -> dict[str, int]:
-    """A free port a name; all are held until all are chosen."""
+    """Return a free port for each name; all are held until all are chosen."""
     sockets = {name: socket.create_server(("127.0.0.1", 0)) for name in names}
     ports = {name: one.getsockname()[1] for name, one in sockets.items()}
     for one in sockets.values():

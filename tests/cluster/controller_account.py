@@ -18,7 +18,7 @@ RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces"
 
 
 def grant(server: WithNamespaces, namespace: str) -> None:
-    """Make the account, its Role and the binding, and wait until the API server goes by them."""
+    """Make the account, its Role and the binding, and wait until the API server applies them."""
     metadata = {"name": CONTROLLER}
     subject = {"kind": "ServiceAccount", "name": CONTROLLER, "namespace": namespace}
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": CONTROLLER}
@@ -36,7 +36,8 @@ def grant(server: WithNamespaces, namespace: str) -> None:
 
 
 def in_cluster_api(server: WithNamespaces, namespace: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Api:
-    """As the controller's pod makes it: token, certificate and namespace in a folder, the server's address in variables."""
+    """Return the client as the controller's pod makes it: token, certificate and namespace in a folder, the address in
+    variables."""
     folder.mkdir(exist_ok=True)
     (folder / "token").write_text(server.account_token(namespace, CONTROLLER))
     (folder / "ca.crt").write_text(server.rest.get(path_of(namespace, "configmaps", "kube-root-ca.crt"))["data"]["ca.crt"])
@@ -49,5 +50,5 @@ def in_cluster_api(server: WithNamespaces, namespace: str, folder: Path, monkeyp
 
 
 def lease(name: str = CONTROLLER) -> Json:
-    """As the chart renders it: empty, so that nobody needs the right to create one."""
+    """Return a Lease as the chart renders it: empty, so that no account needs the right to create one."""
     return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}}

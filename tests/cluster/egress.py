@@ -1,4 +1,4 @@
-"""The API server's way to pods: a proxy that knows where they really are (`addresses`). `kubectl get --raw` needs it."""
+"""The API server's connections to pods: a proxy with the pods' real addresses (`addresses`). `kubectl get --raw` needs it."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ NOBODY = b"HTTP/1.1 502 Bad Gateway\r\n\r\n"
 
 
 def egress_selection(socket: Path) -> dict[str, Any]:
-    """What the API server is told: all its connections into the cluster go through this socket, by HTTP CONNECT."""
+    """Return the API server's configuration: all its connections into the cluster go through this socket, by HTTP CONNECT."""
     connection = {"proxyProtocol": "HTTPConnect", "transport": {"uds": {"udsName": str(socket)}}}
     selections = [{"name": "cluster", "connection": connection}]
     return {
@@ -25,7 +25,7 @@ def egress_selection(socket: Path) -> dict[str, Any]:
 
 
 class Egress:
-    """socket: of the file system; at most about a hundred characters."""
+    """The proxy. socket: of the file system; at most about a hundred characters."""
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket
@@ -38,7 +38,7 @@ class Egress:
         self._server = asyncio.run_coroutine_threadsafe(listening, self._loop).result()
 
     def stop(self) -> None:
-        """Connections that are open end with it."""
+        """Stop the proxy; open connections end with it."""
         if not self._thread.is_alive():
             return
         self._loop.call_soon_threadsafe(self._server.close)

@@ -1,4 +1,4 @@
-"""The cluster that a kubeconfig names, where the user wants the tests on it that need nothing but an API server."""
+"""The cluster of a given kubeconfig, for the tests that need only an API server."""
 
 from kubernetes import client, config
 
@@ -7,7 +7,7 @@ from tests.cluster.namespaces import WithNamespaces
 
 
 class GivenCluster(WithNamespaces):
-    """path: of the kubeconfig file, whose user may make namespaces and Roles."""
+    """A given cluster. path: of the kubeconfig file, whose user may make namespaces and Roles."""
 
     def __init__(self, path: str) -> None:
         configuration = client.Configuration()

@@ -1,4 +1,4 @@
-"""What every cluster of the tests offers, ours or a given one: an administrator, namespaces, tokens of service accounts."""
+"""The common interface of the tests' own cluster and a given one: an administrator, namespaces, tokens of service accounts."""
 
 import secrets
 
@@ -7,12 +7,12 @@ from tests.cluster.waiting import wait_for
 
 
 class WithNamespaces:
-    """rest: as the administrator."""
+    """A cluster with namespaces. rest: as the administrator."""
 
     rest: Rest
 
     def new_namespace(self) -> str:
-        """With its default service account and the certificate that every namespace has."""
+        """Make a namespace, and wait for its default service account and certificate."""
         name = f"t-{secrets.token_hex(4)}"
         self.rest.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         path = f"/api/v1/namespaces/{name}"
@@ -21,7 +21,7 @@ class WithNamespaces:
         return name
 
     def delete_namespace(self, name: str) -> None:
-        """Its pods end in their own time; nobody waits for them."""
+        """Delete a namespace, without waiting for the end of its pods."""
         try:
             self.rest.delete(f"/api/v1/namespaces/{name}")
         except Refused as error:
@@ -29,7 +29,7 @@ class WithNamespaces:
                 raise
 
     def account_token(self, namespace: str, account: str, audience: str = "", seconds: int = 3600) -> str:
-        """A token of a service account, bound to no pod."""
+        """Return a token of a service account, bound to no pod."""
         spec = {"audiences": [audience] if audience else [], "expirationSeconds": seconds}
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}

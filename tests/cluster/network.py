@@ -1,6 +1,6 @@
 """TCP between nodes, and from nodes to the API server: forwarded connections that a test can cut without closing them.
 
-As with a broken cable, neither end learns of a cut: what is under way waits, and goes on when it is healed.
+As with a broken cable, neither end learns of a cut: data under way wait, and go on when the cut is healed.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ CONNECT_SECONDS, STOP_SECONDS = 5.0, 2.0
 
 @dataclass(frozen=True)
 class Target:
-    """Where a connection goes. node: on which that is; empty for the control plane, which is never cut."""
+    """The destination of a connection. node: its node; empty for the control plane, which is never cut."""
 
     host: str
     port: int
@@ -38,9 +38,10 @@ class Network:
         self._thread.start()
 
     def listen(self, node: str, host: str, port: int, choose: Callable[[], Target | None]) -> int:
-        """Forward what connects to host:port, where `node`'s programs are, to what `choose` says then. None: refused.
+        """Forward connections to host:port, the address of `node`'s programs, to the target that `choose` returns then; None:
+        refused.
 
-        Returns the port, for those who asked for 0. Raises OSError.
+        Returns the port, which is chosen for 0. Raises OSError.
         """
 
         async def start() -> int:
@@ -51,7 +52,7 @@ class Network:
         return self._do(start())
 
     def cut(self, node: str, is_cut: bool) -> None:
-        """From now on nothing passes between this node and others, or the API server; or all does again."""
+        """Block all traffic between this node and others, or the API server; or let it pass again."""
 
         async def change() -> None:
             (self._cut.add if is_cut else self._cut.discard)(node)
@@ -61,7 +62,7 @@ class Network:
         self._do(change())
 
     def reset(self, node: str) -> None:
-        """Close what goes from or to the node, as a machine does that starts anew."""
+        """Close all connections from or to the node, as a machine does that restarts."""
 
         async def abort() -> None:
             for transport in list(self._open.get(node, ())):
@@ -107,7 +108,7 @@ class Network:
             await asyncio.gather(self._pump(reader, far_writer, ends), self._pump(far_reader, writer, ends))
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ends: frozenset[str]) -> None:
-        """Until the end of what is read, which is passed on; an error closes the other side."""
+        """Copy until the end of the input, which is passed on; an error closes the other side."""
         try:
             while piece := await reader.read(PIECE_BYTES):
                 await self._whole(ends)
@@ -137,7 +138,7 @@ class Network:
 
 
 def _reset(transport: asyncio.WriteTransport) -> None:
-    """Close it so that the other end hears of no orderly end, but of a reset."""
+    """Close a connection with a reset instead of an orderly end."""
     if not transport.is_closing():
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         transport.abort()

@@ -1,6 +1,6 @@
-"""What a kubelet does, as far as the control plane can tell: one life of a node's agent, from boot to crash.
+"""A replacement of the kubelet for the control plane: one life of a node's agent, from boot to crash.
 
-It registers the node, renews its Lease, follows the pods that are bound to it, runs them (`pod_life`) and writes how they are.
+It registers the node, renews its Lease, follows the pods that are bound to it, runs them (`pod_life`) and writes their status.
 """
 
 import contextlib
@@ -23,13 +23,13 @@ BEAT_SECONDS = 1.0
 BEATS_A_STATUS = 4
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 GONE = (404, 409)
-"""There is no such object any more, or another of its name."""
+"""Statuses of an object that no longer exists, or of another with its name."""
 
 
 class NodeAgent:
-    """node: its object as it registers, whose status' conditions it writes again and again.
+    """The agent of one node. node: its object as it registers, whose status conditions it writes repeatedly.
 
-    heard_at(count): address of the count-th pod. Everything waits while place.running is cleared (the node is frozen).
+    addresses: of its pods, given out in turn. Everything waits while placed.running is cleared (the node is frozen).
     """
 
     def __init__(self, rest: Rest, node: Json, addresses: list[str], placed: Place) -> None:
@@ -52,7 +52,7 @@ class NodeAgent:
             thread.start()
 
     def crash(self) -> None:
-        """Nothing is done any more, nobody is told. The caller ends the processes."""
+        """Stop all work without any message. The caller ends the processes."""
         self._crashed.set()
         self._follower.stop()
         self._news.set()
@@ -64,13 +64,13 @@ class NodeAgent:
             life.join()
 
     def changed(self, life: PodLife) -> None:
-        """Its status may be another than was written last."""
+        """Record that a pod's status may differ from the one written last."""
         with self._lock:
             self._changed[life.pod["metadata"]["uid"]] = life
         self._news.set()
 
     def log_of(self, namespace: str, pod: str, container: str, previous: bool) -> tuple[Path, bool] | None:
-        """The file with a container's output, or that of its start before; whether it may still grow."""
+        """Return the file with a container's output, or with that of its previous start, and whether it may still grow."""
         with self._lock:
             lives = [one for one in self._pods.values() if _names(one.pod) == (namespace, pod)]
         for life in lives:
@@ -113,7 +113,7 @@ class NodeAgent:
             self._rest.create_missing(LEASES, lease)
 
     def _take(self, pod: Json, gone: bool) -> None:
-        """From the follower: a pod of ours is new, has changed, or is gone."""
+        """Take a pod from the follower: new, changed, or gone."""
         self._place.running.wait()
         if self._crashed.is_set():
             return
@@ -140,7 +140,7 @@ class NodeAgent:
         life.start()
 
     def _write(self) -> None:
-        """Tell the API server of what has changed, again and again until it has heard it."""
+        """Write changed statuses to the API server, repeatedly until each is accepted."""
         while not self._crashed.is_set():
             self._news.wait()
             self._news.clear()
@@ -175,7 +175,7 @@ class NodeAgent:
 
 
 def conditions() -> list[Json]:
-    """Of a node that is well."""
+    """Return the conditions of a healthy node."""
     now = timestamp()
     said = {"Ready": "True", "MemoryPressure": "False", "DiskPressure": "False", "PIDPressure": "False"}
     return [
@@ -185,7 +185,7 @@ def conditions() -> list[Json]:
 
 
 def _differs(pod: Json, said: Json) -> bool:
-    """Whether somebody else has written another status: the node controller does so for lost nodes."""
+    """Whether another process has written another status: the node controller does so for lost nodes."""
     held = {one["type"]: one["status"] for one in pod.get("status", {}).get("conditions") or ()}
     return any(held.get(one["type"]) != one["status"] for one in said["conditions"])
 

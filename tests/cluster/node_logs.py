@@ -1,4 +1,4 @@
-"""Where `kubectl logs` gets a node's logs: the HTTPS endpoint that the API server asks."""
+"""The source of a node's logs for `kubectl logs`: the HTTPS endpoint that the API server calls."""
 
 import ssl
 import threading

@@ -18,16 +18,17 @@ from tests.cluster.pod_life import Place
 from tests.cluster.services import NodeServices, ServiceBook
 
 PASSED_ON = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM", "HF_HUB_OFFLINE", "LANG")
-"""Variables of the test run that its pods get too."""
+"""Variables of the test run that its pods receive too."""
 CALL_SECONDS = 4.0
 ROOT = Path(__file__).parents[2]
 
 
 @dataclass
 class NodeOptions:
-    """labels, taints, capacity: of the Node object. variables: for all its pods. path: folders of programs, before others.
+    """Settings of a node. labels, taints, capacity: of the Node object. variables: for all its pods. path: folders of programs,
+    before others.
 
-    companions: process ids of what serves only this node's pods (a preload process): frozen, thawed and killed with the node.
+    companions: process ids that serve only this node's pods (a preload process): frozen, continued and killed with the node.
     """
 
     labels: dict[str, str] = field(default_factory=dict)
@@ -40,7 +41,7 @@ class NodeOptions:
 
 
 class Node:
-    """index: its number in the cluster. folder: its own; pods' logs stay in it.
+    """One test node. index: its number in the cluster. folder: its own; pods' logs stay in it.
 
     `cut` separates it from the API server and from pods of other nodes behind Services; pods that know each other's addresses
     still reach each other, since all are on one loopback.
@@ -58,7 +59,7 @@ class Node:
         self._api: tuple[str, int] = ("", 0)
 
     def start(self) -> None:
-        """For the first time."""
+        """Start the node for the first time."""
         self.folder.mkdir(parents=True, exist_ok=True)
         host = self._plane.addresses.api(self._index)
         behind = Target("127.0.0.1", self._plane.port)
@@ -85,16 +86,16 @@ class Node:
         agent.start()
 
     def cut(self) -> None:
-        """Nothing passes between it and the rest; its pods run on."""
+        """Block all traffic between the node and the rest; its pods run on."""
         self._network.cut(self.name, True)
 
     def freeze(self) -> None:
-        """All its pods and the agent itself stand still; connections stay open."""
+        """Stop (SIGSTOP) all its pods and the agent itself; connections stay open."""
         self._running.clear()
         self._signal(signal.SIGSTOP)
 
     def kill(self) -> None:
-        """The machine is off: all processes are gone, and nobody tells the API server."""
+        """Switch the machine off: all processes end, and the API server is not informed."""
         agent, self._agent = self._agent, None
         if agent is None:
             return
@@ -106,7 +107,7 @@ class Node:
         processes.signal_marked(self._mark, signal.SIGKILL)
 
     def heal(self) -> None:
-        """End what `cut`, `freeze` or `kill` has begun."""
+        """Undo `cut`, `freeze` or `kill`."""
         self._signal(signal.SIGCONT)
         if self._agent is None:
             self.boot()
@@ -115,7 +116,7 @@ class Node:
             self._running.set()
 
     def stop(self) -> None:
-        """For good."""
+        """Stop the node for good."""
         self.kill()
         if self._logs is not None:
             self._logs.stop()
@@ -134,7 +135,7 @@ class Node:
         return self._agent.log_of(namespace, pod, container, previous) if self._agent is not None else None
 
     def _variables(self, rest: Rest, pod: Json) -> dict[str, str]:
-        """What a pod of this node finds before its own: programs, packages, the API server, Services."""
+        """Return the variables that precede a pod's own: programs, packages, the API server, Services."""
         path = [*self.options.path, os.path.dirname(sys.executable), os.environ.get("PATH", "")]
         packages = [str(ROOT), *(os.path.abspath(one) for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one)]
         host, port = self._api

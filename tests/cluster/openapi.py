@@ -1,8 +1,8 @@
-"""The OpenAPI schemas of several Kubernetes versions, and whether an object is as one of them says.
+"""The OpenAPI schemas of several Kubernetes versions, and a check of objects against them.
 
     python -m tests.cluster.openapi        obtains those that are missing
 
-Each release of k8s.io/kubernetes, a Go module, carries the schema of its own API. The modules are downloaded (16 to 20 MB each,
+Each release of k8s.io/kubernetes, a Go module, contains the schema of its own API. The modules are downloaded (16 to 20 MB each,
 nothing is built), checked against the sums below, and only the definitions are kept, in the user's cache folder.
 """
 
@@ -31,25 +31,25 @@ SUMS = {
     "1.35.4": "h1:o/8dBC/pHVpYoGV4OAIytAlNPZbdYVTXJHoYvXC4qzM=",
     "1.36.3": "h1:qDQdoMiluAE2Eab6Fa52YV+WjiGz9mZFFoagEA6cI+o=",
 }
-"""By version: what the Go checksum database says of the module. The oldest that the chart takes, the newest, and some between."""
+"""By version: the module's sum in the Go checksum database. The oldest version of the chart, the newest, and some between."""
 
 OPERATOR_MODULE, OPERATOR_VERSION = "github.com/prometheus-operator/prometheus-operator", "v0.85.0"
 OPERATOR_SUM = "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s="
 OPERATOR_KINDS = ("servicemonitors", "prometheusrules")
-"""Of the Prometheus operator, whose kinds are custom resources."""
+"""Kinds of the Prometheus operator, which are custom resources."""
 
 Json = dict[str, Any]
 REF = "#/definitions/"
 
 
 def folder() -> Path:
-    """Where the schemas are, or will be."""
+    """Return the folder of the schemas, which may not exist yet."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return home / "frostline" / "openapi"
 
 
 def obtain(say: Callable[[str], None]) -> None:
-    """Download what is missing; whoever comes second waits for the first. Raises NoTools."""
+    """Download the missing schemas; a second caller waits for the first. Raises NoTools."""
     folder().mkdir(parents=True, exist_ok=True)
     with open(folder() / ".lock", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -64,12 +64,12 @@ def obtain(say: Callable[[str], None]) -> None:
 
 @cache
 def definitions(version: str) -> Json:
-    """By name; `obtain` must have been called."""
+    """Return the definitions by name; `obtain` must have been called."""
     return json.loads(_file(version).read_text(encoding="utf-8")) | json.loads(_operator_file().read_text(encoding="utf-8"))
 
 
 def mistakes(found: Json, version: str) -> list[str]:
-    """What is wrong with an object by the API of `version`: unknown kinds and fields included. One line each."""
+    """Return the faults of an object by the API of `version`, unknown kinds and fields included, one line each."""
     name = _names(version).get((found.get("apiVersion", ""), found.get("kind", "")))
     if name is None:
         return [f"Kubernetes {version} has no {found.get('kind')} of {found.get('apiVersion')}"]
@@ -101,7 +101,8 @@ def _validator(version: str, name: str) -> jsonschema.Draft4Validator:
 
 
 def _download(module: str, version: str, total: str, target: Path, extract: Callable[[Path], Json]) -> None:
-    """What `extract` finds in the module's folder, as a file. A module cache of its own: the user's is not filled with it."""
+    """Write the result of `extract` on the module's folder to a file. The module cache is temporary, so that the user's stays
+    small."""
     with tempfile.TemporaryDirectory(prefix="frostline-openapi-") as place:
         env = {**os.environ, "GOMODCACHE": place, "GOFLAGS": "-modcacherw", "GOWORK": "off"}
         command = [find_go(lambda text: print(text, file=sys.stderr)), "mod", "download", "-json", f"{module}@{version}"]
@@ -128,7 +129,7 @@ def _operator_definitions(module: Path) -> Json:
         resource = yaml.safe_load(file.read_text(encoding="utf-8"))["spec"]
         for version in resource["versions"]:
             schema = version["schema"]["openAPIV3Schema"]
-            # A custom resource's schema says nothing of metadata, which the server checks by its own.
+            # A custom resource's schema does not cover metadata, which the server checks by its own schema.
             schema["properties"]["metadata"] = {"$ref": f"{REF}io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"}
             group = {"group": resource["group"], "version": version["name"], "kind": resource["names"]["kind"]}
             found[f"{kind}.{version['name']}"] = _strict(schema) | {"x-kubernetes-group-version-kind": [group]}
@@ -136,7 +137,7 @@ def _operator_definitions(module: Path) -> Json:
 
 
 def _strict(node: Any) -> Any:
-    """Without descriptions; objects with known fields have no others; numbers or text where Kubernetes takes both."""
+    """Return a schema without descriptions, without unknown fields, and with numbers or text where Kubernetes takes both."""
     if isinstance(node, list):
         return [_strict(one) for one in node]
     if not isinstance(node, dict):
@@ -159,7 +160,7 @@ def _all_files() -> Iterator[Path]:
 
 
 def missing() -> list[str]:
-    """Names of the files that `obtain` would make."""
+    """Return the names of the files that `obtain` would make."""
     return [file.name for file in _all_files() if not file.exists()]
 
 

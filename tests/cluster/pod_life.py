@@ -1,4 +1,4 @@
-"""One pod on a test node, in a thread of its own: prepares it, runs its containers, ends them, says how it is."""
+"""One pod on a test node, in a separate thread: prepares it, runs and ends its containers, and reports its status."""
 
 import copy
 import logging
@@ -19,18 +19,18 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 0.1
 TRY_AGAIN_SECONDS = 0.5
 TOKEN_SHARE, TOKEN_SHARE_ANNOTATION = 0.8, "frostline.test/token-share"
-"""Of a projected token's life, after which it is renewed; the annotation is how a test has it sooner."""
+"""The share of a projected token's life after which it is renewed; by the annotation a test sets a smaller one."""
 REPLACED = {"$patch": "replace"}
-"""In a list of a strategic merge patch: what was in it before goes."""
+"""In a list of a strategic merge patch: removes the earlier entries."""
 FORCED_GRACE_SECONDS = 1.0
-"""What is left to a pod whose object is gone."""
+"""The grace period of a pod whose object is gone, in seconds."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """What a pod has from its node. variables(pod): of the node and of Services. running: cleared while the node is frozen.
+    """The node's part of a pod. variables(pod): of the node and of Services. running: cleared while the node is frozen.
 
-    changed(pod life): its status may be another. mark: of the node's processes. address: the node's.
+    changed(pod life): called when its status may have changed. mark: of the node's processes. address: the node's.
     """
 
     rest: Rest
@@ -44,9 +44,9 @@ class Place:
 
 
 class PodLife(threading.Thread):
-    """pod: the object as last heard. heard_at: its address as the API server has it.
+    """One pod. pod: the object as last received. heard_at: its address as the API server has it.
 
-    said: its status, as the API server shall have it. over: it was deleted and nothing of it runs any more.
+    said: its status, as the API server should have it. over: it was deleted and none of its processes runs any more.
     """
 
     def __init__(self, place: Place, pod: Json, heard_at: str) -> None:
@@ -109,7 +109,7 @@ class PodLife(threading.Thread):
                 self._place.changed(self)
 
     def _prepared(self) -> Surroundings | None:
-        """Volumes and variables; None where it was deleted meanwhile."""
+        """Prepare volumes and variables; None where the pod was deleted meanwhile."""
         while not self._ends():
             try:
                 self._volumes.prepare()
@@ -181,7 +181,7 @@ class PodLife(threading.Thread):
         self._wake.set()
 
     def _pause(self, seconds: float) -> None:
-        """A frozen node goes on where it was."""
+        """Wait; a frozen node goes on at this place."""
         self._wake.wait(seconds)
         self._wake.clear()
         while not self._place.running.wait(0.2) and not self._crashed:
@@ -232,7 +232,7 @@ class PodLife(threading.Thread):
         return {**self._conditions[name], "reason": "", "message": "", **more}
 
     def _as_heard_inside(self, pod: Json) -> Json:
-        """With real addresses, for the downward API."""
+        """Return the pod with real addresses, for the downward API."""
         inside = copy.deepcopy(pod)
         ip = real(self._heard_at)
         inside.setdefault("status", {}).update(podIP=ip, podIPs=[{"ip": ip}], hostIP=self._place.address)

@@ -1,4 +1,4 @@
-"""Startup, readiness and liveness probes of one start of a container, as a kubelet asks them."""
+"""Startup, readiness and liveness probes of one start of a container, as a kubelet carries them out."""
 
 import logging
 import socket
@@ -21,9 +21,9 @@ POLL_SECONDS = 0.1
 
 
 class Probes:
-    """started, ready: as a container's status has them. failed: why it must be restarted; empty while it need not.
+    """The probes of a container. started, ready: as in its status. failed: why it must be restarted; empty where it need not.
 
-    host: the pod's real address. running: set while the node runs; cleared, nothing is asked.
+    host: the pod's real address. running: set while the node runs; while it is cleared, no probe is carried out.
     """
 
     def __init__(self, spec: Json, process: Process, host: str, running: threading.Event) -> None:
@@ -39,7 +39,7 @@ class Probes:
                 threading.Thread(target=self._follow, args=arguments, name=f"{kind} {spec['name']}", daemon=True).start()
 
     def end(self) -> None:
-        """Ask no more."""
+        """Carry out no more probes."""
         self._ended.set()
 
     @property
@@ -82,7 +82,7 @@ class Probes:
 
 
 def ask(probe: Json, spec: Json, process: Process, host: str) -> str:
-    """Ask once. Returns what is wrong; empty where nothing is."""
+    """Carry out a probe once. Returns its fault; empty where there is none."""
     seconds = float(probe.get("timeoutSeconds", 1))
     asks: dict[str, Callable[[Json], str]] = {
         "exec": lambda action: _run(tuple(action["command"]), process, seconds),

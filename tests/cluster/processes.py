@@ -1,8 +1,9 @@
-"""All processes of a container, pod, node or cluster, however they were started: known by a mark in their environment (Linux).
+"""All processes of a container, pod, node or cluster, however they were started: identified by a mark in their environment
+(Linux).
 
     python -m tests.cluster.processes MARK FOLDER...    ends all of MARK and removes the folders when its standard input ends
 
-The latter is how nothing outlives a test run that is killed: whoever starts it holds the other end of that pipe.
+By the latter no process outlives a test run that is killed: the test run holds the other end of that pipe.
 """
 
 import os
@@ -12,11 +13,11 @@ import sys
 from pathlib import Path
 
 VARIABLE = "FROSTLINE_TEST_MARK"
-"""cluster/node/pod uid/container; a longer one belongs to each of its beginnings that ends at a slash."""
+"""cluster/node/pod uid/container; each prefix that ends before a slash is a mark of the process too."""
 
 
 def marked(mark: str) -> list[int]:
-    """Process ids, except our own."""
+    """Return the ids of the marked processes, without this one."""
     wanted = f"{VARIABLE}={mark}".encode()
     found = []
     for entry in os.scandir("/proc"):
@@ -32,7 +33,7 @@ def marked(mark: str) -> list[int]:
 
 
 def signal_marked(mark: str, number: int) -> None:
-    """To all, and to those that were started meanwhile."""
+    """Send a signal to all marked processes, also to those that start meanwhile."""
     told: set[int] = set()
     while new := set(marked(mark)) - told:
         for process_id in new:
@@ -41,7 +42,7 @@ def signal_marked(mark: str, number: int) -> None:
 
 
 def working_in(folders: list[str]) -> list[int]:
-    """Process ids by working directory: of those, like Redis, that overwrite their environment."""
+    """Return process ids by working directory, for processes such as Redis that overwrite their environment."""
     found = []
     for entry in os.scandir("/proc"):
         try:
@@ -54,7 +55,7 @@ def working_in(folders: list[str]) -> list[int]:
 
 
 def descendants(process_id: int) -> list[int]:
-    """A process and all that it has started, directly or not."""
+    """Return a process and all its descendants."""
     children: dict[int, list[int]] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
@@ -70,7 +71,7 @@ def descendants(process_id: int) -> list[int]:
 
 
 def send(process_id: int, number: int) -> None:
-    """A signal to a process that may be gone."""
+    """Send a signal to a process that may be gone."""
     try:
         os.kill(process_id, number)
     except ProcessLookupError:

@@ -21,11 +21,12 @@ from tests.e2e.runs import FROSTLINE
 CHART = ROOT / "charts" / "frostline"
 DIGITS = ROOT / "examples" / "image_classification" / "digits.yaml"
 SLOW_STEPS = 20
-"""So long lasts a planned fault of kind `slow`."""
+"""The number of steps of a planned fault of kind `slow`."""
 
 
 def paced(steps: int, seconds: float = 0.2) -> list[dict[str, Any]]:
-    """Planned faults that make each of so many steps so much longer, on a fast machine too: no load, and time to look."""
+    """Return planned faults that lengthen each of the steps by `seconds`, also on a fast machine: no load, and time to
+    observe."""
     return [{"kind": "slow", "worker": 0, "step": step, "seconds": seconds} for step in range(1, steps, SLOW_STEPS)]
 
 
@@ -52,7 +53,7 @@ SMALL: dict[str, Any] = {
 
 
 def merged(base: dict[str, Any], *changes: dict[str, Any]) -> dict[str, Any]:
-    """Sections merged, other values replaced; None removes."""
+    """Return the values with sections merged and other values replaced; None removes."""
     result = dict(base)
     for change in changes:
         for key, value in change.items():
@@ -66,18 +67,19 @@ def merged(base: dict[str, Any], *changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def digits_job() -> dict[str, Any]:
-    """As the examples have it."""
+    """Return the digits job of the examples."""
     return dict(yaml.safe_load(DIGITS.read_text(encoding="utf-8")))
 
 
 def long(steps: int = 120) -> dict[str, Any]:
-    """Sections of a run that lasts half a minute, whatever the machine."""
+    """Return the sections of a run that lasts half a minute on any machine."""
     return {"training": {"steps": steps}, "faults": paced(steps)}
 
 
 @functools.cache
 def digest_of_one_worker(job: str, preload: str, replayed: str = "") -> str:
-    """Of this job file, run locally. preload: socket to fork from. replayed: run directory whose decisions are followed."""
+    """Return the digest of this job, run locally. preload: socket to fork from. replayed: run directory whose decisions are
+    followed."""
     with tempfile.TemporaryDirectory(prefix="fl-alone-") as folder:
         file, out = Path(folder) / "alone.yaml", Path(folder) / "alone"
         file.write_text(job, encoding="utf-8")
@@ -99,7 +101,7 @@ class Release:
         self.job = merged(digits_job(), SMALL)
 
     def install(self, **sections: Any) -> None:
-        """sections: changes of the small digits job."""
+        """Install the release. sections: changes of the small digits job."""
         self.job = merged(self.job, sections)
         self._helm("install", self.name, str(CHART), "-f", str(self._values()))
 
@@ -114,7 +116,7 @@ class Release:
         self._helm("uninstall", self.name)
 
     def helm_test(self) -> str:
-        """What `helm test` says. The pod of a test that succeeded is gone then, so that `--logs` would find none."""
+        """Return the output of `helm test`. The pod of a successful test is deleted, so that `--logs` would find none."""
         return self._helm("test", self.name)
 
     def annotations(self) -> dict[str, str]:
@@ -128,14 +130,14 @@ class Release:
         return dict(json.loads(self.annotations().get(PROGRESS) or "{}"))
 
     def incarnation(self) -> int:
-        """Of the newest controller that has led."""
+        """Return the incarnation of the newest controller that has led."""
         return decode_state(self.annotations()[PLAN]).incarnation
 
     def fault_happened(self, index: int) -> bool:
         return (self.run_dir / "cluster" / "faults" / str(index)).exists()
 
     def step(self) -> int:
-        """The last step whose record is durable."""
+        """Return the last step with a durable record."""
         lines = self.lines("metrics.jsonl")
         return max((line["step"] for line in lines if "step" in line), default=0)
 
@@ -150,14 +152,14 @@ class Release:
         return int(self.cluster.rest.get(path)["spec"].get("replicas", 0))
 
     def scale(self, replicas: int) -> None:
-        """As a person does it."""
+        """Scale as a person does."""
         self.cluster.kubectl("scale", "statefulset", f"{self.name}-trainer", f"--replicas={replicas}", namespace=self.namespace)
 
     def controllers_scale_writes(self) -> list[str]:
         return [one for one in self.scale_writes() if one != "kubectl"]
 
     def scale_writes(self) -> list[str]:
-        """Who wrote to /scale of the trainers, by the audit log, oldest first: a user agent's first word."""
+        """Return the writers to /scale of the trainers by the audit log, oldest first: the first word of each user agent."""
         path = f"/namespaces/{self.namespace}/statefulsets/{self.name}-trainer/scale"
         found = []
         for line in self.cluster.plane.audit_log.read_text(encoding="utf-8").splitlines():
@@ -167,13 +169,13 @@ class Release:
         return found
 
     def events(self) -> list[dict[str, Any]]:
-        """About the run, oldest first."""
+        """Return the events about the run, oldest first."""
         found = self.cluster.rest.get(f"/api/v1/namespaces/{self.namespace}/events")["items"]
         ours = [one for one in found if one["involvedObject"]["name"] == f"{self.name}-trainer"]
         return sorted(ours, key=lambda one: int(one["metadata"]["resourceVersion"]))
 
     def said(self, *words: str) -> list[str]:
-        """Messages of the controller's events that have all the words."""
+        """Return the messages of the controller's events that have all the words."""
         messages = [str(one["message"]) for one in self.events() if one.get("reportingComponent") == "frostline-controller"]
         return [text for text in messages if all(word in text for word in words)]
 
@@ -182,7 +184,7 @@ class Release:
         return self.cluster.pods(self.namespace, selector)
 
     def leader(self) -> str:
-        """Name of the pod that leads; empty while none does."""
+        """Return the name of the pod that leads; empty while none does."""
         leaders = [pod for pod in self.pods("controller") if pod["metadata"]["labels"].get("frostline.io/role") == "leader"]
         return str(leaders[0]["metadata"]["name"]) if leaders else ""
 
@@ -191,7 +193,8 @@ class Release:
         return f"frostline/{self.namespace}/{self.name}"
 
     def token(self, role: str, audience: str | None = None) -> str:
-        """Of a role's service account, bound to no pod. audience: None for the run's own, empty for the API server's."""
+        """Return a token of a role's service account, bound to no pod. audience: None for the run's own, empty for the API
+        server's."""
         chosen = self.audience if audience is None else audience
         spec = {"audiences": [chosen] if chosen else [], "expirationSeconds": 600}
         path = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{self.name}-{role}/token"
@@ -199,7 +202,7 @@ class Release:
         return str(self.cluster.rest.create(path, body)["status"]["token"])
 
     def pod_token(self, pod: str) -> str:
-        """As the pod itself has it: bound to it, for this run."""
+        """Return a token as the pod itself has it: bound to the pod, for this run."""
         found = next(one for one in self.cluster.pods(self.namespace) if one["metadata"]["name"] == pod)
         bound = {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": found["metadata"]["uid"]}
         spec = {"audiences": [self.audience], "expirationSeconds": 600, "boundObjectRef": bound}
@@ -208,28 +211,28 @@ class Release:
         return str(self.cluster.rest.create(path, body)["status"]["token"])
 
     def rest_as(self, token: str) -> Rest:
-        """The API server as whoever has the token."""
+        """Return a client of the API server with this token."""
         return Rest(self.cluster.plane.url, token, str(self.cluster.plane.ca_file))
 
     def leading_pod(self) -> dict[str, Any]:
-        """The pod that leads, or the next one that will."""
+        """Return the pod that leads, or wait for the next one."""
         return wait_for(
             lambda: next((pod for pod in self.pods("controller") if pod["metadata"]["name"] == self.leader()), None), "a leader"
         )
 
     def controller_address(self) -> str:
-        """host:port of the leader."""
+        """Return host:port of the leader."""
         return f"{real(self.leading_pod()['status']['podIP'])}:7000"
 
     @functools.cached_property
     def run_dir(self) -> Path:
-        """The run's folder on the shared volume. Asked for once: it can be read without an API server."""
+        """The run's folder on the shared volume. Looked up once, so that it can be read without an API server."""
         name = wait_for(self._volume, "the claim to be bound")
         folder = self.cluster.rest.get(f"/api/v1/persistentvolumes/{name}")["spec"]["nfs"]["path"]
         return Path(folder) / "runs" / self.name
 
     def _volume(self) -> str:
-        """Name of the run's volume; empty before the claim is bound."""
+        """Return the name of the run's volume; empty before the claim is bound."""
         claims = self.cluster.rest.get(f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims")["items"]
         return next((str(claim["spec"]["volumeName"]) for claim in claims if claim["spec"].get("volumeName")), "")
 
@@ -242,11 +245,11 @@ class Release:
         return dict(json.loads((self.run_dir / "result.json").read_text(encoding="utf-8")))
 
     def undisturbed_digest(self) -> str:
-        """Of the same job on one worker that nothing befell; by its own decisions, which are the same."""
+        """Return the digest of the same job on one undisturbed worker, by its own decisions, which are the same."""
         return digest_of_one_worker(yaml.safe_dump(self._alone()), self.preload)
 
     def replayed_digest(self) -> str:
-        """As `undisturbed_digest`, by the decisions of this run, where a person took part in them."""
+        """Return `undisturbed_digest` by the decisions of this run, for runs with a person's decisions."""
         return digest_of_one_worker(yaml.safe_dump(self._alone()), self.preload, str(self.run_dir))
 
     def _alone(self) -> dict[str, Any]:
@@ -254,26 +257,26 @@ class Release:
         return merged(self.job, changes, {"placement": {"workers": 1, "initial_pp_degree": None, "objective": None}})
 
     def page(self, path: str) -> str:
-        """Of the leading controller, by way of the API server."""
+        """Return a page of the leading controller, through the API server."""
         proxy = f"/api/v1/namespaces/{self.namespace}/services/{self.name}-controller:web/proxy"
         return self.cluster.kubectl("get", "--raw", proxy + path, namespace=self.namespace)
 
     def restarts(self) -> dict[str, int]:
-        """Of all containers, by pod."""
+        """Return the restarts of all containers, by pod."""
         return {
             pod["metadata"]["name"]: sum(one["restartCount"] for one in pod.get("status", {}).get("containerStatuses") or ())
             for pod in self.cluster.pods(self.namespace)
         }
 
     def previous_logs(self) -> str:
-        """Ends of the logs of containers that were started again."""
+        """Return the ends of the logs of restarted containers."""
         again = [name for name, count in self.restarts().items() if count]
         return "".join(
             self.cluster.kubectl("logs", name, "--previous", "--tail=30", namespace=self.namespace, check=False) for name in again
         )
 
     def where(self) -> str:
-        """For a message: how the pods are."""
+        """Return the states of the pods, for a message."""
         pods = self.cluster.pods(self.namespace)
         return ", ".join(f"{pod['metadata']['name']} {pod.get('status', {}).get('phase')}" for pod in pods)
 

@@ -9,7 +9,7 @@ from tests.cluster.network import Network, Target
 
 
 class ServiceBook:
-    """Who is behind each Service: the EndpointSlices of the whole cluster, kept true by a watch of its own."""
+    """The endpoints of each Service: the EndpointSlices of the whole cluster, kept up to date by a watch."""
 
     def __init__(self, rest: Rest) -> None:
         self._lock = threading.Lock()
@@ -23,7 +23,7 @@ class ServiceBook:
         self._follower.stop()
 
     def choose(self, namespace: str, service: str, port_name: str) -> Target | None:
-        """One of the ready endpoints; where none is, one that still serves while it ends. None: there is nobody."""
+        """Return one of the ready endpoints; without any, one that still serves while it ends. None: there is no endpoint."""
         with self._lock:
             slices = list(self._slices.get((namespace, service), {}).values())
         ready, ending = [], []
@@ -50,7 +50,7 @@ class ServiceBook:
 
 
 class NodeServices:
-    """Of one node. index: its number."""
+    """The Services of one node. index: its number."""
 
     def __init__(self, node: str, index: int, addresses: Addresses, network: Network, book: ServiceBook) -> None:
         self._node, self._index, self._addresses, self._network, self._book = node, index, addresses, network, book
@@ -58,9 +58,9 @@ class NodeServices:
         self._behind: dict[tuple[str, int], tuple[str, str, str]] = {}
 
     def variables(self, rest: Rest, namespace: str) -> dict[str, str]:
-        """NAME_SERVICE_HOST and NAME_SERVICE_PORT of every Service with an address; each can be connected to from now on.
+        """Return NAME_SERVICE_HOST and NAME_SERVICE_PORT of every Service with an address; each accepts connections from now on.
 
-        Raises one of api.TROUBLE; OSError where a port cannot be had (below 1024 it takes privileges).
+        Raises one of api.TROUBLE; OSError where a port is not available (below 1024 it needs privileges).
         """
         variables: dict[str, str] = {}
         for service in rest.get(f"/api/v1/namespaces/{namespace}/services")["items"]:
@@ -79,7 +79,7 @@ class NodeServices:
         return variables
 
     def _open(self, host: str, port: int, behind: tuple[str, str, str]) -> None:
-        """Addresses of Services that are gone are given to new ones: the newest counts."""
+        """Forward an address to a Service. Addresses of deleted Services are given to new ones: the newest counts."""
         with self._lock:
             is_new = (host, port) not in self._behind
             self._behind[host, port] = behind

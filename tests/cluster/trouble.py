@@ -1,4 +1,4 @@
-"""An API server that has a bad day: a proxy before the real one that refuses, delays and breaks off at random, by a seed."""
+"""A proxy that makes the API server unreliable: it refuses, delays and breaks off requests at random, by a seed."""
 
 import http.client
 import json
@@ -19,8 +19,11 @@ PIECE_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Mood:
-    """share: of the requests that are refused, with one of `statuses`. delay_seconds: of an answer, at most. lost_share: of the
-    requests that are carried out and never answered. watch_seconds: a watch is broken off after so long at most.
+    """The rates of failures. share: of the requests that are refused, with one of `statuses`. delay_seconds: longest delay of an
+    answer.
+
+    lost_share: of the requests that are carried out and never answered. watch_seconds: the longest time until a watch is broken
+    off.
     """
 
     share: float = 0.2
@@ -31,7 +34,7 @@ class Mood:
 
 
 class TroubledApi:
-    """host, port: where it answers, over TLS by `authority`, until `stop`. counts: what it did, by status or word."""
+    """The proxy. host, port: its address, over TLS by `authority`, until `stop`. counts: its acts, by status or word."""
 
     def __init__(self, real_port: int, authority: Authority, folder: Path, mood: Mood, seed: int) -> None:
         self.counts: Counter[str] = Counter()
@@ -68,7 +71,7 @@ class TroubledApi:
         self._server.server_close()
 
     def answer(self, to: BaseHTTPRequestHandler) -> None:
-        """Refuse it, lose it, or pass it on."""
+        """Refuse a request, lose it, or pass it on."""
         body = to.rfile.read(int(to.headers.get("Content-Length") or 0))
         time.sleep(self._random.uniform(0, self._mood.delay_seconds))
         drawn = self._random.random()
@@ -103,7 +106,7 @@ class TroubledApi:
         to.wfile.write(content)
 
     def _relay_watch(self, to: BaseHTTPRequestHandler, answer: http.client.HTTPResponse) -> None:
-        """Until its time is over; then the connection ends in the middle of whatever it is in."""
+        """Pass a watch on until its time is over; then the connection ends at any place of the stream."""
         end = time.monotonic() + self._random.uniform(0.5, 1.0) * self._mood.watch_seconds
         to.send_response(answer.status)
         to.send_header("Content-Type", "application/json")
@@ -126,7 +129,7 @@ class TroubledApi:
 
 
 def _written(authority: Authority, folder: Path) -> Path:
-    """The authority's certificate as a file; the proxy's own beside it."""
+    """Write the authority's certificate, and the proxy's own beside it. Returns the path of the first."""
     authority.sign_server(folder / "trouble.crt", folder / "trouble.key", ("localhost",), ["127.0.0.1"])
     authority.write(folder / "ca.crt")
     return folder / "ca.crt"

@@ -10,15 +10,15 @@ from typing import Any
 from tests.cluster.api import Json, Refused, Rest
 
 CONTENT_SECONDS = 3.0
-"""How old a ConfigMap's or Secret's files may be; a kubelet takes about a minute."""
+"""The greatest age of a ConfigMap's or Secret's files, in seconds; a kubelet takes about a minute."""
 
 
 class Unsupported(ValueError):
-    """The pod asks for something that the test nodes do not do; the text says what."""
+    """The pod needs a feature that the test nodes lack; the text names it."""
 
 
 class Sources:
-    """What one pod is made of besides itself, read as its node. heard: the pod's own object; replaced when it changes."""
+    """The objects to which a pod refers, read with the node's rights. pod: the pod's own object; replaced when it changes."""
 
     def __init__(self, rest: Rest, pod: Json) -> None:
         self.pod = pod
@@ -26,7 +26,8 @@ class Sources:
         self._namespace = f"/api/v1/namespaces/{pod['metadata']['namespace']}"
 
     def content(self, kind: str, name: str, optional: bool = False) -> dict[str, bytes]:
-        """Of a ConfigMap ("configmaps") or Secret ("secrets"). Raises Refused where it is not there, unless it is optional."""
+        """Return the content of a ConfigMap ("configmaps") or Secret ("secrets"). Raises Refused where a required one is
+        missing."""
         try:
             found = self._rest.get(f"{self._namespace}/{kind}/{name}")
         except Refused as error:
@@ -38,7 +39,7 @@ class Sources:
         return plain | {key: base64.b64decode(text) for key, text in coded.items()}
 
     def token(self, audience: str, seconds: int) -> str:
-        """Of the pod's service account, for as long as the pod lives and no longer than so many seconds."""
+        """Return a token of the pod's service account, valid while the pod lives and at most for `seconds`."""
         metadata = self.pod["metadata"]
         spec = {
             "audiences": [audience] if audience else [],
@@ -51,7 +52,7 @@ class Sources:
         return answer["status"]["token"]
 
     def claim(self, name: str) -> Path:
-        """The folder behind a bound claim (`claims`)."""
+        """Return the folder of a bound claim (`claims`)."""
         volume = self._rest.get(f"{self._namespace}/persistentvolumeclaims/{name}")["spec"].get("volumeName")
         if not volume:
             raise Refused(404, f"claim {name} is not bound yet")
@@ -59,7 +60,8 @@ class Sources:
 
 
 class Volumes:
-    """Folders of a pod's volumes below `folder`, by the volume's name. token_share: of a token's life, then it is renewed."""
+    """Folders of a pod's volumes below `folder`, by the volume's name. token_share: of a token's life, after which it is
+    renewed."""
 
     def __init__(self, sources: Sources, folder: Path, token_share: float) -> None:
         self.folders: dict[str, Path] = {}
@@ -67,13 +69,13 @@ class Volumes:
         self._due: dict[tuple[str, int], float] = {}
 
     def prepare(self) -> None:
-        """Make and fill all. Raises one of api.TROUBLE where something is not there yet, Unsupported."""
+        """Make and fill all folders. Raises one of api.TROUBLE where an object does not exist yet, Unsupported."""
         for volume in self._sources.pod["spec"].get("volumes", ()):
             self.folders[volume["name"]] = self._place(volume)
         self.refresh()
 
     def refresh(self) -> None:
-        """Write again what is old. Raises as `prepare`."""
+        """Write outdated files again. Raises as `prepare`."""
         for volume in self._sources.pod["spec"].get("volumes", ()):
             for number, source in enumerate(volume.get("projected", {}).get("sources", [volume])):
                 key = (volume["name"], number)
@@ -96,7 +98,7 @@ class Volumes:
         return token["expirationSeconds"] * self._token_share if token else CONTENT_SECONDS
 
     def _files(self, source: Json) -> dict[str, bytes]:
-        """Of one source of a volume: path -> content."""
+        """Return the files of one source of a volume: path -> content."""
         if token := source.get("serviceAccountToken"):
             return {token["path"]: self._sources.token(token.get("audience", ""), token["expirationSeconds"]).encode()}
         if downward := source.get("downwardAPI"):
@@ -111,7 +113,7 @@ class Volumes:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """So that a reader has the old or the new one, and none where nothing has changed."""
+    """Replace a file atomically, unless its content is unchanged."""
     if path.exists() and path.read_bytes() == content:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -121,7 +123,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def field_of(pod: Json, path: str) -> str:
-    """A field of the downward API."""
+    """Return a field of the downward API."""
     if found := re.fullmatch(r"metadata\.(labels|annotations)\['(.+)'\]", path):
         return pod["metadata"].get(found[1], {}).get(found[2], "")
     value: Any = pod

@@ -1,4 +1,4 @@
-"""Waiting for what a cluster does in its own time."""
+"""Waiting for changes that a cluster makes in its own time."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ POLL_SECONDS = 0.1
 
 
 def wait_for(look: Callable[[], Found], what: str, seconds: float = 60.0) -> Found:
-    """Look again and again until the answer is true, and return it. API errors count as no. Raises TimeoutError."""
+    """Call `look` repeatedly until the answer is true, and return it. API errors count as no. Raises TimeoutError."""
     end, last = time.monotonic() + seconds, ""
     while True:
         try:
@@ -27,7 +27,7 @@ def wait_for(look: Callable[[], Found], what: str, seconds: float = 60.0) -> Fou
 
 
 def stays(look: Callable[[], bool], seconds: float) -> bool:
-    """Whether the answer is yes for so long."""
+    """Whether the answer stays true for `seconds`."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if not look():

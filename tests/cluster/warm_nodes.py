@@ -1,5 +1,7 @@
-"""Trainer pods that start in a moment: each test node has one preload process, as a machine has its page cache, for all its
-pods. One more belongs to no node: for the runs on one worker that a release is compared with."""
+"""Trainer pods that start quickly: each test node has one preload process for all its pods, as a machine has its page cache.
+
+One more belongs to no node: it is for the runs on one worker with which a release is compared.
+"""
 
 import os
 import subprocess
@@ -16,8 +18,10 @@ ALONE = "alone"
 
 
 class WarmNodes:
-    """From its making until `stop`, pods of the cluster's nodes fork their workers from these. They die and freeze with their
-    node."""
+    """The preload processes from which pods of the cluster's nodes fork their workers, until `stop`.
+
+    They die and freeze with their node.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -30,11 +34,11 @@ class WarmNodes:
 
     @property
     def alone(self) -> str:
-        """Socket of the preload process that no node takes with it."""
+        """The socket of the preload process that belongs to no node."""
         return str(self._socket(ALONE))
 
     def heal(self) -> None:
-        """Start those again that went with their node."""
+        """Restart the processes that ended with their node."""
         ended = [name for name, process in self._processes.items() if process.poll() is not None]
         for name in ended:
             self._start(name)

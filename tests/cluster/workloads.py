@@ -1,4 +1,4 @@
-"""Small workloads for tests, and questions to their pods."""
+"""Small workloads for tests, and queries to their pods."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ FAST = {"periodSeconds": 1, "failureThreshold": 2}
 
 
 def probe(path: str, **more: Any) -> Json:
-    """Asks the tiny pod every second, gives up at the second no."""
+    """Return a probe that queries the tiny pod every second and gives up at the second failure."""
     return {**FAST, "httpGet": {"path": path, "port": "http"}, **more}
 
 
@@ -31,7 +31,7 @@ def container(*words: str, **more: Any) -> Json:
 
 
 def pod_spec(*words: str, grace_seconds: int = 2, spec: Json | None = None, **more: Any) -> Json:
-    """words: of the tiny pod. more: of its container."""
+    """Return a pod's spec. words: of the tiny pod. more: of its container."""
     made = {"containers": [container(*words, **more)], "terminationGracePeriodSeconds": grace_seconds}
     return made | {"automountServiceAccountToken": False} | (spec or {})
 
@@ -41,7 +41,7 @@ def pod(name: str, spec: Json, **labels: str) -> Json:
 
 
 def stateful_set(name: str, replicas: int, spec: Json, annotations: dict[str, str] | None = None) -> Json:
-    """As the chart's trainers are, with replicas."""
+    """Return a StatefulSet like the chart's trainers, with replicas."""
     labels = {"app": name}
     return {
         "apiVersion": "apps/v1",
@@ -75,14 +75,14 @@ def service(name: str, selector: dict[str, str], port: int = PORT) -> Json:
 
 
 def path_of(namespace: str, kind: str, name: str = "") -> str:
-    """Of an object, or of the list of its kind."""
+    """Return the path of an object, or of the list of its kind."""
     groups = {"statefulsets": "apps/v1", "deployments": "apps/v1", "leases": "coordination.k8s.io/v1"}
     root = f"/apis/{groups[kind]}" if kind in groups else "/api/v1"
     return f"{root}/namespaces/{namespace}/{kind}" + (f"/{name}" if name else "")
 
 
 def ready_pods(cluster: Cluster, namespace: str, app: str, count: int, seconds: float = 60.0) -> list[Json]:
-    """Wait until exactly so many pods of `app` are there, and all of them ready and staying. Raises TimeoutError."""
+    """Wait until exactly `count` pods of `app` exist, all of them ready and none being deleted. Raises TimeoutError."""
 
     def look() -> list[Json]:
         pods = cluster.pods(namespace, f"app={app}")
@@ -96,7 +96,7 @@ def ready_pods(cluster: Cluster, namespace: str, app: str, count: int, seconds: 
 
 
 def ask(of: Json, what: str, /, **query: str) -> str:
-    """What a tiny pod says. Raises requests.RequestException."""
+    """Return a tiny pod's answer. Raises requests.RequestException."""
     answer = requests.get(f"http://{real(of['status']['podIP'])}:{PORT}{what}", params=query, timeout=5, proxies={"http": ""})
     answer.raise_for_status()
     return answer.text

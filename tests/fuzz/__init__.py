@@ -1,1 +1,1 @@
-"""Mutated input for everything that reads what others have written: only declared errors, no hang, no unbounded memory."""
+"""Mutated input for all readers of data from others: only declared errors, no hang, no unbounded memory."""

@@ -1,4 +1,4 @@
-"""What lies in files and annotations: job files, the durable state, manifests, epochs, journals."""
+"""Input from files and annotations: job files, the durable state, manifests, run epochs, journals."""
 
 import asyncio
 import base64
@@ -71,7 +71,7 @@ class JobFiles(InFolder):
 
 
 class DurableStates(Subject):
-    """The annotation that a new controller goes on from."""
+    """The annotation from which a new controller goes on."""
 
     name, share = "durable states", 0.08
 
@@ -130,7 +130,7 @@ class Checkpoints(InFolder):
 
 
 class Epochs(Subject):
-    """Versions of the epoch object, under odd names."""
+    """Versions of the run epoch's object, under odd names."""
 
     name, share = "epochs", 0.03
     names = ("1.json", "²3.json", "01.json", "-1.json", ".1.json.x", "9" * 30 + ".json", "9" * 5000 + ".json")

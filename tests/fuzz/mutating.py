@@ -15,7 +15,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:
-    """A few edits somewhere in `data`."""
+    """Return `data` with a few edits."""
     changed = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 4, 8))):
         changed = changed or bytearray(b"x")
@@ -37,7 +37,7 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
 
 
 def with_another_value(value: Any, rng: random.Random) -> Any:
-    """A copy in which one entry somewhere is gone or is something else."""
+    """Return a copy in which one entry is missing or has another value."""
     copy = json.loads(json.dumps(value))
     inner = copy
     while True:

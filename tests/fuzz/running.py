@@ -1,4 +1,4 @@
-"""Runs subjects over numbered inputs, each with a generator of its own, and tells what came out that is not declared."""
+"""Runs subjects over numbered inputs, each with its own generator, and reports undeclared outcomes."""
 
 import random
 import resource
@@ -11,15 +11,15 @@ from pathlib import Path
 from tests.fuzz.subject import Subject
 
 SLOW_SECONDS = 2.0
-"""Of one input: a reader that takes longer hangs, on a machine that has a core for it."""
+"""The limit of one input: a reader that takes longer hangs, on a machine that has a core for it."""
 GROWTH_BYTES_MAX = 400 << 20
-"""Of the process's largest size, over one subject's inputs."""
+"""The limit for the growth of the process's largest size, over one subject's inputs."""
 ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The first input that came out so; count: how many did. again: seed and number of that input."""
+    """An undeclared outcome, with its first input. count: number of such inputs. again: seed and number of the first one."""
 
     subject: str
     what: str
@@ -28,7 +28,7 @@ class Finding:
 
 
 def fuzz(kinds: Sequence[Callable[[], Subject]], inputs: int, seed: int, say: Callable[[str], None]) -> list[Finding]:
-    """`inputs` in all, by the subjects' shares."""
+    """Run `inputs` inputs in all, by the subjects' shares."""
     findings: list[Finding] = []
     for kind in kinds:
         subject = kind()
@@ -57,9 +57,9 @@ def fuzz_one(subject: Subject, inputs: int, seed: int, say: Callable[[str], None
 
 
 def _outcome(subject: Subject, seed: str) -> str:
-    """What is wrong with how the subject took an input; empty where nothing is.
+    """Return the fault in the subject's treatment of an input; empty where there is none.
 
-    An input that took long is given once more: a reader that hangs does so again, a machine that was busy seldom.
+    An input that took long is given once more: a reader that hangs does so again, a busy machine seldom does.
     """
     try:
         for _ in range(2):

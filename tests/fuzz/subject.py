@@ -1,4 +1,4 @@
-"""What is fuzzed: a reader of input that others have written."""
+"""A subject of fuzzing: a reader of input that others have written."""
 
 import functools
 import random
@@ -10,21 +10,21 @@ from tests.unit.controller.synthetic_run import write_run
 
 
 class Subject:
-    """One kind of input. name: for people. share: of all inputs. Instances hold what inputs are made from."""
+    """One kind of input. name: for people. share: of all inputs. Instances hold the material of the inputs."""
 
     name: str
     share: float
 
     def run(self, rng: random.Random) -> None:
-        """Draw an input and read it. Declared errors are caught here; whatever else comes out is a finding."""
+        """Draw an input and read it. Declared errors are caught here; any other exception is a finding."""
         raise AssertionError(f"{self.name} reads nothing")
 
     def close(self) -> None:
-        """Let go of files and sockets."""
+        """Release files and sockets."""
 
 
 @functools.cache
 def synthetic_run() -> RunData:
-    """Records, statistics and plans that are true to their schemas: what mutations start from."""
+    """Return records, statistics and plans that match their schemas: the start of mutations."""
     with tempfile.TemporaryDirectory() as folder:
         return read_run(write_run(Path(folder) / "run"))

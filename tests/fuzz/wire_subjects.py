@@ -1,4 +1,4 @@
-"""What comes over a wire: replies of Redis, cached values, messages, tokens."""
+"""Input over a wire: replies of Redis, cached values, messages, tokens."""
 
 import asyncio
 import random
@@ -33,7 +33,7 @@ REPLIES = (
 
 
 class Replies(Subject):
-    """The client of the data path, against a server that says anything."""
+    """The client of the data path, against a server with arbitrary replies."""
 
     name, share = "RESP replies", 0.2
 
@@ -74,7 +74,7 @@ COMMANDS: tuple[Callable[[Connection, float], object], ...] = (
 
 
 class CachedValues(Subject):
-    """Header and payload of a value: one that was changed is never taken for whole."""
+    """Header and payload of a value: a changed value is never accepted as whole."""
 
     name, share = "cached values", 0.28
     key = CacheIdentity("revision", "data", "train", 2).key(5, 0)
@@ -93,7 +93,7 @@ class CachedValues(Subject):
 
 
 class Messages(Subject):
-    """Messages that become records, and back."""
+    """Messages that are converted to records, and back."""
 
     name, share = "messages", 0.2
 
@@ -119,7 +119,7 @@ class Messages(Subject):
 
 
 class RoleTokens(Subject):
-    """Tokens of a local run: nobody gets in with another one, and nobody is answered with anything else than a refusal."""
+    """Tokens of a local run: no other token is accepted, and the only answer to one is a refusal."""
 
     name, share = "role tokens", 0.1
 
@@ -157,14 +157,14 @@ class PodTokens(Subject):
         else:
             try:
                 token = jwt.encode(with_another_value(self._claims, rng), self._key, "RS256", {"kid": "one"})
-            except (TypeError, ValueError):  # no claims that anybody could sign
+            except (TypeError, ValueError):  # claims that cannot be signed
                 return
         caller = asyncio.run(self._callers.identify(token))
         assert caller is None or caller.role == "worker"
 
 
 class MovedStates(Subject):
-    """A piece's state as another member sends it: tensors come of it, or it is refused."""
+    """A piece's state from another member: it is unpacked to tensors, or refused."""
 
     name, share = "moved states", 0.02
 

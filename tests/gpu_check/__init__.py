@@ -1,1 +1,1 @@
-"""What only a GPU can show, asked in one command: `python -m tests.gpu_check` (`make gpu-check`), a report at its end."""
+"""Checks that need a GPU, in one command: `python -m tests.gpu_check` (`make gpu-check`), with a report at its end."""

@@ -1,4 +1,4 @@
-"""Whether one worker's bits are the oracle's on this device, and whether they repeat."""
+"""Checks that one worker's bits are the oracle's on this device, and that they repeat."""
 
 import copy
 import warnings
@@ -33,7 +33,7 @@ REPEATS, STEPS = 5, 2
 
 
 def determinism(setting: Setting) -> None:
-    """Every family in every precision against the oracle; steps of larger models again and again; the probe."""
+    """Check every family in every precision against the oracle, repeated steps of larger models, and the probe."""
     families = FAMILIES[:2] if setting.quick else FAMILIES + FURTHER_FAMILIES
     precisions = [
         one for one in (("float32", "mixed_bfloat16") if setting.quick else ORACLE_TYPES) if accepted(one, setting.device)
@@ -59,7 +59,7 @@ def determinism(setting: Setting) -> None:
 
 
 def accepted(precision: str, device: str) -> bool:
-    """Whether a job may say so: on a CPU not every precision is one."""
+    """Whether a job may have this precision on the device: a CPU does not have them all."""
     try:
         job_of(Case("vit", precision, device=device))
     except JobError:
@@ -85,7 +85,7 @@ def _large(family: str, precision: str) -> str:
 
 
 def ask_small(setting: Setting, family: str, precision: str) -> None:
-    """Six steps with dropout, clipping and freezing; bfloat16 and float64 as the exactness suite has them."""
+    """Check six steps with dropout, clipping and freezing; bfloat16 and float64 as in the exactness suite."""
     case = Case(family, precision, device=setting.device)
     if precision == "bfloat16":
         case = replace(case, clip_norm=None, dropout=0.0)
@@ -97,7 +97,7 @@ def ask_small(setting: Setting, family: str, precision: str) -> None:
 
 
 def run_alone(case: Case) -> Any:
-    """What one worker that trains a case reports."""
+    """Return the report of one worker that trains a case."""
     plan = lone_plan(Layout(1, 1).placement(0)).model_dump(mode="json")
     return run_member(case, "w0", [(plan, case.steps)])
 
@@ -118,7 +118,7 @@ def ask_large(setting: Setting, family: str, precision: str) -> None:
 
 
 def _trained(first: RunContext) -> str:
-    """The digest after some steps of one worker from the first weights, which stay as they are."""
+    """Return the digest after some steps of one worker from the first weights, which stay unchanged."""
     context = replace(first, cut=copy.deepcopy(first.cut), moments={}, holdings=Holdings())
     stepper = Stepper(context, one_worker(context))
     for _ in range(STEPS):
@@ -127,14 +127,14 @@ def _trained(first: RunContext) -> str:
 
 
 def one_worker(context: RunContext, freeze_point: int = 0) -> Plan:
-    """The plan of one worker for any number of units."""
+    """Return the plan of one worker for any number of units."""
     placement = Layout(1, 1).placement(0).model_copy(update={"stage_bounds": (0, context.num_units)})
     return Plan(generation=GenerationId(incarnation=1, counter=0), lineage=0, start="fresh", freeze_point=freeze_point,
                 placement=placement)  # fmt: skip
 
 
 def ask_copies(setting: Setting) -> None:
-    """Copies are given to the device and not waited for; two updates follow at once."""
+    """Check copies that are queued on the device and not waited for, with two updates right after them."""
     context = subjects.build("gpt2", setting.device, "float32")
     stepper = Stepper(context, one_worker(context))
     stepper.step()
@@ -151,7 +151,7 @@ def ask_copies(setting: Setting) -> None:
 
 
 def ask_places(setting: Setting) -> None:
-    """A row alone, first and last among others, through one block: what the cache asks of kernels."""
+    """Check a row alone, first and last among others, through one block: a requirement of the cache on kernels."""
     context = subjects.build("gpt2", setting.device, "float32")
     unit, (tokens, width) = context.cut.units[1], context.hidden_shape
     rows = torch.randn(context.micro_batch_size, tokens, width, generator=torch.Generator().manual_seed(1)).to(context.device)
@@ -165,7 +165,7 @@ def ask_places(setting: Setting) -> None:
 
 
 def ask_padding(setting: Setting) -> None:
-    """Small models in each precision: what lets the cache leave padding out."""
+    """Check small models in each precision for the property by which the cache may leave padding out."""
     figures, found = {}, []
     for family in ("bert_classification", "gpt2_untied", "llama"):
         for precision in ORACLE_TYPES if not setting.quick else ORACLE_TYPES[:1]:
@@ -181,7 +181,7 @@ def ask_padding(setting: Setting) -> None:
 
 
 def count_synchronisations(setting: Setting) -> None:
-    """What torch itself warns of in one step after a warm-up."""
+    """Count the synchronisations that torch itself reports in one step after a warm-up."""
     if not setting.on_gpu:
         setting.told.tell(SYNCHRONISATIONS, Verdict.UNSEEN, "a CPU has nothing to wait for")
         return

@@ -33,7 +33,8 @@ BACKENDS: tuple[Backend, ...] = (GLOO, NCCL)
 
 
 def digests(setting: Setting) -> None:
-    """Each case in each shape and on the journey, over each transport: weights, moments, losses and norms of one worker."""
+    """Compare each case in each shape and on the journey, over each transport, with one worker: weights, moments, losses and
+    norms."""
     cases = [case for case in (CASES[:1] if setting.quick else CASES) if accepted(case.dtype, setting.device)]
     shapes = SHAPES[3:4] if setting.quick else SHAPES
     asked = [(case, backend) for case in cases for backend in BACKENDS]
@@ -51,7 +52,8 @@ def digests(setting: Setting) -> None:
 
 
 def _on(setting: Setting, case: Case, backend: Backend) -> Case:
-    """Where NCCL is simulated members are threads, which share torch's one generator: nothing may be drawn."""
+    """Return the case on the device. Where NCCL is simulated, members are threads that share torch's one generator, so nothing is
+    drawn."""
     drawn = {"dropout": 0.0} if backend == NCCL and not setting.on_gpu else {}
     return replace(case, device=setting.device, **drawn)
 
@@ -77,7 +79,7 @@ def _ask(setting: Setting, case: Case, alone: Run, backend: Backend, shapes: Seq
 
 
 def _judge(setting: Setting, line: str, case: Case, alone: Run, run: Callable[[], list[Run]]) -> None:
-    """Compare what members report with the run of one worker; a transport that refuses or hangs is a finding, not an end."""
+    """Compare the members' reports with the run of one worker; a transport that refuses or hangs is a finding, not an end."""
     try:
         runs = run()
     except (AssertionError, RuntimeError) as error:
@@ -88,7 +90,7 @@ def _judge(setting: Setting, line: str, case: Case, alone: Run, run: Callable[[]
 
 
 def differing(case: Case, runs: Sequence[Run], alone: Run) -> list[str]:
-    """What differs from one worker's run: of the world's digest, of the losses and norms by step, of a unit's tensors."""
+    """Return the differences from one worker's run: in the world's digest, the losses and norms by step, a unit's tensors."""
     found = (
         [] if case.dtype == "mixed_bfloat16" else differences(case, [run for run in runs if run.units]) if _whole(runs) else []
     )
@@ -106,7 +108,7 @@ def differing(case: Case, runs: Sequence[Run], alone: Run) -> list[str]:
 
 
 def _whole(runs: Sequence[Run]) -> bool:
-    """Whether all members were there from the first step to the last, as the oracle's comparison needs."""
+    """Whether all members took part from the first step to the last, as the oracle's comparison needs."""
     steps = {tuple(run.losses) for run in runs}
     return len(steps) == 1
 
@@ -130,6 +132,6 @@ def prepare(pool: WarmWorkers, count: int, gpus: int) -> None:
 
 
 def become_member(index: int, count: int, gpus: int) -> None:
-    """What a warm worker does first."""
+    """Set up a warm worker before anything else."""
     put_member_environment(index, count, gpus)
     nccl.quiet()

@@ -1,4 +1,4 @@
-"""What a part of the check finds, told line by line: a part that is ended at its limit loses only what it had not asked yet."""
+"""The findings of a part, written line by line: a part that is ended at its limit loses only the questions not yet asked."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,20 +8,20 @@ from pathlib import Path
 
 
 class Verdict(StrEnum):
-    """What became of a question."""
+    """The answer to a question."""
 
     PASSED = "passed"
-    """What is promised holds here."""
+    """A promise holds here."""
     FAILED = "FAILED"
-    """It does not."""
+    """A promise does not hold."""
     CONFIRMED = "confirmed"
-    """NCCL does what the trainer, or the simulation, takes it to do."""
+    """NCCL behaves as the trainer, or the simulation, assumes."""
     REFUTED = "REFUTED"
-    """It does something else."""
+    """NCCL behaves differently."""
     MEASURED = "measured"
-    """A figure; nobody has promised one for GPUs."""
+    """A figure, for which there is no promise on GPUs."""
     UNSEEN = "not seen"
-    """It was not asked, or the answer did not come: nothing is claimed."""
+    """The question was not asked, or the answer did not come: nothing is claimed."""
 
 
 BAD = (Verdict.FAILED, Verdict.REFUTED)
@@ -31,7 +31,7 @@ BAD = (Verdict.FAILED, Verdict.REFUTED)
 class Finding:
     """One line of the report.
 
-    line: what was asked, as a statement. detail: what was seen. figures: {label with its unit: value}.
+    line: the question, as a statement. detail: the observation. figures: {label with its unit: value}.
     """
 
     line: str
@@ -41,7 +41,7 @@ class Finding:
 
 
 class Told:
-    """Where a part tells its findings: a file of JSON lines, which is whole after every line.
+    """The findings of a part: a file of JSON lines, which is whole after every line.
 
     file: new or empty; the part's process appends to it, the harness reads it.
     """
@@ -50,7 +50,7 @@ class Told:
         self._file = file
 
     def expect(self, lines: Sequence[str]) -> None:
-        """The lines that this part is going to ask; those that it does not come to are reported as not seen."""
+        """Announce the lines that this part will ask; those that it does not reach are reported as not seen."""
         self._append({"expected": list(lines)})
 
     def tell(self, line: str, verdict: Verdict, detail: str = "", figures: Mapping[str, float] | None = None) -> None:
@@ -67,7 +67,7 @@ class Told:
 
 
 def read_findings(file: Path, missing: str) -> list[Finding]:
-    """What a part has told, and as not seen what it expected and did not tell.
+    """Return the findings of a part, and as not seen the lines that it announced but did not reach.
 
     Args:
         missing: why a line is missing, in words.

@@ -1,4 +1,4 @@
-"""Runs the parts, each in a process of its own that is killed at its limit with all that it has started; the others go on."""
+"""Runs each part in a separate process, which is killed at its limit with all its descendants; the other parts go on."""
 
 import ctypes
 import json
@@ -18,19 +18,19 @@ from tests.gpu_check.setting import ENVIRONMENT
 from tests.gpu_check.table import Part
 
 SET_CHILD_SUBREAPER = 36
-"""prctl(2): orphans of this process's descendants become its children, so that what a killed part leaves can be found."""
+"""prctl(2): orphans of this process's descendants become its children, so that the remains of a killed part can be found."""
 POLL_SECONDS = 0.1
 TAIL = 2000
-"""Characters of a part's output that go into the report where it ended badly."""
+"""The number of characters of a part's output that go into the report after a bad end."""
 
 
 class Interrupted(Exception):
-    """Somebody wants the check to end; the report is written with what is there."""
+    """A person or program ends the check; the report is written with the findings so far."""
 
 
 @dataclass(frozen=True)
 class Orders:
-    """What every part is told. device: "cuda" or "cpu". quick: smallest samples. folder: of the parts' files and output."""
+    """The settings of every part. device: "cuda" or "cpu". quick: smallest samples. folder: of the parts' files and output."""
 
     device: str
     quick: bool
@@ -41,8 +41,10 @@ class Orders:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a part ended. ended: "completed", "killed at its limit", "ended with N", "interrupted". output: the end of what it
-    printed, where it did not complete."""
+    """The end of a part. ended: "completed", "killed at its limit", "ended with N", "interrupted".
+
+    output: the end of its output, where it did not complete.
+    """
 
     part: Part
     ended: str
@@ -72,7 +74,7 @@ def run_parts(parts: Sequence[Part], orders: Orders, keep: Callable[[Outcome], N
 
 
 def run_part(part: Part, orders: Orders, keep: Callable[[Outcome], None]) -> None:
-    """Run one part until it ends or its limit is reached, and end whatever it leaves behind."""
+    """Run one part until it ends or its limit is reached, and end all processes that it leaves behind."""
     folder = orders.folder / part.name
     folder.mkdir(parents=True)
     told, output = folder / "findings.jsonl", folder / "output.txt"
@@ -137,5 +139,5 @@ def _print(outcome: Outcome) -> None:
 
 
 def is_bad(outcome: Outcome) -> bool:
-    """Whether something that is promised or assumed does not hold, or a part did not come to its end."""
+    """Whether a promise or assumption does not hold, or the part did not reach its end."""
     return not outcome.completed or any(one.verdict in (Verdict.FAILED, Verdict.REFUTED) for one in outcome.findings)

@@ -1,4 +1,4 @@
-"""A worker is killed in the middle of a step, over each transport; the others go on in their processes, to the one digest."""
+"""A kill of a worker in the middle of a step, over each transport; the others go on in their processes, to the same digest."""
 
 import tempfile
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ CASE = Case("gpt2_tied", freezing=(), steps=12)
 
 
 def kills(setting: Setting) -> None:
-    """SIGKILL of one of four workers in each phase, on (2, 2); then three go on as (3, 1)."""
+    """Kill one of four workers (SIGKILL) in each phase, on (2, 2); then three go on as (3, 1)."""
     phases = ("exchange",) if setting.quick else PHASES
     setting.told.expect([_line(setting, backend, phase) for backend in (GLOO, NCCL) for phase in phases])
     for backend in (GLOO, NCCL):
@@ -44,7 +44,7 @@ def _real(setting: Setting, backend: Backend, phases: Sequence[str]) -> None:
         alone = run_with_faults(pool, _folder(setting), [Layout(1, 1)], case=case)
         for number, phase in enumerate(phases):
             if setting.on_gpu:
-                prepare(pool, WORKERS, setting.gpus)  # who was killed has a successor, which knows nothing yet
+                prepare(pool, WORKERS, setting.gpus)  # the successor of a killed worker is not set up yet
             _judge(setting, backend, phase, case, alone, pool, number)
     finally:
         pool.close()

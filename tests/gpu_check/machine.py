@@ -1,6 +1,6 @@
 """The machine that is checked: `python -m tests.gpu_check.machine` prints its facts as JSON.
 
-In a process of its own, since a driver may hang, and since a process that has looked at CUDA can fork no workers.
+The facts come from a separate process, since a driver may hang, and since a process that has used CUDA cannot fork workers.
 """
 
 import json
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 LOOK_SECONDS = 120.0
-"""A CUDA context and one small computation on each GPU take some seconds."""
+"""The limit for creating a CUDA context and one small computation on each GPU, which take some seconds."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Machine:
 
 
 def look(seconds: float = LOOK_SECONDS) -> Machine:
-    """What a process finds that may take `seconds`."""
+    """Return the facts found by a separate process within `seconds`."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "tests.gpu_check.machine"], capture_output=True, text=True, timeout=seconds, check=False
@@ -42,7 +42,7 @@ def look(seconds: float = LOOK_SECONDS) -> Machine:
 
 
 def describe() -> Machine:
-    """The facts of the machine, by this process."""
+    """Return the facts of the machine, found in this process."""
     import torch
     import transformers
 
@@ -62,7 +62,7 @@ def describe() -> Machine:
 
 
 def processor() -> str:
-    """The processor's name, as the kernel tells it."""
+    """Return the processor's name from the kernel."""
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
     return names[0] if names else platform.machine()

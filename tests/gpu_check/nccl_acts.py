@@ -1,6 +1,6 @@
-"""What two members do to find out how NCCL behaves: acts on the library's own calls, the same on real and on simulated NCCL.
+"""Acts of two members that show the behaviour of NCCL: calls of the library, the same on real and on simulated NCCL.
 
-An act is given a `Seat` and returns plain data. It never waits inside the driver: what hangs is a finding.
+An act receives a `Seat` and returns plain data. It never waits inside the driver, so that a hang is a finding.
 """
 
 import threading
@@ -16,44 +16,44 @@ KIB = 256
 """Elements of float32."""
 SIZES_KIB = (16, 256, 1024, 4096, 16384, 65536)
 STUCK_SECONDS = 4.0
-"""A message of any size between two processes of one machine takes less, also where they share a GPU."""
+"""A longer transfer is stuck: a message of any size between two processes of one machine takes less, also on a shared GPU."""
 DONE_SECONDS = 30.0
 ALIVE_SECONDS = 75.0
-"""torch's watchdog ends a process about a minute after an error of NCCL."""
+"""A survivor must live longer than this: torch's watchdog ends a process about a minute after an error of NCCL."""
 COUNT = 1_000_000
 
 Act = Callable[["Seat"], Any]
 
 
 class Seat(Protocol):
-    """One of two members. index: 0 or 1. device: of its tensors. real: whether there is a library below."""
+    """One of two members. index: 0 or 1. device: of its tensors. real: whether the library is a real one."""
 
     index: int
     device: torch.device
     real: bool
 
     def make(self, name: str, seconds: float | None = None) -> Any:
-        """A communicator of both members that is not connected yet. seconds: a timeout of its works."""
+        """Return a communicator of both members that is not connected yet. seconds: a timeout of its works."""
         ...
 
     def join(self, *communicators: Any, seconds: float = 60.0) -> None:
-        """Connect by the trainer's own code. Raises RuntimeError as `frostline_trainer.transport.nccl.connect`."""
+        """Connect communicators by the trainer's own code. Raises RuntimeError as `frostline_trainer.transport.nccl.connect`."""
         ...
 
     def finished(self, seconds: float) -> bool:
-        """Whether the own device has done within `seconds` all that it was given."""
+        """Whether the member's device finishes all its work within `seconds`."""
         ...
 
     def meet(self, name: str) -> None:
-        """Both have come here."""
+        """Wait until both members have come here."""
         ...
 
     def die(self) -> None:
-        """The member is gone, as by SIGKILL."""
+        """End the member, as by SIGKILL."""
         ...
 
     def free_mib(self) -> float:
-        """Memory of the device that nobody has."""
+        """Return the free memory of the device, in MiB."""
         ...
 
 
@@ -74,7 +74,7 @@ def usable(seat: Seat) -> bool:
 
 
 def raised_by(call: Callable[[], Any]) -> str:
-    """What a call raises, in words; empty where it returns."""
+    """Return the exception of a call, in words; empty where it returns."""
     try:
         call()
     except Exception as error:
@@ -83,7 +83,7 @@ def raised_by(call: Callable[[], Any]) -> str:
 
 
 def end(*communicators: Any) -> dict[str, Any]:
-    """Abort by the trainer's own code: how long it took, and whether it came to an end in the time that a worker gives it."""
+    """Abort by the trainer's own code. Returns the duration, and whether the abort ended in the time that a worker allows."""
     late: list[int] = []
     began = time.monotonic()
     nccl.abort_all(communicators, give_up=late.append).join()
@@ -101,7 +101,7 @@ def facts(seat: Seat) -> dict[str, Any]:
 
 
 def order(seat: Seat) -> dict[str, Any]:
-    """Member 0 sends 1 and 2 with the tags 7 and 9; member 1 takes them with other tags."""
+    """Send 1 and 2 with the tags 7 and 9 from member 0; member 1 takes them with other tags."""
     one = joined(seat, "order")
     tensors = [full(seat, float(number + 1) if seat.index == 0 else 0.0) for number in range(2)]
     works = [one.send([tensor], 1, 7 + 2 * place) if seat.index == 0 else one.recv([tensor], 0, 99 - place)
@@ -121,7 +121,8 @@ def crossing_on_two(seat: Seat) -> dict[str, Any]:
 
 
 def _crossing(seat: Seat, name: str, apart: bool) -> dict[str, Any]:
-    """1F1B's crossing on two ranks; apart: a communicator a direction. Ends with the first size that does not pass."""
+    """Cross as 1F1B does on two ranks; apart: one communicator for each direction. Ends with the first size that does not
+    pass."""
     passed: list[int] = []
     told: dict[str, Any] = {"passed KiB": passed, "stuck KiB": 0}
     for size in SIZES_KIB if seat.real else SIZES_KIB[:1]:
@@ -145,7 +146,7 @@ def _crossing(seat: Seat, name: str, apart: bool) -> dict[str, Any]:
 
 
 def early_wait(seat: Seat) -> dict[str, Any]:
-    """Member 0 sends a while after member 1 has waited for the message."""
+    """Send from member 0 a while after member 1 has waited for the message."""
     one, tensor = joined(seat, "early"), full(seat, 5.0 * (1 - seat.index))
     if seat.index == 0:
         time.sleep(2.0 if seat.real else 1.0)
@@ -159,7 +160,7 @@ def early_wait(seat: Seat) -> dict[str, Any]:
 
 
 def silence(seat: Seat) -> dict[str, Any]:
-    """Member 0 dies; member 1 waits for its message, and then aborts."""
+    """Let member 0 die; member 1 waits for its message, and then aborts."""
     one, tensor = joined(seat, "silence"), full(seat, 0.0)
     seat.meet("joined")
     if seat.index == 0:
@@ -175,7 +176,7 @@ def silence(seat: Seat) -> dict[str, Any]:
 
 
 def survivor(seat: Seat) -> dict[str, Any]:
-    """Member 0 dies; member 1 aborts after two seconds and lives on, as the trainer's survivors do."""
+    """Let member 0 die; member 1 aborts after two seconds and lives on, as the trainer's survivors do."""
     one, tensor = joined(seat, "survivor"), full(seat, 0.0)
     seat.meet("joined")
     if seat.index == 0:
@@ -189,7 +190,7 @@ def survivor(seat: Seat) -> dict[str, Any]:
 
 
 def short_timeout(seat: Seat) -> dict[str, Any]:
-    """A work that is allowed five seconds, and a peer that does not come for longer than torch's watchdog bears."""
+    """Wait with a timeout of five seconds for a peer that stays away for longer than torch's watchdog allows."""
     one, tensor = seat.make("timeout", seconds=5.0), full(seat, 0.0)
     seat.join(one)
     if seat.index == 1:
@@ -199,7 +200,7 @@ def short_timeout(seat: Seat) -> dict[str, Any]:
 
 
 def lonely(seat: Seat) -> dict[str, Any]:
-    """Member 1 does not come to the connecting."""
+    """Connect without member 1."""
     told: dict[str, Any] = {}
     if seat.index == 0:
         began = time.monotonic()
@@ -210,13 +211,13 @@ def lonely(seat: Seat) -> dict[str, Any]:
 
 
 def duplicate(seat: Seat) -> dict[str, Any]:
-    """Both members on one device, and the library is told nothing that would hide it."""
+    """Put both members on one device, with no setting of the library that would hide it."""
     raised = raised_by(lambda: joined(seat, "duplicate"))
     return {"raised": raised}
 
 
 def two_sum(seat: Seat) -> dict[str, Any]:
-    """The sum of two ranks, beside the same sum in one process."""
+    """Compare the sum of two ranks with the same sum in one process."""
     both = [torch.randn(COUNT, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)]
     one, mine = joined(seat, "sum"), both[seat.index].clone().to(seat.device)
     one.allreduce([mine]).wait()
@@ -226,7 +227,7 @@ def two_sum(seat: Seat) -> dict[str, Any]:
 
 
 def moved(seat: Seat) -> dict[str, Any]:
-    """What all-to-all and all-gather bring is bit for bit what was sent."""
+    """Check that all-to-all and all-gather deliver bit for bit the sent values."""
     both = [torch.randn(COUNT, generator=torch.Generator().manual_seed(seed)).to(seat.device) for seed in (1, 2)]
     one, half = joined(seat, "moved"), COUNT // 2
     parts, whole = torch.zeros(COUNT, device=seat.device), torch.zeros(2 * COUNT, device=seat.device)
@@ -240,7 +241,7 @@ def moved(seat: Seat) -> dict[str, Any]:
 
 
 def beside(seat: Seat) -> dict[str, Any]:
-    """Three more communicators are connected in a thread while messages cross; what the trainer avoids (ADR 12)."""
+    """Connect three more communicators in a thread while messages cross, which the trainer avoids (ADR 12)."""
     down, up = joined(seat, "beside down"), joined(seat, "beside up")
     done: list[str] = []
 
@@ -267,7 +268,7 @@ def beside(seat: Seat) -> dict[str, Any]:
 
 
 def generations(seat: Seat) -> dict[str, Any]:
-    """Communicators made, used and aborted, again and again: times, and memory that does not come back."""
+    """Make, use and abort communicators again and again; measure times, and memory that is not returned."""
     base, made_seconds, abort_seconds = seat.free_mib(), [], []
     for number in range(8):
         began = time.monotonic()

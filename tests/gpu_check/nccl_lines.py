@@ -1,4 +1,4 @@
-"""What the trainer and the simulated NCCL assume of NCCL, a line each: confirmed or refuted by two members."""
+"""The assumptions of the trainer and the simulated NCCL about NCCL, one line each: confirmed or refuted by two members."""
 
 import json
 import os
@@ -26,8 +26,9 @@ from tests.simulated_nccl import Network
 
 @dataclass(frozen=True)
 class Ended:
-    """answers: what each member's act returned, None where it did not. codes: exit status of each, None where it was killed at
-    the limit. said: the end of what they printed.
+    """The end of both members. answers: the result of each member's act, None where it did not return.
+
+    codes: exit status of each, None where it was killed at the limit. said: the end of their output.
     """
 
     answers: list[Any]
@@ -41,10 +42,17 @@ Show = Callable[[Ended], dict[str, float]]
 
 @dataclass(frozen=True)
 class Line:
-    """act: of nccl_acts. text: what is assumed. holds: whether it was so; None: a figure that nobody relies on. figures: to tell.
+    """One assumption.
 
-    seconds: for both members. simulated: whether the simulation has the rule. quiet: whether torch's watchdog is told to keep out
-    of it, as a worker tells it. shares: whether the library is helped to let two ranks share a GPU.
+    Attributes:
+        act: of nccl_acts.
+        text: the assumption.
+        holds: whether it held; None: a figure on which nothing relies.
+        figures: the figures to report.
+        seconds: limit of both members.
+        simulated: whether the simulation has the rule.
+        quiet: whether torch's watchdog is switched off, as in a worker.
+        shares: whether settings of the library let two ranks share a GPU.
     """
 
     act: str
@@ -117,7 +125,7 @@ QUICK = ("order", "early_wait", "crossing_on_two")
 
 
 def nccl_lines(setting: Setting) -> None:
-    """Ask every line, over two processes on a GPU, or over simulated NCCL without one."""
+    """Check every line, over two processes on a GPU, or over simulated NCCL without one."""
     lines = [line for line in LINES if not setting.quick or line.act in QUICK]
     setting.told.expect([line.text for line in lines])
     if setting.on_gpu:
@@ -131,7 +139,7 @@ def nccl_lines(setting: Setting) -> None:
 
 
 def _ask_all(setting: Setting, lines: Sequence[Line]) -> None:
-    """Long lines beside each other, since they mostly sleep; the others one after the other."""
+    """Run long acts at the same time, since they mostly sleep; the others one after the other."""
     asked: dict[tuple[str, bool, bool], list[Line]] = {}
     for line in lines:
         asked.setdefault((line.act, line.quiet, line.shares), []).append(line)
@@ -167,7 +175,7 @@ def _in_words(ended: Ended, place: int) -> str:
 
 
 def in_processes(setting: Setting, line: Line, library: str = "nccl") -> Ended:
-    """An act by two processes, which are killed at the line's limit."""
+    """Run an act in two processes, which are killed at the line's limit."""
     store, port = open_store()
     folder = Path(tempfile.mkdtemp(dir=setting.folder))
     members = []
@@ -197,7 +205,7 @@ def _answer(text: str) -> Any:
 
 
 def simulated(act: str) -> Ended:
-    """An act by two threads over simulated NCCL."""
+    """Run an act in two threads over simulated NCCL."""
     network = Network(finds_deadlocks=False)
     network.expect(2)
     before, nccl.OWN_DEVICE = nccl.OWN_DEVICE, torch.device("cpu")

@@ -1,6 +1,6 @@
-"""Where the acts take place: two processes over real NCCL, or two threads over the simulated one.
+"""The seats of the acts: two processes over real NCCL, or two threads over the simulated one.
 
-A process: `python -m tests.gpu_check.nccl_seats ACT INDEX PORT LIBRARY`; its last line of output is what the act returned.
+A process: `python -m tests.gpu_check.nccl_seats ACT INDEX PORT LIBRARY`; its last line of output is the result of the act.
 """
 
 import json
@@ -23,9 +23,9 @@ from tests.simulated_nccl import Network
 ANSWER = "answer: "
 POLL_SECONDS = 0.001
 CTAS = 4
-"""Thread blocks of a channel's kernels, as the trainer asks for."""
+"""Thread blocks of a channel's kernels, as the trainer sets them."""
 SIMULATED_SECONDS = 2.0
-"""No message takes longer among threads, but where a sender sleeps."""
+"""No message between threads takes longer, except from a sender that sleeps."""
 
 
 def _first_use(communicator: Any) -> nccl.Connection:
@@ -33,9 +33,9 @@ def _first_use(communicator: Any) -> nccl.Connection:
 
 
 class ProcessSeat:
-    """A member in a process of its own.
+    """A member in a separate process.
 
-    library: "nccl", or "gloo" to rehearse what is around it: processes, deaths, answers.
+    library: "nccl", or "gloo" to rehearse the surroundings: processes, deaths, answers.
     """
 
     def __init__(self, index: int, port: int, library: str) -> None:
@@ -83,7 +83,7 @@ class ProcessSeat:
 
 
 class _Gloo:
-    """gloo under the names that are used of ProcessGroupNCCL."""
+    """gloo under the method names of ProcessGroupNCCL that the acts use."""
 
     def __init__(self, store: dist.Store, name: str, index: int) -> None:
         self._store, self._index, self._group = store, index, None
@@ -136,11 +136,11 @@ class ThreadSeat:
 
 
 def main(act: str, index: str, port: str, library: str) -> None:
-    """A process's part in an act."""
+    """Run a process's part in an act."""
     seat = ProcessSeat(int(index), int(port), library)
     told = getattr(nccl_acts, act)(seat)
     print(ANSWER + json.dumps(told), flush=True)
-    # Nobody leaves before both are done: a member that leaves is no silent one. The other one may be dead, or hang.
+    # Wait until both members are done, since a member that leaves is not a silent one. The other one may be dead, or hang.
     deadline = time.monotonic() + 5.0
     come = seat._store.add("leaving", 1)
     while come < 2 and time.monotonic() < deadline:

@@ -11,7 +11,8 @@ KILLS = 2
 
 
 def recovery(setting: Setting) -> None:
-    """A start and a kill, some times for each shape. The workers of one GPU take turns on it, so the figures are upper bounds."""
+    """Measure several starts and kills for each shape. The workers of one GPU take turns on it, so the figures are upper
+    bounds."""
     shapes = SHAPES[:1] if setting.quick else SHAPES
     kills = 1 if setting.quick else KILLS
     setting.told.expect([_line(shape) for shape in shapes])

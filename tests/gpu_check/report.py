@@ -22,7 +22,7 @@ REHEARSAL = (
 
 @dataclass
 class Report:
-    """What is known so far. planned: the parts that are to run. interrupted: by what, "" where nothing did."""
+    """The findings so far. planned: the parts to run. interrupted: by which signal, "" where not interrupted."""
 
     machine: Machine
     device: str
@@ -34,11 +34,11 @@ class Report:
 
     @property
     def good(self) -> bool:
-        """Whether every planned part has come to its end and nothing was refuted."""
+        """Whether every planned part has reached its end and nothing was refuted."""
         return not self.interrupted and len(self.outcomes) == len(self.planned) and not any(map(is_bad, self.outcomes))
 
     def write(self, folder: Path) -> None:
-        """report.json and report.md, each whole at any time."""
+        """Write report.json and report.md, each whole at any time."""
         for name, text in (("report.json", json.dumps(self.as_json(), indent=1)), ("report.md", self.as_markdown())):
             fresh = folder / f"{name}.new"
             fresh.write_text(text + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Whole runs of `frostline run` on this machine's devices: freeze, reshape, cache, kill; one digest, which `verify` finds too."""
+"""Whole runs of `frostline run` on this machine's devices: freeze, reshape, cache, kill; one digest, which `verify` confirms."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ KILLED = "four workers, of whom two are killed, end with its digest"
 VERIFIED = "`frostline verify` computes chosen steps of that run again and finds no other bit"
 OVER_NCCL = "the same over NCCL"
 SHARING = (2, 30)
-"""From this version of NCCL on an environment variable, the same for all workers, lets ranks share a GPU."""
+"""The version of NCCL from which an environment variable, the same for all workers, lets ranks share a GPU."""
 
 
 def runs(setting: Setting) -> None:

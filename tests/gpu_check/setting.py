@@ -1,4 +1,4 @@
-"""What a part of the check is told: on which device, how thoroughly, and where it tells what it finds."""
+"""The setting of a part of the check: its device, its thoroughness, and the file of its findings."""
 
 import os
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Setting:
-    """device: "cuda", or "cpu" for a rehearsal. quick: the smallest sample of each part, for tests. folder: for the part's files.
+    """The setting of a part. device: "cuda", or "cpu" for a rehearsal. quick: the smallest sample of each part, for tests.
 
-    gpus: how many this machine has. nccl: the library's version, () where there is none.
+    folder: for the part's files. gpus: number of GPUs of this machine. nccl: the library's version, () where there is none.
     """
 
     device: str
@@ -37,10 +37,11 @@ class Setting:
 
 
 def member_environment(index: int, count: int, gpus: int) -> dict[str, str]:
-    """Variables of member `index` of `count`, before it touches CUDA: a GPU of its own where there are enough, else a share.
+    """Return the variables of member `index` of `count`, to be set before it uses CUDA: a GPU of its own if there are enough,
+    else a share.
 
-    NCCL refuses two ranks with one (host, GPU). Up to 2.29 a host of its own for each process gets round that, by way of the
-    loopback network; from 2.30 on the library can be asked.
+    NCCL refuses two ranks with one (host, GPU). Up to 2.29 a separate host id for each process avoids that, by way of the
+    loopback network; from 2.30 on the library has a setting for it.
     """
     found = {"CUDA_VISIBLE_DEVICES": str(index % gpus)} if gpus else {}
     if gpus >= count:

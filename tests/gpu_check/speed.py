@@ -1,4 +1,4 @@
-"""Step time beside a plain PyTorch loop in bfloat16, and frozen and cached epochs beside what unit times allow."""
+"""Step time beside a plain PyTorch loop in bfloat16, and frozen and cached epochs beside the limits given by unit times."""
 
 import statistics
 from pathlib import Path
@@ -16,13 +16,13 @@ from tests.gpu_check.findings import Verdict
 from tests.gpu_check.setting import Setting
 
 PRECISIONS = ("mixed_bfloat16", "bfloat16")
-"""The first one that a job on the device may have: as people train, else what comes near in a rehearsal."""
+"""Precisions in order of preference: the first as in real training, the next an approximation for a rehearsal."""
 PAIRS = 8
 CACHE_BYTES = 4 << 30
 
 
 def speed(setting: Setting) -> None:
-    """Every subject's step; the epochs of those whose prefix is long."""
+    """Measure every subject's step, and the epochs of those whose prefix is long."""
     families = ("gpt2",) if setting.quick else subjects.FAMILIES
     setting.told.expect(
         [_step_line(setting, family) for family in families] + [_epoch_line(setting, family) for family in families]
@@ -47,7 +47,8 @@ def _epoch_line(setting: Setting, family: str) -> str:
 
 
 def ask_step(setting: Setting, family: str) -> None:
-    """In turns, one process, the same batches and micro-batches; both wait for the device at a step's end."""
+    """Measure the steps in turns, in one process, with the same batches and micro-batches; both wait for the device at a step's
+    end."""
     context = subjects.build(family, setting.device, precision_on(setting.device))
     engine, loop = Stepper(context, one_worker(context)), PlainLoop(context)
     first = engine.step(), loop.step()
@@ -64,7 +65,7 @@ def ask_step(setting: Setting, family: str) -> None:
 
 
 def ask_epochs(setting: Setting, family: str) -> None:
-    """As `frostline_trainer` runs them: prefetched, audited, from a real Redis on this machine."""
+    """Measure epochs as `frostline_trainer` runs them: prefetched, audited, from a real Redis on this machine."""
     folder = setting.folder / f"cache-{family}"
     folder.mkdir()
     with cache_stack(folder, shard_bytes=CACHE_BYTES if setting.on_gpu else CACHE_BYTES >> 6) as stack:
@@ -72,7 +73,7 @@ def ask_epochs(setting: Setting, family: str) -> None:
 
 
 def _measure(setting: Setting, family: str, stack: CacheStack, folder: Path) -> None:
-    # Two models: the frozen prefix must stay what the cache holds while the other one trains on.
+    # Two models: the frozen prefix must stay equal to the cached one while the other model trains on.
     learning, frozen = (subjects.build(family, setting.device, precision_on(setting.device)) for _ in range(2))
     point = frozen.num_units // 2
     profile = [(unit.forward_seconds, unit.backward_seconds) for unit in profile_units(learning).units]
@@ -116,7 +117,7 @@ def _measure(setting: Setting, family: str, stack: CacheStack, folder: Path) -> 
 
 
 def _fill(context: RunContext, reader: object, cache: object) -> None:
-    """Every sample into the cache, by the engine's own reader."""
+    """Write every sample into the cache, by the engine's own reader."""
     size, count = context.job.training.batch_size, len(context.data.train)
     for start in range(0, count, size):
         samples = list(range(start, min(count, start + size)))

@@ -1,4 +1,4 @@
-"""Models of the sizes that people train, over made rows: what small test models do not ask of a GPU's kernels."""
+"""Models of realistic sizes over made-up rows: small test models do not exercise a GPU's kernels in the same way."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +47,7 @@ FAMILIES = ("gpt2", "llama", "vit")
 
 
 def words(family: str, device: str) -> str:
-    """The size, for the report."""
+    """Return the size in words, for the report."""
     size = SIZES[family, device]
     return (
         f"width {size.width}, {size.layers} layers, {size.tokens} {'pixels' if family == 'vit' else 'tokens'}, batch {size.batch}"
@@ -55,7 +55,7 @@ def words(family: str, device: str) -> str:
 
 
 def build(family: str, device: str, precision: str) -> RunContext:
-    """A fresh model with its rows on a device, as a worker builds them; the first weights are the same each time."""
+    """Return a fresh model with its rows on a device, as a worker builds them; the first weights are the same each time."""
     size = SIZES[family, device]
     on = torch.device("cpu") if device == "cpu" else torch.device(device, 0)
     if on.type == "cuda":

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 TOTAL_SECONDS = 40 * 60
-"""The whole check ends before this; a test adds the limits up."""
+"""The limit of the whole check; a test compares it with the sum of the parts' limits."""
 REPORT_SECONDS = 60
-"""Kept for ending processes and writing the report."""
+"""The time kept for ending processes and writing the report."""
 
 
 @dataclass(frozen=True)
@@ -35,5 +35,5 @@ PARTS: tuple[Part, ...] = (
 
 
 def part_named(name: str) -> Part:
-    """Raises KeyError where there is none."""
+    """Return the part with this name. Raises KeyError where there is none."""
     return {part.name: part for part in PARTS}[name]

@@ -1,4 +1,4 @@
-"""What a check cannot see on a machine, and why."""
+"""The limits of a check: aspects that it cannot observe on a machine, with the reasons."""
 
 from tests.gpu_check.machine import Machine
 
@@ -13,7 +13,7 @@ ALWAYS = {
 
 
 def unseen(device: str, machine: Machine) -> dict[str, str]:
-    """{what: why} for a check on `device` ("cuda" or "cpu")."""
+    """Return {aspect: reason} for a check on `device` ("cuda" or "cpu")."""
     found = dict(ALWAYS)
     if device != "cuda":
         return {"every GPU, CUDA and NCCL": "this was a rehearsal on a CPU", **found}

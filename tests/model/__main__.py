@@ -9,7 +9,7 @@ from tests.model.search import Outcome, Search
 
 
 def main(words: list[str] | None = None) -> int:
-    """Search; print states, seconds and, where something is broken, the shortest trace. Exit status 1 where something is."""
+    """Search; print states, seconds and the shortest trace of a violation. Exit status 1 where there is one."""
     parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
     parser.add_argument("--config", choices=sorted(CONFIGURATIONS), help="one configuration (default: all)")
     parser.add_argument("--without", choices=sorted(RULES), help="switch one rule off, and look for the trace that it closes")

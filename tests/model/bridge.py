@@ -1,6 +1,6 @@
-"""Where production decides: plans are built, failures answered and announcements taken by the functions that run in a cluster.
+"""The calls of production's decisions: its own functions build plans, answer failures and accept announcements.
 
-Answers are remembered by what they depend on. A rule that is switched off changes what goes in, or overrules what comes out.
+Answers are cached by their inputs. A rule that is switched off changes the inputs, or overrules the result.
 """
 
 from dataclasses import replace
@@ -45,7 +45,7 @@ class Bridge:
     # ---- plans
 
     def view(self, plan: Plan, start: int) -> int:
-        """The plan's number. start: the state that it starts from, NONE for "continue"."""
+        """Return the plan's number. start: the state that it starts from, NONE for "continue"."""
         found = self._plans.get((plan, start))
         if found is None:
             found = self._plans[plan, start] = len(self.views)
@@ -70,7 +70,7 @@ class Bridge:
         )
 
     def first_plan(self) -> int:
-        """Generation 1.1, from the initial weights."""
+        """Return generation 1.1, from the initial weights."""
         start = self.states.number(State(0, (), (1, 1)))
         plan = first_plan(self.configuration)
         return self.view(plan, start)
@@ -89,7 +89,7 @@ class Bridge:
     # ---- states
 
     def committed(self, state: int, lineage: int, order: Order) -> int:
-        """What committing the next step's vote of generation `order` in `lineage` makes of a state."""
+        """Return a state after the commit of the next step's vote of generation `order` in `lineage`."""
         key = (state, lineage, order)
         found = self._committed.get(key)
         if found is None:
@@ -101,13 +101,13 @@ class Bridge:
         return self.states.number(self.states[state]._replace(torn=True))
 
     def restored(self, lineage: int, order: Order) -> int:
-        """The checkpoint's state (that of the start), as the plan `order` restores it."""
+        """Return the checkpoint's state (that of the start), as the plan `order` restores it."""
         return self.states.number(State(lineage, (), order))
 
     # ---- what a worker accepts
 
     def takes(self, worker: int, heard: Order, plan: int) -> bool:
-        """Whether the plan table of a worker that has heard `heard` takes an announcement of `plan`."""
+        """Whether the plan table of a worker whose newest generation is `heard` accepts an announcement of `plan`."""
         key = (worker, heard, plan)
         found = self._takes.get(key)
         if found is None:
@@ -119,7 +119,7 @@ class Bridge:
         return found
 
     def votable(self, worker: int, plan: int, step: int) -> bool:
-        """Whether a member that has heard that all are ready may vote for `plan` in the vote of `step`."""
+        """Whether a member that has the notice that all are ready may vote for `plan` in the vote of `step`."""
         key = (worker, plan, step)
         found = self._votables.get(key)
         if found is None:
@@ -135,7 +135,7 @@ class Bridge:
     # ---- the answer to a failure
 
     def answer(self, leader: Leader) -> Answer:
-        """Production's answer to what the leader knows."""
+        """Return production's answer to the leader's facts."""
         key = (leader.current, leader.prepared, leader.reports, leader.ended, leader.silent)
         found = self._answers.get(key)
         if found is None:
@@ -143,7 +143,7 @@ class Bridge:
         return found
 
     def failure(self, leader: Leader) -> Failure:
-        """The facts as production sees them, less what the rules that are switched off take away."""
+        """Return the facts as production has them, without those that the switched-off rules remove."""
         current, prepared = self.views[leader.current].plan, leader.prepared
         if "vote-in-plan" in self.off:
             current = current.model_copy(update={"vote": None})
@@ -169,7 +169,7 @@ class Bridge:
         return by_step_number(failure) if "tags" in self.off else failure
 
     def prepared_pieces(self, plan: int, worker: int) -> tuple[int, ...]:
-        """The pieces whose gradients a worker has when it is prepared in `plan`'s generation."""
+        """Return the pieces whose gradients a worker has when it is prepared in `plan`'s generation."""
         if "acknowledged" in self.off:
             return tuple(self.views[plan].plan.pieces_of(worker_name(worker)))
         return self.views[plan].needs[worker]
@@ -198,21 +198,21 @@ class Bridge:
         )
 
     def tag(self, state: int) -> StateTag | None:
-        """How a report names a state; None for one that is torn."""
+        """Return the name of a state in a report; None for a torn one."""
         held = self.states[state]
         if held.torn and "torn" not in self.off:
             return None
         return held.tag()
 
     def matches(self, state: int, tag: StateTag | None) -> bool:
-        """Whether a state is what `tag` names."""
+        """Whether `tag` names the state."""
         own = self.tag(state)
         if own is None or tag is None or "tags" not in self.off:
             return own is not None and own == tag
         return (own.lineage, own.step) == (tag.lineage, tag.step)
 
     def comes_to(self, plan: int, state: int, vote: SeenVote | None) -> int:
-        """What committing `vote` late makes of a state whose next step is prepared in `plan`; NONE where it cannot."""
+        """Return a state whose next step is prepared in `plan` after the late commit of `vote`; NONE where that is impossible."""
         if vote is None or plan == NONE or self.states[state].step + 1 != vote.step:
             return NONE
         order = self.views[plan].order
@@ -222,7 +222,7 @@ class Bridge:
 
 
 def by_step_number(failure: Failure) -> Failure:
-    """Without the rule "tags": reports do not say whose votes led to a state, so all look as if the current generation's had."""
+    """Return the facts without the rule "tags": all reported states look as if the current generation's votes had led to them."""
     same = failure.current.generation
     current = failure.current.model_copy(
         update={

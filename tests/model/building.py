@@ -1,4 +1,4 @@
-"""Plans of the model, built by production. What the planner would choose (who gets which stage) is a plain rule here."""
+"""Plans of the model, built by production. The planner's choice of the workers of each stage is a plain rule here."""
 
 from frostline_contract.plan import Placement, Plan
 from frostline_contract.shape import deal_leaves
@@ -16,13 +16,13 @@ REASON = "model"
 
 
 def first_plan(configuration: Configuration) -> Plan:
-    """Generation 1.1, from the initial weights."""
+    """Return generation 1.1, from the initial weights."""
     draft = _draft(configuration, (1, 1), 0, _placement(configuration, configuration.first))
     return entry_plan(draft, base=None, checkpoint=None, run_epoch=0)
 
 
 def switch(configuration: Configuration, order: Order, base: Plan) -> Plan:
-    """The planned reshape of the configuration."""
+    """Return the planned reshape of the configuration."""
     assert configuration.switch is not None
     draft = _draft(configuration, order, base.lineage, _placement(configuration, configuration.switch))
     return switching_plan(draft, base=base, window=configuration.window)
@@ -31,8 +31,10 @@ def switch(configuration: Configuration, order: Order, base: Plan) -> Plan:
 def answering_plan(
     configuration: Configuration, base: Plan, order: Order, found: Answer, usable: tuple[int, ...], lineage: int, epoch: int
 ) -> Plan:
-    """The plan that answers a failure: from what survivors hold, or from the checkpoint of step 0. Holders come first, as the
-    controller orders them."""
+    """Return the plan that answers a failure: from the survivors' pieces, or from the checkpoint of step 0.
+
+    Holders come first, as the controller orders them.
+    """
     if isinstance(found, GoOn):
         holding = {worker for workers in found.holders for worker in workers}
         ordered = sorted(usable, key=lambda index: worker_name(index) not in holding)
@@ -50,7 +52,7 @@ def _draft(configuration: Configuration, order: Order, lineage: int, placement: 
 
 
 def _shape(configuration: Configuration, usable: list[int]) -> Shape:
-    """As many as the first shape has, else as many as there are; all of them stages, or all of them replicas."""
+    """Return a shape of as many workers as the first one has, or as there are; all of them stages, or all of them replicas."""
     count = min(len(configuration.first.workers), len(usable))
     pp_degree = count if configuration.prefers == "stages" else 1
     return Shape(tuple(usable[:count]), pp_degree, configuration.first.shard)

@@ -1,4 +1,4 @@
-"""The small worlds that are searched: who is there, who trains, what may happen to them."""
+"""The small worlds of the search: their workers, their first shape, and the faults that may happen."""
 
 from dataclasses import dataclass
 
@@ -23,12 +23,17 @@ class Shape:
 
 @dataclass(frozen=True)
 class Configuration:
-    """num_workers processes, each in a failure domain of its own. first: the shape at the start; the others are spares.
+    """One small world: num_workers processes, each in a failure domain of its own.
 
-    switch: the shape of the planned reshape, where there is one; window: steps whose votes may switch. prefers: "stages" or
-    "replicas", for shapes after a failure. steps: after so many the run ends. left: the faults that may happen.
-    After a cut the controller is on side 0; every split is tried. state_ranges: pieces of each unit: what is held and reported.
-    Where there are several, they arrive one by one, so that a worker may have a part of a unit.
+    Attributes:
+        first: the shape at the start; the other workers are spares.
+        switch: the shape of the planned reshape, where there is one.
+        window: steps whose votes may switch.
+        prefers: "stages" or "replicas", for shapes after a failure.
+        steps: the number of steps after which the run ends.
+        left: the faults that may happen. After a cut the controller is on side 0; every split is tried.
+        state_ranges: pieces of each unit, each held and reported. Where there are several, they arrive one by one, so that a
+            worker may have a part of a unit.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Moves between generations: a worker stops, reports, hears a plan, brings its state in place."""
+"""Moves between generations: a worker stops, reports, receives a plan, and obtains its state."""
 
 from collections.abc import Iterator
 
@@ -30,7 +30,7 @@ IN_GROUPS = (RUNNING, VOTING, ENTERING, LEAVING, FINISHED)
 
 
 def entering_moves(universe: Universe, world: World, index: int, worker: Worker) -> Iterator[Move]:
-    """What a worker may do that concerns another generation than the one that it trains in."""
+    """Yield the moves of a worker that concern another generation than the one in which it trains."""
     who = worker_name(index)
     if worker.mode in IN_GROUPS and can_stop(universe, world, index, worker):
         title = universe.title(worker.plan)
@@ -56,12 +56,15 @@ def entering_moves(universe: Universe, world: World, index: int, worker: Worker)
 
 
 def stop(worker: Worker) -> Worker:
-    """It drops all groups. What is prepared is kept."""
+    """Drop all groups. Prepared gradients are kept."""
     return worker._replace(mode=STOPPED, plan=NONE, ready=NONE, fresh=False, settled=False)
 
 
 def _fates(universe: Universe, world: World, worker: Worker) -> tuple[Order, ...]:
-    """The plans to which no vote will switch, as it knows: also those that no ballot of it names, since it votes no more."""
+    """Return the plans to which no vote will switch, as far as the worker knows.
+
+    These include the plans that its ballot does not name, since it votes no more.
+    """
     if worker.mode not in (RUNNING, VOTING):
         return worker.dead
     followers = [(plan, universe.view(plan).order) for plan in switches_of(universe, world, worker.plan)]
@@ -73,7 +76,7 @@ def _fates(universe: Universe, world: World, worker: Worker) -> tuple[Order, ...
 
 
 def _report(universe: Universe, world: World, index: int, worker: Worker) -> Iterator[Move]:
-    """A report of its own accord where its groups are gone, or the answer to a fence. It is a promise."""
+    """Report by itself where the worker's groups are gone, or answer a fence. A report is also a promise."""
     leader = universe.leader(world)
     who = worker_name(index)
     current = universe.view(leader.current)
@@ -86,7 +89,7 @@ def _report(universe: Universe, world: World, index: int, worker: Worker) -> Ite
     if leader.prepared != NONE:
         asked |= {*universe.view(leader.prepared).participants}
     if worker.mode == STOPPED:
-        asked.add(index)  # it has reported to be out of an older generation, and is answered with a fence
+        asked.add(index)  # it reported itself out of an older generation, and is answered with a fence
     report = leader.reports[index]
     if leader.recovering and index in asked and worker.mode != SPARE and (report is None or report.heard < newest):
         heard = max(worker.heard, newest)
@@ -120,7 +123,7 @@ def _delivered(universe: Universe, world: World, index: int, worker: Worker) -> 
 
 
 def _hear(universe: Universe, world: World, index: int, worker: Worker, plan: int) -> Iterator[Move]:
-    """An announcement arrives, in time or late. What it does to this worker."""
+    """Receive an announcement, in time or late, with its effect on this worker."""
     view = universe.view(plan)
     if worker.ran != NONE and view.order <= universe.view(worker.ran).order:
         return
@@ -162,7 +165,7 @@ def _joiners_ready(universe: Universe, world: World, plan: int) -> bool:
 
 
 def _learn_of_switch(universe: Universe, world: World, index: int, worker: Worker) -> Iterator[Move]:
-    """The store of the prepared groups says that the base's members have switched."""
+    """Learn from the store of the prepared groups that the base's members have switched."""
     for member in universe.view(worker.plan).participants:
         peer = universe.worker(world, member)
         if (
@@ -181,7 +184,7 @@ def _learn_of_switch(universe: Universe, world: World, index: int, worker: Worke
 
 
 def _formed(universe: Universe, world: World, index: int, worker: Worker) -> bool:
-    """The groups stand: every participant has come, and all reach each other."""
+    """Whether the groups are formed: every participant has come, and all reach each other."""
     for peer in universe.view(worker.plan).participants:
         other = universe.worker(world, peer)
         if other.plan != worker.plan or other.mode not in IN_GROUPS or world.side[peer] != world.side[index]:
@@ -190,7 +193,8 @@ def _formed(universe: Universe, world: World, index: int, worker: Worker) -> boo
 
 
 def _settle(universe: Universe, world: World, index: int, worker: Worker) -> Iterator[Move]:
-    """Groups are formed; what the plan does not name it for is dropped; a vote that it has not committed is committed late."""
+    """Prepare the state after the groups are formed: drop pieces that the plan does not name the worker for, and commit its vote
+    late."""
     if not _formed(universe, world, index, worker):
         return
     view, bridge, who = universe.view(worker.plan), universe.bridge, worker_name(index)
@@ -230,7 +234,7 @@ def _settle(universe: Universe, world: World, index: int, worker: Worker) -> Ite
 
 
 def _comes_late(universe: Universe, index: int, worker: Worker, piece: int) -> int:
-    """The state that the plan's vote makes of a piece here, where its gradients are prepared; NONE where they are not."""
+    """Return the state of a piece after the late commit of the plan's vote; NONE where its gradients are not prepared here."""
     prepared = worker.prepared != NONE and piece in universe.bridge.prepared_pieces(worker.prepared, index)
     if not prepared or worker.pieces[piece] != worker.run:
         return NONE
@@ -238,7 +242,7 @@ def _comes_late(universe: Universe, index: int, worker: Worker, piece: int) -> i
 
 
 def _fetch(universe: Universe, world: World, index: int, worker: Worker) -> Iterator[Move]:
-    """Run state and pieces come from the plan's sources; then it trains."""
+    """Fetch run state and pieces from the plan's sources; then train."""
     if not _formed(universe, world, index, worker):
         return
     view = universe.view(worker.plan)

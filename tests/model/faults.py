@@ -1,4 +1,4 @@
-"""Moves of the world: a process ends, the network parts and heals."""
+"""Moves of the environment: a process ends, the network parts and heals."""
 
 from collections.abc import Iterator
 

@@ -1,6 +1,6 @@
-"""What must hold in every world; a search stops at the first world in which something does not (docs/adr/0007).
+"""The invariants of every world; a search stops at the first world that breaks one (docs/adr/0007).
 
-They are told in contents (who voted each step), which production cannot see: it goes by tags.
+They compare contents (the voters of each step), which production cannot see: it compares tags.
 """
 
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Broken(Exception):
-    """An invariant does not hold. The message says which and how."""
+    """An invariant does not hold. The message names it and the difference."""
 
     def __init__(self, invariant: str, message: str, label: str = "") -> None:
         super().__init__(f"{invariant}: {message}")
@@ -24,7 +24,7 @@ class Broken(Exception):
 
 
 def check_members(universe: "Universe", world: World, plan: int) -> None:
-    """I1: the members of a generation run with one content of every piece, wards included."""
+    """Check I1: the members of a generation run with one content of every piece, unit replicas included."""
     view, states = universe.view(plan), universe.bridge.states
     runs = {member: universe.worker(world, member).run for member in view.members}
     contents = {states[run] for run in runs.values()}
@@ -41,8 +41,11 @@ def check_members(universe: "Universe", world: World, plan: int) -> None:
 
 
 def check_vote(universe: "Universe", world: World, plan: int, run: int, label: str) -> None:
-    """I4: no vote passes in a generation after one of a later generation, except across a raised epoch. I2: what is published
-    on the surviving lineage is what the run's state has gone through."""
+    """Check I4 and I2.
+
+    I4: no vote passes in a generation after one of a later generation, except across a raised run epoch. I2: the states published
+    on the surviving lineage are those of the run's own history.
+    """
     view = universe.view(plan)
     for other, step, _ in universe.passed[world.passed]:
         later = universe.view(other)
@@ -64,8 +67,10 @@ def check_vote(universe: "Universe", world: World, plan: int, run: int, label: s
 
 
 def lineage_starts(universe: "Universe", world: World) -> dict[int, int]:
-    """Lineage -> the step that it starts from, by the durable plans; one that no vote was held in, and that was answered by
-    another plan, has left no trace."""
+    """Return the step from which each lineage starts, by the durable plans.
+
+    A lineage without a vote that another plan has answered has left no trace.
+    """
     starts: dict[int, int] = {}
     plans = universe.durable(world)
     for plan in plans:
@@ -80,7 +85,7 @@ def lineage_starts(universe: "Universe", world: World) -> dict[int, int]:
 
 
 def publish(universe: "Universe", world: World, plan: int, run: int) -> World:
-    """A step's record leaves, under the run's epoch. I2: no two contents for one (lineage, step)."""
+    """Publish a step's record under the run epoch. Checks I2: no two contents for one (lineage, step)."""
     state, made = universe.bridge.states[run], universe.view(plan).plan
     if state.step == 0 or made.run_epoch != world.epoch:
         return world
@@ -102,7 +107,7 @@ def publish(universe: "Universe", world: World, plan: int, run: int) -> World:
 
 
 def claim(universe: "Universe", world: World, plan: int, run: int) -> World:
-    """The result: an exclusive creation under the current epoch. I7: two results are never claimed."""
+    """Claim the result: an exclusive creation under the current run epoch. Checks I7: two results are never claimed."""
     made = universe.view(plan).plan
     if "one-result" not in universe.off and (world.results or made.run_epoch != world.epoch):
         return world
@@ -123,7 +128,7 @@ def claim(universe: "Universe", world: World, plan: int, run: int) -> World:
 
 
 def check_answer(universe: "Universe", world: World, leader: Leader, found: Answer, label: str) -> int:
-    """I3, I5, I8 of an answer that a plan will be made from. Returns the state that a GoOn starts from, else NONE."""
+    """Check I3, I5 and I8 of an answer from which a plan will be made. Returns the state that a GoOn starts from, else NONE."""
     best = newest_whole(universe, world, leader)
     states = universe.bridge.states
     if not isinstance(found, GoOn):
@@ -143,7 +148,7 @@ def check_answer(universe: "Universe", world: World, leader: Leader, found: Answ
 
 
 def _check_holders(universe: "Universe", world: World, leader: Leader, found: GoOn, label: str) -> int:
-    """I3: all pieces come from one content, and each holder has it or can come to it."""
+    """Check I3: all pieces come from one content, and each holder has it or can reach it."""
     contents: dict[int, list[str]] = {}
     for piece, workers in enumerate(found.holders):
         for worker_id in workers:
@@ -162,7 +167,7 @@ def _check_holders(universe: "Universe", world: World, leader: Leader, found: Go
 
 
 def _brought(universe: "Universe", index: int, report: Report, piece: int, found: GoOn) -> int:
-    """The state that a holder really brings for `piece`: what it has, or what the late commit makes of it; NONE for neither."""
+    """Return the state that a holder really brings for `piece`: its own, or its own after the late commit; NONE for neither."""
     state = report.pieces[piece]
     if state == NONE:
         return NONE
@@ -176,7 +181,7 @@ def _brought(universe: "Universe", index: int, report: Report, piece: int, found
 
 
 def newest_whole(universe: "Universe", world: World, leader: Leader) -> int:
-    """The newest content on the current plan's history for which reporters bring every piece; NONE where there is none."""
+    """Return the newest content on the current plan's history for which reporters bring every piece; NONE where there is none."""
     bridge, states = universe.bridge, universe.bridge.states
     usable = {
         index: report
@@ -215,12 +220,13 @@ def _is_bearer(universe: "Universe", world: World, leader: Leader, index: int, r
     if current.kind != "fresh" and current.holders and index in current.holders[piece]:
         return True
     if index in current.participants and report.pieces[piece] == current.start:
-        return True  # it was given to it on the way in
+        return True  # the worker received it while entering
     return _ran_lately(universe, leader, report)
 
 
 def _ran_lately(universe: "Universe", leader: Leader, report: Report) -> bool:
-    """Its last votes were of the current generation, of the prepared one, or of the one that the current one continues."""
+    """Whether its last votes were of the current generation, of the prepared one, or of the one that the current one
+    continues."""
     if report.ran == NONE:
         return False
     current = universe.view(leader.current)
@@ -229,7 +235,7 @@ def _ran_lately(universe: "Universe", leader: Leader, report: Report) -> bool:
 
 
 def _stands(universe: "Universe", world: World, leader: Leader, state: int) -> bool:
-    """Whether a content extends what the newest durable plan stands on, by votes of generations that have been possible since."""
+    """Whether a content extends the start of the newest durable plan, by votes of generations that have been possible since."""
     by_order = {universe.view(plan).order: plan for plan in universe.durable(world)}
     current = leader.current
     orders: set[Order] = {universe.view(current).order}
@@ -238,7 +244,7 @@ def _stands(universe: "Universe", world: World, leader: Leader, state: int) -> b
     while universe.view(current).kind == "continue" or (
         universe.view(current).kind == "survivors" and universe.vote_of(world, current) is None
     ):
-        # Who stands on a plan in which nobody has voted stands on its base as well.
+        # A state that extends a plan without any vote extends that plan's base as well.
         current = by_order[universe.view(current).base]
         orders.add(universe.view(current).order)
         orders |= {order for order, plan in by_order.items() if universe.view(plan).base == universe.view(current).order
@@ -251,7 +257,7 @@ def _stands(universe: "Universe", world: World, leader: Leader, state: int) -> b
 
 
 def _check_epoch(universe: "Universe", leader: Leader, found: NewEpoch, label: str) -> None:
-    """I5: the epoch is raised only where a generation may still run and none of its members answers."""
+    """Check I5: the run epoch is raised only where a generation may still run and none of its members answers."""
     for generation in found.generations:
         order = (generation.incarnation, generation.counter)
         views = [universe.view(plan) for plan in (leader.current, leader.prepared) if plan != NONE]
@@ -263,19 +269,19 @@ def _check_epoch(universe: "Universe", leader: Leader, found: NewEpoch, label: s
 
 
 def check_cause(universe: "Universe", world: World, label: str) -> None:
-    """I9: where nothing has failed, nobody reports a failure: switches, leavers and other controllers disturb no step."""
+    """Check I9: without a fault no worker reports a failure; switches, leavers and other controllers disturb no step."""
     if _faults(universe, world) == 0:
         raise Broken("I9", "a failure is reported though nothing has failed", label)
 
 
 def _faults(universe: "Universe", world: World) -> int:
-    """How many failure domains faults can have touched so far; a partition counts as two."""
+    """Return the greatest number of failure domains that faults can have hit so far; a partition counts as two."""
     used, left = universe.configuration.left, world.left
     return used.crashes - left.crashes + used.tears - left.tears + used.hangs - left.hangs + 2 * (used.cuts - left.cuts)
 
 
 def _check_single_fault(universe: "Universe", world: World, leader: Leader, start: int, label: str) -> None:
-    """I8: while all pieces are covered, one failure domain is lost without loss: nothing published is taken back."""
+    """Check I8: while all pieces are covered, the loss of one failure domain undoes nothing that was published."""
     if _faults(universe, world) > 1 or any(universe.view(plan).plan.uncovered for plan in universe.durable(world)):
         return
     have = universe.bridge.states[start].step if start != NONE else 0

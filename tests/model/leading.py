@@ -1,4 +1,4 @@
-"""Moves of the controller: notice a failure, answer it with a plan, prepare and take back a switch, be replaced."""
+"""Moves of the controller: notice a failure, answer it with a plan, prepare and withdraw a switch, be replaced."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ from tests.model.world import (
 
 
 def leader_moves(universe: Universe, world: World) -> Iterator[Move]:
-    """What the controller may do next."""
+    """Yield the controller's next moves."""
     leader = universe.leader(world)
     yield from _notice(universe, world, leader)
     if not leader.recovering:
@@ -117,7 +117,7 @@ def _learn_of_switch(universe: Universe, world: World, leader: Leader) -> Iterat
 
 
 def _answer(universe: Universe, world: World, leader: Leader) -> Iterator[Move]:
-    """Production answers; a plan is made of it, and is durable before anybody hears of it."""
+    """Answer a failure by production's functions; the plan made from the answer is durable before any worker receives it."""
     found = universe.bridge.answer(leader)
     if isinstance(found, Wait) or world.results:
         return
@@ -163,7 +163,7 @@ def _next(universe: Universe, world: World, leader: Leader) -> Order:
 
 
 def _usable(universe: Universe, world: World, leader: Leader) -> tuple[int, ...]:
-    """Whom a plan may name: who has reported, and spares that are reached."""
+    """Return the workers that a plan may name: those that have reported, and reachable spares."""
     asked = _participants(universe, leader)
     found = []
     for index in universe.everybody:
@@ -185,7 +185,7 @@ def _words(found: object) -> str:
 
 
 def _take_over(universe: Universe, world: World, leader: Leader) -> Move:
-    """It raises the incarnation, and knows what is durable; reports went to the one before."""
+    """Replace the controller: the new one raises the incarnation and has the durable state; reports went to its predecessor."""
     durable = leader._replace(
         incarnation=leader.incarnation + 1,
         recovering=False,
@@ -200,7 +200,7 @@ def _take_over(universe: Universe, world: World, leader: Leader) -> Move:
 
 
 def _write_late(universe: Universe, world: World) -> Iterator[Move]:
-    """Only without the rule "incarnation": a controller that was replaced still writes its answer."""
+    """Let a replaced controller write its answer, only without the rule "incarnation"."""
     old = universe.leaders[world.old]
     found = universe.bridge.answer(old)
     usable = _usable(universe, world, old)

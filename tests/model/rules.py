@@ -1,11 +1,11 @@
-"""The rules that the search can switch off, one at a time, to show the trace that each closes (docs/adr/0007)."""
+"""The rules that the search can switch off, one at a time, to show the trace that each prevents (docs/adr/0007)."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule of the protocol. without: what the model does when it is switched off. configuration: where its trace is found."""
+    """One rule of the protocol. without: the model's behaviour when the rule is off. configuration: where its trace is found."""
 
     name: str
     text: str

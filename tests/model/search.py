@@ -1,4 +1,4 @@
-"""Breadth first over all worlds that can be reached: the first violation has a shortest trace."""
+"""Breadth-first search of all reachable worlds, so that the first violation has a shortest trace."""
 
 import time
 from array import array
@@ -17,8 +17,14 @@ from tests.model.world import ENDED, World
 
 @dataclass
 class Outcome:
-    """What a search found. states: worlds visited. complete: all of them. violation: what is broken, with the moves that lead
-    there; empty where nothing is. ends: worlds in which the run has its result."""
+    """The result of a search.
+
+    Attributes:
+        states: number of worlds visited.
+        complete: whether all were visited.
+        violation: the broken invariant, to which the moves of `trace` lead; empty where none is broken.
+        ends: number of worlds in which the run has its result.
+    """
 
     configuration: str
     states: int
@@ -30,7 +36,7 @@ class Outcome:
 
 
 def moves(universe: Universe, world: World) -> Iterator[Move]:
-    """Everything that may happen next."""
+    """Yield every move that may happen next."""
     for index, worker in universe.all_workers(world):
         if worker.mode != ENDED:
             yield from training_moves(universe, world, index, worker)
@@ -40,7 +46,7 @@ def moves(universe: Universe, world: World) -> Iterator[Move]:
 
 
 class Search:
-    """One search, breadth first. limit: worlds after which it gives up."""
+    """One search, breadth first. limit: the number of worlds after which it gives up."""
 
     def __init__(self, configuration: Configuration, off: frozenset[str] = frozenset(), limit: int = 2_000_000) -> None:
         self.universe = Universe(configuration, off)
@@ -51,7 +57,7 @@ class Search:
         self._before = (array("l"), array("l"))
 
     def run(self, progress: bool = True) -> Outcome:
-        """Visit everything; then, where nothing is broken, see whether every world can still come to an end."""
+        """Visit all worlds; then, if no invariant is broken, check that every world can still reach an end."""
         started = time.monotonic()
         self._add(self.universe.start(), -1)
         visited = 0
@@ -97,7 +103,7 @@ class Search:
     # ---- traces
 
     def trace(self, number: int) -> list[str]:
-        """The moves that lead to a world, in words."""
+        """Return the moves that lead to a world, in words."""
         words: list[str] = []
         while self._parents[number] >= 0:
             parent = self._parents[number]
@@ -109,7 +115,8 @@ class Search:
     # ---- progress
 
     def _stuck(self) -> int | None:
-        """A world from which no moves without faults lead to an end, though the controller reaches a worker; None for none."""
+        """Return a world from which no moves without faults lead to an end, although the controller reaches a worker; None for
+        none."""
         good = bytearray(self._is_end(world) for world in self._worlds)
         before: list[list[int]] = [[] for _ in self._worlds]
         for source, target in zip(*self._before, strict=True):

@@ -1,4 +1,4 @@
-"""Moves of workers that train: prepare and vote, see a vote, commit, publish, end, notice that peers are gone."""
+"""Moves of workers that train: prepare and vote, see a vote, commit, publish, end, notice the loss of peers."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ from tests.model.world import (
 
 
 def training_moves(universe: Universe, world: World, index: int, worker: Worker) -> Iterator[Move]:
-    """What a member of a running generation may do next."""
+    """Yield the next moves of a member of a running generation."""
     if worker.mode == RUNNING:
         yield from _enter_vote(universe, world, index, worker)
     passed = _vote_to_see(universe, world, worker)
@@ -34,7 +34,8 @@ def training_moves(universe: Universe, world: World, index: int, worker: Worker)
 
 
 def _enter_vote(universe: Universe, world: World, index: int, worker: Worker) -> Iterator[Move]:
-    """The gradients are reduced, the wards' have come: it enters the vote. Where it is the last one, the vote passes."""
+    """Enter the vote: gradients are reduced, and those of the unit replicas have arrived. With the last member, the vote
+    passes."""
     if not _peers_compute(universe, world, index, worker):
         return
     check_members(universe, world, worker.plan)
@@ -56,7 +57,7 @@ def _enter_vote(universe: Universe, world: World, index: int, worker: Worker) ->
 
 
 def _peers_compute(universe: Universe, world: World, index: int, worker: Worker) -> bool:
-    """A schedule needs every member, at the same step."""
+    """Whether every member computes the same step, as a schedule requires."""
     for member in universe.view(worker.plan).members:
         peer = universe.worker(world, member)
         if peer.plan != worker.plan or peer.mode not in (RUNNING, VOTING) or world.side[member] != world.side[index]:
@@ -67,7 +68,7 @@ def _peers_compute(universe: Universe, world: World, index: int, worker: Worker)
 
 
 def _ballots(universe: Universe, world: World, index: int, worker: Worker, step: int) -> Iterator[int]:
-    """The plans that its ballot may name: the notice that all are ready may have come, or not yet."""
+    """Yield the plans that the worker's ballot may name: the notice that all are ready may have arrived, or not yet."""
     yield NONE
     plan = next((plan for plan in switches_of(universe, world, worker.plan) if universe.view(plan).order == worker.heard), NONE)
     if plan != NONE and not worker.withdrawn and universe.bridge.votable(index, plan, step):
@@ -75,7 +76,7 @@ def _ballots(universe: Universe, world: World, index: int, worker: Worker, step:
 
 
 def switches_of(universe: Universe, world: World, base: int) -> list[int]:
-    """The durable plans that members of `base` may switch to."""
+    """Return the durable plans to which members of `base` may switch."""
     order = universe.view(base).order
     return [
         plan for plan in universe.durable(world) if universe.view(plan).kind == "continue" and universe.view(plan).base == order
@@ -86,7 +87,7 @@ def switches_of(universe: Universe, world: World, base: int) -> list[int]:
 
 
 def _vote_to_see(universe: Universe, world: World, worker: Worker) -> Passed | None:
-    """The vote that this worker has entered and whose result may still reach it."""
+    """Return the vote that this worker has entered and whose result may still reach it."""
     if worker.mode == VOTING:
         plan = worker.plan
     elif worker.mode == STOPPED and "no-late-vote" in universe.off and worker.prepared != NONE:
@@ -98,7 +99,7 @@ def _vote_to_see(universe: Universe, world: World, worker: Worker) -> Passed | N
 
 
 def _see_vote(universe: Universe, world: World, index: int, worker: Worker, passed: Passed) -> Iterator[Move]:
-    """The collective returns: the vote is stored; then the commit works, is cut short, or leaves its pieces torn."""
+    """Return from the collective: the vote is stored; then the commit works, is cut short, or leaves its pieces torn."""
     plan, step, switch = passed
     who, title = worker_name(index), universe.title(plan)
     world = publish(universe, world, plan, worker.run) if "stable" not in universe.off else world
@@ -136,7 +137,7 @@ def _see_vote(universe: Universe, world: World, index: int, worker: Worker, pass
 
 
 def _note(universe: Universe, world: World, index: int, worker: Worker, passed: Passed) -> Worker:
-    """Before anything else: the vote is stored, what it says of prepared plans, and what its first one lets go of."""
+    """Store the vote before anything else, with its consequences for prepared plans and for pieces kept until a first vote."""
     plan, step, switch = passed
     view = universe.view(plan)
     dead, switched = list(worker.dead), list(worker.switched)
@@ -161,7 +162,7 @@ def _note(universe: Universe, world: World, index: int, worker: Worker, passed: 
 
 
 def remember(seen: tuple[Vote, ...], vote: Vote) -> tuple[Vote, ...]:
-    """The last two votes that were seen."""
+    """Return the last two votes seen, the new one included."""
     return seen if vote in seen else (*seen, vote)[-2:]
 
 
@@ -170,7 +171,7 @@ def keep_only(pieces: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ..
 
 
 def _settle(universe: Universe, index: int, worker: Worker, plan: int, run: int, torn: bool = False) -> Worker:
-    """The update of what it needs in `plan`: all of it at the next state, or half written where it fails."""
+    """Update the pieces that the worker needs in `plan`: all to the next state, or half written where the update fails."""
     written = universe.bridge.torn(run) if torn else run
     needs: tuple[int, ...] = universe.bridge.prepared_pieces(plan, index)
     pieces = tuple(
@@ -182,7 +183,7 @@ def _settle(universe: Universe, index: int, worker: Worker, plan: int, run: int,
 
 
 def _hand_over(universe: Universe, index: int, worker: Worker, base: int, switch: int) -> Worker:
-    """Rules "former-units" and "former-wards" keep what is no longer needed until the new generation's first vote."""
+    """Keep pieces that are no longer needed until the new generation's first vote: rules "former-units" and "former-wards"."""
     needs, owned = universe.view(switch).needs[index], universe.view(base).plan.pieces_of(worker_name(index))
     sourced = [piece for piece, source in enumerate(universe.view(switch).sources) if source == index]
     gone = set()
@@ -214,7 +215,7 @@ def _is_lost(universe: Universe, world: World, index: int, worker: Worker, peer:
     if not is_there(other) or world.side[peer] != world.side[index]:
         return True
     if other.plan == NONE:
-        # It has dropped its groups, or is a spare. One that has not heard of this generation may still come to enter it.
+        # It has dropped its groups, or is a spare. A worker that has not received this generation may still come to enter it.
         return other.heard >= order or worker.mode not in (ENTERING, LEAVING)
     if other.plan == worker.plan:
         return False
@@ -227,7 +228,7 @@ def _is_lost(universe: Universe, world: World, index: int, worker: Worker, peer:
 
 
 def _has_run(worker: Worker, order: Order, universe: Universe) -> bool:
-    """It has entered that generation, so that no move of state waits for a leaver any more."""
+    """Whether the worker has entered that generation, so that no transfer of state waits for a leaver any more."""
     return worker.plan != NONE and (universe.view(worker.plan).order > order or worker.mode in (RUNNING, VOTING, FINISHED))
 
 

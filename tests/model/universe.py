@@ -21,7 +21,7 @@ from tests.model.world import (
 )
 
 Move = tuple[str, World, bool]
-"""What happens, in words; the world that follows; whether it is a fault, which progress may not wait for."""
+"""A move: its label in words; the world after it; whether it is a fault, on which progress must not depend."""
 
 Passed = tuple[int, int, int]
 Published = tuple[tuple[int, int], int]
@@ -41,7 +41,8 @@ class Universe:
         self.everybody = range(configuration.num_workers)
 
     def start(self) -> World:
-        """Generation 1.1 runs: its members hold what they need, the others are spares."""
+        """Return the first world: generation 1.1 runs, its members hold the pieces that they need, the others are spare
+        workers."""
         bridge = self.bridge
         plan = bridge.first_plan()
         view = bridge.views[plan]
@@ -86,7 +87,7 @@ class Universe:
         return self.plans[world.plans]
 
     def vote_of(self, world: World, plan: int) -> Passed | None:
-        """The last vote that passed in the plan's generation: (plan, step, plan that it switches to)."""
+        """Return the last vote that passed in the plan's generation: (plan, step, plan that it switches to)."""
         return next((passed for passed in self.passed[world.passed] if passed[0] == plan), None)
 
     def newest(self, leader: Leader) -> Order:

@@ -1,4 +1,4 @@
-"""What the search sees of a run: workers, durable plans, one leader, a network, and what has been published.
+"""The search's view of a run: workers, durable plans, one leader, a network, and the published states.
 
 Everything is an immutable tuple, and large parts are kept once and named by a number, so that a world is a few dozen small ints.
 A piece's content is the tuple of the generations that voted its steps: equal step numbers with other contents are visible.
@@ -42,7 +42,7 @@ class State(NamedTuple):
 
 
 class Vote(NamedTuple):
-    """A vote that passed: what a SeenVote names."""
+    """A vote that passed: the content of a SeenVote."""
 
     lineage: int
     step: int
@@ -52,11 +52,19 @@ class Vote(NamedTuple):
 class Worker(NamedTuple):
     """One process.
 
-    plan: the plan that it runs, enters or leaves with. ran: the plan whose votes it took part in last. heard: the newest
-    generation that it knows of. run: its run state. pieces: for each piece the state that it holds. prepared: the plan in whose
-    generation the gradients of run's next step are complete. seen: the last two votes. switched, dead: fates known.
-    ready: the plan that its ballot names. fresh: no vote of this generation has been seen. settled: it holds what the plan says.
-    withdrawn: takes no part in a switch any more.
+    Attributes:
+        plan: the plan that it runs, enters or leaves with.
+        ran: the plan in whose votes it took part last.
+        heard: the newest generation that it has received.
+        run: its run state.
+        pieces: for each piece the state that it holds.
+        prepared: the plan in whose generation the gradients of run's next step are complete.
+        seen: the last two votes.
+        switched, dead: plans of which it knows that they were switched to, or have expired.
+        ready: the plan that its ballot names.
+        fresh: no vote of this generation has been seen.
+        settled: it holds the pieces that the plan requires.
+        withdrawn: takes no part in a switch any more.
     """
 
     mode: str
@@ -76,7 +84,7 @@ class Worker(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a leader has got from a worker."""
+    """A worker's report to a leader."""
 
     heard: Order
     ran: int
@@ -89,7 +97,8 @@ class Report(NamedTuple):
 
 
 class Leader(NamedTuple):
-    """A controller: what it read or wrote, and what it has been told. reports: for each worker, or None."""
+    """A controller: the plans that it has read or written, and the reports that it has received. reports: for each worker, or
+    None."""
 
     incarnation: int
     current: int
@@ -101,7 +110,7 @@ class Leader(NamedTuple):
 
 
 class Left(NamedTuple):
-    """How many of each fault may still happen."""
+    """The numbers of faults that may still happen, by kind."""
 
     crashes: int = 0
     cuts: int = 0
@@ -114,8 +123,10 @@ class Left(NamedTuple):
 
 
 class World(NamedTuple):
-    """plans: all that are durable, oldest first. passed: (plan, step, plan that it switches to) of each plan's last vote.
-    published: ((lineage, step), state). old: a replaced leader that does not know it (only without the rule "incarnation").
+    """One state of the run.
+
+    plans: all durable ones, oldest first. passed: (plan, step, plan that it switches to) of each plan's last vote. published:
+    ((lineage, step), state). old: a replaced leader that does not know it (only without the rule "incarnation").
     """
 
     workers: tuple[int, ...]
@@ -134,7 +145,7 @@ Value = TypeVar("Value", bound=Hashable)
 
 
 class Pool(Generic[Value]):
-    """Values kept once, named by numbers."""
+    """Values that are kept once and named by numbers."""
 
     def __init__(self) -> None:
         self.values: list[Value] = []
@@ -153,10 +164,10 @@ class Pool(Generic[Value]):
 
 @dataclass(frozen=True)
 class PlanView:
-    """A durable plan as the moves look at it: production's own answers, with workers as numbers.
+    """A durable plan as the moves use it: production's own values, with workers as numbers.
 
     needs: by worker, the pieces whose state it must have. holders: by piece. sources: by piece. start: the state that it starts
-    from; NONE for "continue", where the switching vote says it.
+    from; NONE for "continue", where the switching vote determines it.
     """
 
     plan: Plan

@@ -9,7 +9,7 @@ from tests.mutants.plant import TESTS_FAILED, Mutant, PlantError, check_imports,
 
 @dataclass(frozen=True)
 class Verdict:
-    """caught: the tests failed with the bug in place. detail: pytest's last line, or what was wrong with the table."""
+    """The verdict on one mutant. caught: the tests failed with the bug. detail: pytest's last line, or the fault of the table."""
 
     name: str
     caught: bool
@@ -17,7 +17,7 @@ class Verdict:
 
 
 def judge(copy: Path, mutants: Iterable[Mutant], tell: Callable[[str], None]) -> list[Verdict]:
-    """One verdict a mutant. Tests that fail without any bug prove nothing, so that is no catch either."""
+    """Return one verdict for each mutant. Tests that fail without the bug prove nothing, so they do not count as a catch."""
     check_imports(copy)
     clean: dict[tuple[str, ...], str | None] = {}
     verdicts = []
@@ -33,7 +33,7 @@ def judge(copy: Path, mutants: Iterable[Mutant], tell: Callable[[str], None]) ->
 
 def _judge_one(copy: Path, mutant: Mutant, clean: dict[tuple[str, ...], str | None]) -> Verdict:
     with planted(copy, mutant):
-        pass  # a text that is not there is said before any test is run
+        pass  # a missing text is reported before any test is run
     if mutant.tests not in clean:
         run = run_tests(copy, mutant.tests)
         clean[mutant.tests] = None if run.exit_status == 0 else run.output

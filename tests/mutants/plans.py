@@ -1,4 +1,4 @@
-"""Mutants of plans: which of them a worker takes and promises away, and who takes part in the answer to a failure."""
+"""Mutants of plans: the plans that a worker takes and promises not to enter, and the participants in the answer to a failure."""
 
 from tests.mutants.plant import Edit, Mutant
 

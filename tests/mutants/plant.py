@@ -17,7 +17,7 @@ TESTS_FAILED = 1
 
 
 class PlantError(Exception):
-    """A bug that cannot be planted, or tests that say nothing about it: the table has to be put right."""
+    """A bug that cannot be planted, or tests that prove nothing about it: the table has to be corrected."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class TestRun:
-    """exit_status: pytest's. summary: its last line. output: everything that it printed."""
+    """One run of pytest. exit_status: its own. summary: its last line. output: all that it printed."""
 
     __test__ = False
     exit_status: int
@@ -50,7 +50,7 @@ class TestRun:
 
 
 def copy_sources(repository: Path, target: Path) -> Path:
-    """Copy what tests need to `target`, which must not exist. Returns `target`."""
+    """Copy the files that tests need to `target`, which must not exist. Returns `target`."""
     target.mkdir(parents=True)
     for name in COPIED:
         source = repository / name
@@ -63,7 +63,8 @@ def copy_sources(repository: Path, target: Path) -> Path:
 
 @contextmanager
 def planted(copy: Path, mutant: Mutant) -> Iterator[None]:
-    """The copy with the bug in it; afterwards as before. Raises PlantError where a text is not there exactly once."""
+    """Yield the copy with the bug in it, and restore it afterwards. Raises PlantError where a text does not occur exactly
+    once."""
     if not mutant.edits:
         raise PlantError(f"{mutant.name}: no edits in the table, nothing to plant")
     before: dict[Path, str] = {}
@@ -101,7 +102,7 @@ def run_tests(copy: Path, tests: Sequence[str], seconds: float = 600.0) -> TestR
 
 
 def check_imports(copy: Path) -> None:
-    """Raise PlantError where Python would import an installed package instead of the copy's: then no bug could be seen."""
+    """Raise PlantError where Python would import an installed package instead of the copy's: then no bug could show."""
     packages = [path.parent.name for root in IMPORT_ROOTS for path in sorted((copy / root).glob("frostline_*/__init__.py"))]
     code = "import importlib.util as u, sys; print(*[u.find_spec(n).origin for n in sys.argv[1:]], sep='\\n')"
     done = subprocess.run(

@@ -1,1 +1,1 @@
-"""The yardstick of every exactness test: plain PyTorch over unsplit Hugging Face models. Imports nothing of the trainer."""
+"""The reference of every exactness test: plain PyTorch over unsplit Hugging Face models. Imports nothing of the trainer."""

@@ -1,4 +1,4 @@
-"""Where the units of an unsplit Hugging Face model are: embedding, blocks, head. Nothing is cut; only names are known."""
+"""The units of an unsplit Hugging Face model: embedding, blocks, head. The model is not cut; its modules are only named."""
 
 from dataclasses import dataclass, field
 

@@ -18,7 +18,7 @@ IGNORED = -100
 
 
 class Lists:
-    """What a layer takes for its cache: the keys and the values of each cell so far, and the sums of their readers' gradients."""
+    """The cache argument of a layer: the keys and the values of each cell so far, and the sums of their readers' gradients."""
 
     def __init__(self) -> None:
         self.parts: tuple[list[Tensor], list[Tensor]] = ([], [])
@@ -34,7 +34,7 @@ class Lists:
         return joined[0], joined[1]
 
     def before(self, cell: int) -> Iterator[tuple[list[Tensor], int, Tensor]]:
-        """(sums, place, keys or values) of each earlier cell."""
+        """Yield (sums, place, keys or values) of each earlier cell."""
         for parts, sums in zip(self.parts, self.sums, strict=True):
             yield from ((sums, place, parts[place]) for place in range(cell))
 
@@ -44,7 +44,7 @@ def _with_readers(sums: list[Tensor], cell: int, own: Tensor) -> Tensor:
 
 
 class CellLoop:
-    """One micro-batch through the model, cell by cell. bounds: of the cells. position: where seeds are told the cell."""
+    """One micro-batch through the model, cell by cell. bounds: of the cells. position: where seeds read the cell."""
 
     def __init__(self, anatomy: Anatomy, rows: dict[str, Tensor], bounds: tuple[int, ...], freeze_point: int, mixed: bool,
                  position: dict[str, int]) -> None:  # fmt: skip
@@ -53,7 +53,7 @@ class CellLoop:
         self.lists = {unit: Lists() for unit in range(max(freeze_point, 1), len(self.units) - 1)}
 
     def addends(self, trainable: list[nn.Parameter], count: float) -> tuple[list[list[Tensor | None]], float]:
-        """(gradients of `trainable`, in the order in which a leaf adds them; the micro-batch's loss)."""
+        """Return (gradients of `trainable`, in the order in which a leaf adds them; the micro-batch's loss)."""
         whole = self._whole()
         learns = self.freeze_point == 0
         runs = [self._forward(whole, cell, learns, count) for cell in range(len(self.spans))]
@@ -73,7 +73,7 @@ class CellLoop:
         return found, sum(loss.detach().double().item() for _, loss in runs)
 
     def _whole(self) -> Tensor:
-        """What the embedding and the frozen layers give, of whole sequences."""
+        """Return the output of the embedding and the frozen layers, of whole sequences."""
         self.position.pop("cell", None)
         with torch.set_grad_enabled(self.freeze_point == 0), self._types():
             ids, first = self.rows["input_ids"], self.units[0]
@@ -86,7 +86,7 @@ class CellLoop:
         return hidden
 
     def _forward(self, whole: Tensor, cell: int, learns: bool, count: float) -> tuple[Tensor, Tensor]:
-        """(what enters the first layer that computes cells, the cell's share of the loss)."""
+        """Return (the input of the first layer that computes cells, the cell's share of the loss)."""
         self.position["cell"] = cell
         span = self.spans[cell]
         entry = hidden = whole.detach()[:, slice(*span)].contiguous().requires_grad_(learns)

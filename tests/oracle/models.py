@@ -33,7 +33,7 @@ VOCABULARY, TOKENS, CLASSES = 97, 16, 5
 def small_model(
     family: str, dtype: torch.dtype = torch.float32, dropout: float = 0.0, blocks: int = 4, seed: int = 1
 ) -> PreTrainedModel:
-    """A model of `blocks` blocks, hidden size 32, with random weights that depend on (family, blocks, seed) only."""
+    """Return a model of `blocks` blocks, hidden size 32, with random weights that depend on (family, blocks, seed) only."""
     sizes = {"hidden_size": 32, "num_hidden_layers": blocks, "num_attention_heads": 4, "intermediate_size": 64}
     drops = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     text = {"vocab_size": VOCABULARY, "max_position_embeddings": TOKENS}
@@ -74,7 +74,7 @@ def cast(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
 def small_batch(
     family: str, rows: int, seed: int = 7, padding_rows: int = 0, dtype: torch.dtype = torch.float32
 ) -> dict[str, Tensor]:
-    """One batch; the last `padding_rows` of its rows are padding items, whose labels are all ignored.
+    """Return one batch; the last `padding_rows` of its rows are padding items, whose labels are all ignored.
 
     Texts have between 5 and TOKENS tokens, so valid counts differ from micro-batch to micro-batch.
     """

@@ -1,7 +1,7 @@
-"""A plain PyTorch training loop over an unsplit Hugging Face model: what every run of the system must equal, bit for bit.
+"""A plain PyTorch training loop over an unsplit Hugging Face model, which every run of the system must equal bit for bit.
 
-It uses no code of the trainer and none of the contracts' arithmetic: micro-batches, summation tree, clipping, seeds and
-learning rate are written again here from docs/protocols.md 1. It is itself held to the gradient of the whole batch at once
+It uses no code of the trainer and none of the contracts' arithmetic: micro-batches, summation tree, clipping, seeds and learning
+rate are written again here from docs/protocols.md 1. The loop itself is checked against the gradient of the whole batch at once
 (`tests.oracle.whole_batch`).
 """
 
@@ -72,13 +72,8 @@ class Trace:
 
 
 def run_plain_loop(model: PreTrainedModel, batches: Sequence[dict[str, Tensor]], recipe: Recipe) -> Trace:
-    """Train `model` in place, one step a batch; step s, from 1, takes batches[s - 1].
-
-    A batch is a dict of tensors with equal first dimensions: model inputs, and labels under "labels" (causal models: already
-    shifted) or "start_positions" and "end_positions", -100 where ignored; "label_weights" for regression. Rows short of a whole
-    number of micro-batches must be padded by the caller with ignored labels. Raises ValueError where they are not. A parameter
-    that takes no gradient when it comes here never learns.
-    """
+    """% A parameter that takes no gradient when it comes here never learns. ==> A parameter that requires no gradient at the
+    start never learns."""
     still = frozenset(id(parameter) for parameter in model.parameters() if not parameter.requires_grad)
     anatomy = anatomy_of(model)
     if recipe.untie_on_freeze:

@@ -1,8 +1,8 @@
-"""Which elements of a unit's tensors lie in each range of its state, as docs/protocols.md says it."""
+"""The elements of a unit's tensors in each range of its state, by the rule of docs/protocols.md."""
 
 
 def ranges_of(sizes: list[int], state_ranges: int) -> list[list[tuple[int, int]]]:
-    """For each range of a unit's state the elements [low, high) of every tensor in it.
+    """Return for each range of a unit's state the elements [low, high) of every tensor in it.
 
     Tensors lie one behind the other, each from a multiple of 64 elements on, and ranges end at such multiples.
     """

@@ -1,8 +1,8 @@
-"""Tiles of inner widths over an unsplit Hugging Face model, written again from docs/protocols.md 1.23 and ADR 18: plain
-differentiable torch, no backward of our own.
+"""Tiles of inner widths over an unsplit Hugging Face model, written again from docs/protocols.md 1.23 and ADR 18.
 
-What the trainer sums by hand in its backward is here a tree of identities: a tensor that two readers share gets the sum of their
-two gradients, and a + b is b + a, so a tree of such forks is the pairwise tree, whatever order the readers come in.
+The module is plain differentiable torch, without a backward of its own. The sums that the trainer computes by hand in its
+backward are a tree of identities here: a tensor with two readers gets the sum of their two gradients, and a + b is b + a, so a
+tree of such forks is the pairwise tree, in whatever order the readers come.
 """
 
 from collections.abc import Callable
@@ -22,9 +22,11 @@ SEED = Callable[..., int]
 
 @dataclass(frozen=True)
 class Plan:
-    """A family's blocks. attention: the module that calls the attention function. first, second: (owner, its columns that read
-    one input, activation or "", owner of the row, the row) of attention and feed-forward. packed: matrices in the first
-    columns."""
+    """The blocks of a family.
+
+    attention: the module that calls the attention function. first, second: (owner, its columns that read one input, activation or
+    "", owner of the row, the row) of attention and feed-forward. packed: matrices in the first columns.
+    """
 
     attention: str
     first: tuple[str, tuple[str, ...], str]
@@ -68,7 +70,7 @@ class InTiles:
             module.config = config
 
     def norms(self, parameter: nn.Parameter, gradient: Tensor) -> list[float]:
-        """L2 norms in float64 of a gradient's tiles, or of the whole where nothing cuts it."""
+        """Return the L2 norms in float64 of a gradient's tiles, or of the whole gradient of an uncut parameter."""
         pieces = self.parts[id(parameter)](gradient) if id(parameter) in self.parts else (gradient,)
         return [torch.linalg.vector_norm(one.contiguous(), dtype=torch.float64).item() for one in pieces]
 
@@ -108,7 +110,7 @@ class InTiles:
             self._forward(layer, lambda x, layer=layer: forward(layer, x))
 
     def _forks(self, x: Tensor, layers: list[nn.Module]) -> dict[nn.Module, list[Tensor]]:
-        """For each layer what each tile reads. Backward, a tile's layers are added first to last, then tiles by pairs."""
+        """Return each layer's inputs by tile. In the backward, a tile's layers are added first to last, then tiles by pairs."""
         dtype, flat = x.dtype, x.reshape(-1, x.shape[-1])
         root = flat.float() if dtype == torch.bfloat16 else flat.view_as(flat)
         found: dict[nn.Module, list[Tensor]] = {layer: [] for layer in layers}
@@ -186,15 +188,15 @@ def _forked(x: Tensor, count: int) -> list[Tensor]:
 
 
 def _times(x: Tensor, weight: Tensor, layer: nn.Module) -> Tensor:
-    """A product without a bias."""
+    """Return a product without a bias."""
     return x @ weight if isinstance(layer, Conv1D) else functional.linear(x, weight)
 
 
 def _apart(tile: Tensor) -> Tensor:
-    """A tile in memory of its own: autograd takes another product, of other bits, for the gradient of a strided one."""
+    """Return a tile in memory of its own: for a strided one, autograd uses another product, with other bits, for the gradient."""
     return tile.clone(memory_format=torch.contiguous_format)
 
 
 def _typed(tensor: Tensor) -> Tensor:
-    """As autocast would hand it to a linear layer."""
+    """Return a tensor as autocast would pass it to a linear layer."""
     return tensor.to(torch.bfloat16) if torch.is_autocast_enabled(tensor.device.type) else tensor

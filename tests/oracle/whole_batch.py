@@ -1,4 +1,4 @@
-"""What the plain loop itself is held to: one backward of the entire batch at once (docs/protocols.md 1.11)."""
+"""The reference of the plain loop itself: one backward of the entire batch at once (docs/protocols.md 1.11)."""
 
 import torch
 from torch import Tensor
@@ -13,9 +13,9 @@ BOUNDS = {torch.float64: 1e-12, torch.float32: 2e-6}
 
 
 def whole_batch_gradient(model: PreTrainedModel, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The gradient of the batch's loss by one forward and one backward, by Hugging Face parameter name, dropout off.
+    """Return the gradient of the batch's loss by one forward and one backward, by Hugging Face parameter name, dropout off.
 
-    The model is not touched: a tied matrix stays tied and has one gradient, under its embedding's name.
+    The model is not changed: a tied matrix stays tied and has one gradient, under its embedding's name.
     """
     was_training = model.training
     model.eval()
@@ -28,7 +28,7 @@ def whole_batch_gradient(model: PreTrainedModel, batch: dict[str, Tensor]) -> di
 
 
 def accumulated_gradient(model: PreTrainedModel, batch: dict[str, Tensor], recipe: Recipe) -> dict[str, Tensor]:
-    """The same gradient as the plain loop sums it, micro-batch by micro-batch, dropout off. Unties the model."""
+    """Return the same gradient as the plain loop sums it, micro-batch by micro-batch, dropout off. Unties the model."""
     anatomy = anatomy_of(model)
     model.eval()
     tiles = InTiles(anatomy, recipe.inner_tiles, seed_of) if recipe.inner_tiles > 1 else None
@@ -40,10 +40,11 @@ def accumulated_gradient(model: PreTrainedModel, batch: dict[str, Tensor], recip
 
 
 def relative_gap(gradient: dict[str, Tensor], reference: dict[str, Tensor], vanishing: frozenset[str] = frozenset()) -> float:
-    """max|g - ref| / max(max|ref|, 1e-3 * largest max|ref| of any tensor), over all tensors.
+    """Return max|g - ref| / max(max|ref|, 1e-3 * largest max|ref| of any tensor), over all tensors.
 
-    vanishing: tensors whose gradient is zero in exact arithmetic (see `vanishing_gradients`): what is left of them is rounding
-    of other numbers, so their scale is the largest of any tensor. Raises ValueError where a tensor is missing on one side.
+    vanishing: tensors whose gradient is zero in exact arithmetic (see `vanishing_gradients`): only rounding errors of other
+    numbers are left of them, so their scale is the largest of any tensor. Raises ValueError where a tensor is missing on one
+    side.
     """
     if gradient.keys() != reference.keys():
         raise ValueError(f"tensors on one side only: {sorted(gradient.keys() ^ reference.keys())}")
@@ -56,7 +57,7 @@ def relative_gap(gradient: dict[str, Tensor], reference: dict[str, Tensor], vani
 
 
 def vanishing_gradients(model: PreTrainedModel) -> frozenset[str]:
-    """Parameters that shift all scores of a softmax alike, so that the loss does not depend on them.
+    """Return the parameters that shift all scores of a softmax equally, so that the loss does not depend on them.
 
     A span head's bias is added to every token's score. (Attention's key biases vanish too, but stay within the metric.)
     """

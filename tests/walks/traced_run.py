@@ -1,4 +1,4 @@
-"""The run that the walks are measured in: it freezes, reshapes, fills and reads the cache, loses a worker, and goes on."""
+"""The run in which the walks are measured: it freezes, reshapes, fills and reads the cache, loses a worker, and goes on."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ CHANGES = {
 
 @contextmanager
 def traced_run(folder: Path) -> Iterator[tuple[Ended, Path]]:
-    """The ended run and the folder of what its processes recorded."""
+    """Yield the ended run and the folder of its processes' records."""
     recorded = folder / "walks"
     recorded.mkdir(parents=True)
     write_acts(recorded)

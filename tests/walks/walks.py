@@ -1,8 +1,9 @@
-"""The four walks through the code: which acts each is made of, and which files of ours a real run goes through in them.
+"""The four walks through the code: the acts of each walk, and the files of the project that a real run goes through in them.
 
-An act is a function that the run must come through; one that no longer runs, or was renamed, fails the walk. A walk passes the
-files on the stack when an act begins, and touches, unless the act is marked `stack`, all that are entered while it runs: helpers,
-the contract, and whatever an act sets up. So nobody can leave out a file above an act in its thread, or beneath it.
+An act is a function that the run must reach; one that no longer runs, or was renamed, fails the walk. A walk passes the files on
+the stack when an act begins. It touches, unless the act is marked `stack`, all files that are entered while the act runs:
+helpers, the contract, and the files of all that an act sets up. So no file above an act in its thread, or beneath it, can be left
+out.
 """
 
 import json
@@ -15,7 +16,8 @@ CONTROL, WORKER = "frostline_controller/", "frostline_trainer/"
 
 @dataclass(frozen=True)
 class Act:
-    """place: "<file>:<qualified name>". whole: what it calls counts too; not where it does much that is no part of the walk."""
+    """An act. place: "<file>:<qualified name>". whole: its callees count too; False where most of them are no part of the
+    walk."""
 
     place: str
     whole: bool = True
@@ -27,7 +29,7 @@ def stack(place: str) -> Act:
 
 @dataclass(frozen=True)
 class Walk:
-    """goal: files that it should touch one way. passed, touched: how many it passes and touches today; more is a fault."""
+    """A walk. goal: number of files that it should touch some day. passed, touched: the numbers of today; more is a fault."""
 
     name: str
     goal: int
@@ -91,8 +93,10 @@ WALKS = (
 
 @dataclass(frozen=True)
 class Walked:
-    """What a run went through: by act, in the walk's order, the files passed and the files touched. absent: acts that did not
-    happen."""
+    """The files of a walk in a run: by act, in the walk's order, the files passed and the files touched.
+
+    absent: acts that did not happen.
+    """
 
     walk: Walk
     by_act: tuple[tuple[Act, frozenset[str], frozenset[str]], ...]
@@ -104,11 +108,11 @@ class Walked:
 
     @property
     def touched(self) -> frozenset[str]:
-        """With those passed."""
+        """The files touched, including those passed."""
         return self.passed.union(*(touched for _, _, touched in self.by_act))
 
     def text(self) -> str:
-        """For people: each act, and the files that it adds; those only touched in brackets."""
+        """Return the walk for people: each act with the files that it adds; those only touched in brackets."""
         walk = self.walk
         lines = [f"{walk.name}: touches {len(self.touched)} files (today's bound {walk.touched}, goal {walk.goal}), of which it "
                  f"passes {len(self.passed)} (bound {walk.passed})"]  # fmt: skip
@@ -122,13 +126,13 @@ class Walked:
 
 
 def write_acts(folder: Path, walks: Sequence[Walk] = WALKS) -> None:
-    """Tell the recorders what to follow."""
+    """Write the acts that the recorders follow."""
     acts = {act.place: act.whole for walk in walks for act in walk.acts}
     (folder / "acts.json").write_text(json.dumps(acts))
 
 
 def read_walks(folder: Path, walks: Sequence[Walk] = WALKS) -> list[Walked]:
-    """What the processes of a run have recorded."""
+    """Return the records of a run's processes as walks."""
     found: dict[str, tuple[set[str], set[str]]] = {}
     for file in folder.glob("*.jsonl"):
         for line in file.read_text().splitlines(keepends=True):

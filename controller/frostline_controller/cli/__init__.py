@@ -1,1 +1,2 @@
-"""The command `frostline`: starts, watches, steers, checks and compares runs. Torch-free: other services are processes."""
+"""The command `frostline`: starts, watches, controls, checks and compares runs. It imports no torch; other services are
+processes."""

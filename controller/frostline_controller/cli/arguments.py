@@ -13,7 +13,7 @@ EXIT_CODES = "exit codes:\n" + "\n".join(f"  {code:<4}{text}" for code, text in 
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser; `arguments.run_command` is the dotted place of the function that carries a subcommand out."""
+    """Return the parser; `arguments.run_command` is `module:function` of the function that carries a subcommand out."""
     parser = argparse.ArgumentParser(
         prog="frostline",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -98,7 +98,7 @@ def speed(text: str) -> float:
 
 
 def _number(text: str) -> int | None:
-    """A whole number from 0 to COUNT_MAX; None for anything else."""
+    """Return a whole number from 0 to COUNT_MAX; None for any other text."""
     digits = text.isascii() and text.isdigit() and len(text) <= 10
     return int(text) if digits and int(text) <= COUNT_MAX else None
 

@@ -25,11 +25,11 @@ from frostline_controller.cli.trials import (
 from frostline_controller.cluster.local.measuring import settings_of, settled_here
 
 SETTLED = "settled.json"
-"""What stands in place of the job's `auto`, in the folder of a comparison."""
+"""The file in a comparison's folder with the values for the job's `auto` fields."""
 
 
 def compare(arguments: argparse.Namespace) -> int:
-    """Make every run of the comparison that is not there yet, then write comparison.json, comparison.md and the pictures."""
+    """Make every missing run of the comparison, then write comparison.json, comparison.md and the pictures."""
     try:
         job = load_job(arguments.file, arguments.overrides)
     except JobError as error:
@@ -39,7 +39,7 @@ def compare(arguments: argparse.Namespace) -> int:
         make_folder_durably(out)
     except OSError as error:
         raise UserMistake(f"{out}: cannot be made ({error.strerror}); give another --out") from None
-    say = open_terminal(quiet=True).say  # goes on where nobody reads it any more
+    say = open_terminal(quiet=True).say  # goes on after its reader is gone
     job, settings = settled_for_all(job, out, say)
     arguments.overrides = [*arguments.overrides, *settings]
     arms = list(dict.fromkeys(name_of(arm) for arm in arguments.arms))
@@ -59,9 +59,10 @@ def compare(arguments: argparse.Namespace) -> int:
 
 
 def settled_for_all(job: Job, out: Path, say: Callable[[str], None]) -> tuple[Job, list[str]]:
-    """One answer to the job's `auto` for all arms and seeds: the job with it, and as overrides for each run.
+    """Settle the job's `auto` fields once for all arms and seeds; return the settled job, and the values as overrides for each
+    run.
 
-    It is kept in `out` for when the same command goes on.
+    The values are kept in `out`, for a later call of the same command.
     """
     kept = read_json(out / SETTLED)
     settled = Settled.model_validate(kept) if kept else settled_here(job)
@@ -73,13 +74,14 @@ def settled_for_all(job: Job, out: Path, say: Callable[[str], None]) -> tuple[Jo
 
 
 def accuracy_trials(job: Job, arms: list[str], seeds: list[int], workers: int, out: Path) -> list[Trial]:
-    """Runs for metric and loss. With exact numerics placement changes no bit, so arms with the same numerics share a run."""
+    """Return the runs for metric and loss. With exact numerics placement changes no bit, so arms with the same numerics share a
+    run."""
     needed = list(dict.fromkeys(_numerics_arm(job, arm) for arm in arms))
     return [Trial(arm, seed, workers, out / "accuracy" / f"{arm}-{seed}") for seed in seeds for arm in needed]
 
 
 def time_trials(job: Job, arms: list[str], seeds: list[int], out: Path, micro_batch_size: int) -> list[Trial]:
-    """Timed runs on all workers, seed by seed; each seed starts with another arm, so that no arm is always first."""
+    """Return the timed runs on all workers, seed by seed; each seed starts with another arm, so that no arm is always first."""
     trials = []
     for place, seed in enumerate(seeds):
         turned = arms[place % len(arms) :] + arms[: place % len(arms)]
@@ -90,7 +92,7 @@ def time_trials(job: Job, arms: list[str], seeds: list[int], out: Path, micro_ba
 
 
 def share_equal_numerics(job: Job, arms: list[str], outcomes: list[Outcome]) -> list[Outcome]:
-    """One outcome an arm and seed: arms that shared a run get copies of it under their own names."""
+    """Return one outcome for each arm and seed: arms that shared a run get copies of its outcome under their own names."""
     shared = []
     for arm in arms:
         source = _numerics_arm(job, arm)
@@ -99,10 +101,11 @@ def share_equal_numerics(job: Job, arms: list[str], outcomes: list[Outcome]) -> 
 
 
 def _numerics_arm(job: Job, arm: str) -> str:
-    """The arm whose run stands for the metric and loss of `arm`: the one with the same numerics and the least machinery."""
+    """Return the arm whose run gives the metric and loss of `arm`: the arm with the same numerics and the fewest parts switched
+    on."""
     if job.training.numerics != "exact" or job.training.batch != "global":
         return arm
-    # A lossy codec is part of the function, but it lies in the job and applies with the cache on or off alike.
+    # A lossy codec is part of the function, but it is a field of the job and applies with the cache on or off.
     return "freezing" if "freeze" in ARM_PARTS[arm] else "static"
 
 

@@ -1,4 +1,4 @@
-"""What a comparison leaves: comparison.json, comparison.md and two pictures."""
+"""The files of a comparison: comparison.json, comparison.md and two pictures."""
 
 import json
 import statistics
@@ -36,20 +36,20 @@ class Comparison:
 
     @property
     def metric(self) -> str:
-        """The task's metric: outcomes have it first, unless the loss is all there is."""
+        """The task's metric: the first one of the outcomes, or the loss if they have no other."""
         names = [name for outcome in self.accuracy for name in outcome.final if name != "loss"]
         return names[0] if names else "loss"
 
     def values(self, arm: str, name: str) -> dict[int, float]:
-        """A final number of an arm by seed."""
+        """Return a final number of an arm by seed."""
         return {outcome.seed: outcome.final[name] for outcome in self.accuracy if outcome.arm == arm and name in outcome.final}
 
     def seconds(self, arm: str, kind: str) -> dict[int, float]:
-        """wall_seconds or training_seconds of an arm's timed runs by seed."""
+        """Return wall_seconds or training_seconds of an arm's timed runs by seed."""
         return {outcome.seed: getattr(outcome, kind) for outcome in self.times if outcome.arm == arm}
 
     def differences(self, name: str) -> dict[str, PairedDifference]:
-        """Every other arm minus the baseline."""
+        """Return the paired difference of every other arm from the baseline."""
         return {
             arm: paired_difference(self.values(arm, name), self.values(self.baseline, name))
             for arm in self.arms
@@ -57,8 +57,8 @@ class Comparison:
         }
 
     def same_digests(self) -> dict[str, bool]:
-        """For each seed that was run on two placements with the same numerics: whether the digests agree
-        (docs/protocols.md 1.1)."""
+        """Whether the digests agree, for each seed that was run on two placements with the same numerics (docs/protocols.md
+        1.1)."""
         checks = {}
         for timed in self.times:
             for outcome in self.accuracy:
@@ -71,7 +71,7 @@ class Comparison:
 
 
 def write_comparison(comparison: Comparison, out: Path) -> str:
-    """Write the three kinds of result into `out`; returns the Markdown."""
+    """Write the three kinds of result into `out`; return the Markdown."""
     replace_durably(out / "comparison.json", json.dumps(as_json(comparison), indent=1, allow_nan=False) + "\n")
     pictures = _write_pictures(comparison, out)
     text = as_markdown(comparison, pictures)
@@ -80,7 +80,7 @@ def write_comparison(comparison: Comparison, out: Path) -> str:
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """The documented result; bounds that do not exist are null."""
+    """Return the documented result; bounds that do not exist are null."""
     names = list(dict.fromkeys([comparison.metric, "loss"]))
     return {
         "version": SCHEMA_VERSION,
@@ -98,7 +98,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def as_markdown(comparison: Comparison, pictures: list[str]) -> str:
-    """Tables for people: each seed, then together."""
+    """Return tables for people: each seed, then all seeds together."""
     metric = comparison.metric
     lines = [f"# {comparison.job_name}: {', '.join(comparison.arms)}", ""]
     lines += [f"## {metric} and loss on the test split", ""]
@@ -154,7 +154,7 @@ def _time_lines(comparison: Comparison) -> list[str]:
 
 
 def _ledger_lines(comparison: Comparison) -> list[str]:
-    """What the worker-seconds of the timed runs went to, side by side: means over the seeds of each arm."""
+    """Return a table of the uses of worker-seconds in the timed runs: means over the seeds of each arm, side by side."""
     told = {arm: [one.ledger for one in comparison.times if one.arm == arm and one.ledger is not None] for arm in comparison.arms}
     arms = [arm for arm in comparison.arms if told[arm]]
     if not arms:
@@ -181,7 +181,7 @@ def _time_ratios(comparison: Comparison, kind: str) -> dict[str, float]:
 
 
 def _write_pictures(comparison: Comparison, out: Path) -> list[str]:
-    """Standalone SVG files: the metric by seed and arm, and the time."""
+    """Write standalone SVG files: the metric by seed and arm, and the time."""
     from matplotlib.figure import Figure
 
     written = []

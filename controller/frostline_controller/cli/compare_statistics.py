@@ -9,12 +9,12 @@ from frostline_controller.decisions.student_t import t_quantile
 
 CONFIDENCE = 0.95
 FLIPS_MAX = 8192
-"""All sign patterns up to 13 pairs, that many random ones beyond."""
+"""The largest number of sign patterns: all patterns up to 13 pairs, this many random ones beyond."""
 
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """Mean of arm minus baseline over seeds. Bounds are None below two pairs: one difference has no spread.
+    """The mean of arm minus baseline over seeds. Bounds are None below two pairs: one difference has no spread.
 
     lower, upper: one-sided 95 % bounds by t. sign_flip_lower: the least mean that the sign-flip test does not reject.
     """
@@ -42,10 +42,10 @@ def paired_difference(arm: dict[int, float], baseline: dict[int, float]) -> Pair
 
 
 def sign_flip_lower_bound(differences: tuple[float, ...]) -> float:
-    """The least mean difference that a one-sided sign-flip test at 5 % does not reject.
+    """Return the least mean difference that a one-sided sign-flip test at 5 % does not reject.
 
     For a supposed mean, the differences less that mean are equally likely with either sign; the p-value is the share of sign
-    patterns whose sum is at least the observed one. It rises with the supposed mean, so the bound is found by bisection.
+    patterns whose sum is at least the observed one. The p-value rises with the supposed mean, so the bound is found by bisection.
     With fewer than five pairs no pattern is rare enough, and the bound is minus infinity.
     """
     count = len(differences)

@@ -1,4 +1,4 @@
-"""The command line's side of the Control service: Status and Command, with the run's operator token."""
+"""The client of the Control service: Status and Command, with the run's operator token."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ DEADLINE_SECONDS = 5.0
 
 
 class ControlClient:
-    """Calls the controller of a run directory; finds its address anew when it has moved. Not thread-safe."""
+    """Calls the controller of a run directory; looks its address up again after a move. Not thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -25,11 +25,11 @@ class ControlClient:
         self._channel: grpc.Channel | None = None
 
     def status(self, deadline_seconds: float = DEADLINE_SECONDS) -> control_pb2.StatusResponse:
-        """Where the run stands. Raises NoRun where no controller answers."""
+        """Return the status of the run. Raises NoRun where no controller answers."""
         return self._call("Status", control_pb2.StatusRequest(), deadline_seconds)
 
     def command(self, kind: str, **fields: Any) -> str:
-        """Steer the run; returns the answer. Raises NoRun, UserMistake for a value that cannot be, else CommandError."""
+        """Send a command to the run; return the answer. Raises NoRun, UserMistake for an impossible value, else CommandError."""
         return self._call("Command", control_pb2.CommandRequest(kind=kind, **fields), DEADLINE_SECONDS).answer
 
     def close(self) -> None:

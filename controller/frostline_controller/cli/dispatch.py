@@ -1,4 +1,4 @@
-"""Parses the arguments, carries the command out, turns its end into an exit status."""
+"""Parsing of the arguments, the call of the command, and its exit status."""
 
 import errno
 import importlib
@@ -16,11 +16,11 @@ def carry_out(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status (`exit_codes`). A user's mistake is one message, never a traceback."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a path may hold letters that this terminal has not
+            stream.reconfigure(errors="backslashreplace")  # a path may have characters that this terminal lacks
     try:
         arguments = build_parser().parse_args(argv)
         module_name, function_name = arguments.run_command.split(":")
-        # Only what the command needs is imported, so that `frostline status` answers at once.
+        # Only the command's own module is imported, so that `frostline status` answers at once.
         module = importlib.import_module(f"frostline_controller.cli.{module_name}")
         code = int(getattr(module, function_name)(arguments))
         if sys.stdout is not None:
@@ -30,12 +30,12 @@ def carry_out(argv: Sequence[str] | None = None) -> int:
         complain(str(error))
         return error.code
     except ValueError as error:
-        # ValueError is how every part of Frostline says that what it was given cannot be.
+        # Every part of Frostline raises ValueError for invalid input.
         complain(str(error))
         return exit_codes.USER_MISTAKE
     except BrokenPipeError:
-        # The reader of an answer has seen enough (`frostline job --explain | head`). A command that trains writes through a
-        # terminal that is switched off instead (cli/terminal.py), so it never comes here.
+        # The reader of an answer has stopped reading (`frostline job --explain | head`). A command that trains writes through a
+        # terminal that is switched off instead (cli/terminal.py), so it does not raise this error.
         silence(sys.stdout)
         return exit_codes.DONE
     except OSError as error:

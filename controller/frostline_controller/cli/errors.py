@@ -1,4 +1,4 @@
-"""How a command ends early: an exception that carries the exit status and the one line for the user."""
+"""Exceptions that end a command early, with the exit status and the one line for the user."""
 
 from frostline_controller.cli import exit_codes
 
@@ -10,7 +10,7 @@ class CommandError(Exception):
 
 
 class UserMistake(CommandError):
-    """What the user asked for cannot be done: exit status USER_MISTAKE."""
+    """The user's request cannot be carried out: exit status USER_MISTAKE."""
 
     code = exit_codes.USER_MISTAKE
 

@@ -1,4 +1,4 @@
-"""What the exit status of `frostline` means. Scripts rely on it; docs/run-directory.md has the same table."""
+"""The exit statuses of `frostline`. Scripts rely on them; docs/run-directory.md has the same table."""
 
 DONE = 0
 """The run completed, or the command was answered."""

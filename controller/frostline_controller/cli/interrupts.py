@@ -1,4 +1,4 @@
-"""The user's wish to stop, as signals bring it: Ctrl-C, SIGTERM, and the end of the terminal's session (SIGHUP)."""
+"""Requests of the user to stop, received as signals: Ctrl-C, SIGTERM, and the end of the terminal's session (SIGHUP)."""
 
 import signal
 from collections.abc import Iterator
@@ -7,7 +7,10 @@ from types import FrameType
 
 
 class Interrupts:
-    """How often the user has asked to stop. SIGHUP is never the second time: sessions that end send it beside SIGTERM."""
+    """The number of times that the user has asked to stop.
+
+    SIGHUP never counts as the second time, since a session that ends sends it beside SIGTERM.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -19,7 +22,7 @@ class Interrupts:
 
 @contextmanager
 def interrupts() -> Iterator[Interrupts]:
-    """Count instead of ending, within the block. A SIGHUP that is ignored (nohup) stays so."""
+    """Count the signals within the block, instead of ending. A SIGHUP that is ignored (nohup) stays ignored."""
     noted = Interrupts()
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:

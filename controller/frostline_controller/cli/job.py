@@ -28,7 +28,7 @@ class JobField:
 
 
 def job_fields(model: type[BaseModel] = Job, prefix: str = "") -> Iterator[JobField]:
-    """Every field of the job file in the model's order, each section before its fields."""
+    """Yield every field of the job file in the model's order, each section before its fields."""
     for name, info in model.model_fields.items():
         path = f"{prefix}{name}"
         extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
@@ -42,9 +42,9 @@ def job_fields(model: type[BaseModel] = Job, prefix: str = "") -> Iterator[JobFi
 
 
 def explain(field: str | None, model: type[BaseModel] = Job, file: str = "job file", command: str = "job") -> str:
-    """The documentation of one field or section, or of the whole file. Raises UserMistake for an unknown name.
+    """Return the documentation of one field or section, or of the whole file. Raises UserMistake for an unknown name.
 
-    model: what describes the file. command: of `frostline`, whose --explain shows all of it.
+    model: the model of the file. command: the `frostline` command whose --explain shows the whole documentation.
     """
     fields = list(job_fields(model))
     if field is None:
@@ -61,7 +61,7 @@ def explain(field: str | None, model: type[BaseModel] = Job, file: str = "job fi
 
 
 def schema_text() -> str:
-    """The job file's JSON schema."""
+    """Return the job file's JSON schema."""
     return json.dumps(Job.model_json_schema(), indent=2)
 
 

@@ -1,5 +1,7 @@
-"""`kubectl frostline`: a run on a cluster, seen and steered. Every command is one kubectl annotate, scale or get; --explain says
-which."""
+"""`kubectl frostline`: shows and controls a run on a cluster.
+
+Each command is one kubectl annotate, scale or get; its help shows which.
+"""
 
 import argparse
 import json
@@ -21,7 +23,7 @@ EVENTS_SHOWN = 5
 
 
 def status(release: Release, arguments: argparse.Namespace) -> int:
-    """Where the run stands; with --watch until it has ended."""
+    """Print the status of the run; with --watch until it has ended."""
     while True:
         annotations = release.annotations()
         if sys.stdout.isatty() and arguments.watch:
@@ -33,7 +35,7 @@ def status(release: Release, arguments: argparse.Namespace) -> int:
 
 
 def status_text(release: Release, annotations: dict[str, str]) -> str:
-    """A few lines and a table of pods."""
+    """Return the status as a few lines and a table of pods."""
     progress = json.loads(annotations.get(PROGRESS) or "{}")
     state = annotations.get(STATE) or "not started"
     lines = [f"{release.name}: {state}" + (f" ({progress['message']})" if progress.get("message") else "")]
@@ -57,7 +59,7 @@ def status_text(release: Release, annotations: dict[str, str]) -> str:
 
 
 def plan(release: Release, arguments: argparse.Namespace) -> int:
-    """The running plan: who computes what."""
+    """Print the plan in force: which worker computes which units."""
     state = release.state()
     if state is None or state.current is None:
         print("no plan yet")
@@ -76,7 +78,7 @@ def plan(release: Release, arguments: argparse.Namespace) -> int:
 
 
 def events(release: Release, arguments: argparse.Namespace) -> int:
-    """What happened, oldest first."""
+    """Print the events of the run, oldest first."""
     for event in release.events():
         print(_event_line(event))
     return exit_codes.DONE
@@ -89,12 +91,12 @@ def command(release: Release, arguments: argparse.Namespace) -> int:
 
 
 def resize(release: Release, arguments: argparse.Namespace) -> int:
-    """At most so many workers."""
+    """Request at most `number` workers."""
     return _asked(release, lambda: release.request_workers(arguments.number))
 
 
 def logs(release: Release, arguments: argparse.Namespace) -> int:
-    """The newest lines of each pod's log."""
+    """Print the newest lines of each pod's log."""
     for pod in release.pods():
         name = pod["metadata"]["name"]
         if arguments.pod in ("", name, pod["metadata"]["labels"].get("app.kubernetes.io/component")):
@@ -126,7 +128,8 @@ def _event_line(event: dict[str, object]) -> str:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """All commands; each names the function that carries it out and the plain kubectl that does the same."""
+    """Return the parser of all commands; each has the function that carries it out and the plain kubectl command that does the
+    same."""
     parser = argparse.ArgumentParser(
         prog="kubectl frostline",
         description="A run on a cluster, seen and steered. Each command is also one plain kubectl, shown in its help.",
@@ -172,7 +175,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit statuses: `exit_codes`; no such release: NO_RUN."""
+    """Run one command. Returns an exit status of `exit_codes`; NO_RUN where there is no such release."""
     arguments = build_parser().parse_args(argv)
     try:
         api = Api.from_kubeconfig(arguments.kubeconfig, arguments.context)

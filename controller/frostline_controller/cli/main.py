@@ -1,4 +1,4 @@
-"""Entry point of `frostline`. It imports next to nothing before it can answer Ctrl-C, which may come in its first moment."""
+"""The entry point of `frostline`. It imports almost nothing before it can answer Ctrl-C, which may come at the very start."""
 
 import sys
 

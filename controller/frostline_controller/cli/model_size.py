@@ -1,4 +1,4 @@
-"""How large a job's model is, from its job file or a config.json beside its weights: what a plan needs, without torch."""
+"""The size of a job's model, from its job file or a config.json beside its weights: an input of planning, without torch."""
 
 import json
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ DIGITS_CLASSES = 10
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Blocks between embedding and head, width, tokens a sample, and what the head scores.
+    """The sizes of a model: blocks between embedding and head, width, tokens of a sample, and outputs.
 
-    outputs: vocabulary or classes. head_positions: scored positions a sample. embedding_parameters: weights of unit 0.
-    tied: the head uses the embedding's matrix.
+    outputs: vocabulary or number of classes. head_positions: scored positions of a sample. embedding_parameters: weights of unit
+    0. tied: the head uses the embedding's matrix.
     """
 
     num_blocks: int
@@ -32,12 +32,12 @@ class ModelSize:
 
     @property
     def num_units(self) -> int:
-        """Units of the model: its blocks, the embedding and the head."""
+        """The number of units: the blocks, the embedding and the head."""
         return self.num_blocks + 2
 
 
 def model_size(job: Job) -> ModelSize:
-    """The size of the job's model. Raises UserMistake where neither the job nor a local config.json says it."""
+    """Return the size of the job's model. Raises UserMistake where neither the job nor a local config.json has it."""
     config = {**_checkpoint_config(job), **job.model.config}
     hidden, blocks = _number(config, HIDDEN), _number(config, LAYERS)
     if hidden is None or blocks is None:
@@ -61,7 +61,7 @@ def model_size(job: Job) -> ModelSize:
     vocabulary = int(config.get("vocab_size", job.data.vocabulary_size))
     embedding = (vocabulary + int(config.get("max_position_embeddings", config.get("n_positions", sequence)))) * hidden
     if kind == "language_modeling":
-        # Llama's head is its own matrix unless its config says otherwise, GPT-2's is the embedding's.
+        # Llama's head has a matrix of its own unless its config says otherwise; GPT-2's head uses the embedding's.
         tied = bool(config.get("tie_word_embeddings", job.model.family != "llama")) and not job.model.untie_on_freeze
         return ModelSize(blocks, hidden, sequence, vocabulary, sequence, embedding, tied)
     scored, outputs = (sequence, 2) if kind == "question_answering" else (1, _classes(job))
@@ -82,5 +82,5 @@ def _number(config: dict[str, Any], names: tuple[str, ...]) -> int | None:
 
 
 def _classes(job: Job) -> int:
-    """Classes of the head; without data at hand a guess is good enough, since such a head costs next to nothing."""
+    """Return the number of classes of the head; without data a guess suffices, since such a head costs next to nothing."""
     return job.task.num_labels or (DIGITS_CLASSES if job.data.source == "digits" else 2)

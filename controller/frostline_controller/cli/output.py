@@ -1,4 +1,4 @@
-"""Standard output and standard error that may be gone: a closed pipe, a full disk, a session that is over."""
+"""Writing to standard output and standard error that may be gone: a closed pipe, a full disk, a session that is over."""
 
 import contextlib
 import os
@@ -7,13 +7,13 @@ from typing import IO
 
 
 def silence(stream: IO[str] | None) -> None:
-    """What is still to be written to `stream`, by the interpreter's end too, goes nowhere."""
+    """Discard all further output to `stream`, also that of the interpreter's end."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # type: ignore[union-attr]
 
 
 def complain(text: str) -> None:
-    """One message on standard error, as far as it can be written."""
+    """Print one message on standard error, if that can be written."""
     try:
         print(f"frostline: {text}", file=sys.stderr, flush=True)
     except OSError:

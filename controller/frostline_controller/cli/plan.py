@@ -1,4 +1,4 @@
-"""`frostline plan`: what the planner would do with a job, printed without a cluster."""
+"""`frostline plan`: the planner's choices for a job, printed without a cluster."""
 
 import argparse
 import json
@@ -62,7 +62,7 @@ def _draw(found: Forecast, path: str) -> None:
 
 
 def measured_profile(path: str) -> MeasuredProfile:
-    """A run's profile.json. Raises UserMistake."""
+    """Read a run's profile.json. Raises UserMistake."""
     try:
         return MeasuredProfile.model_validate_json(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

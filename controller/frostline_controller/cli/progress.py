@@ -1,4 +1,4 @@
-"""Where a run stands, gathered from its files and its controller: what the terminal shows."""
+"""The progress of a run, gathered from its files and its controller: the terminal's input."""
 
 import logging
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from frostline_controller.report.metrics import main_metric
 log = logging.getLogger(__name__)
 
 RECENT_STEPS = 20
-"""Steps over which rates are told: enough to be steady, few enough to follow a reshape."""
+"""The number of steps over which rates are averaged: enough to be steady, few enough to follow a reshape."""
 
 
 @dataclass
@@ -45,9 +45,9 @@ class Progress:
 
 
 class ProgressReader:
-    """Follows a run directory: each `poll` reads the new lines and asks the controller once.
+    """Follows a run directory: each `poll` reads the new lines and calls the controller once.
 
-    skip_events: those that are there already, of an earlier life of the run, are no news.
+    skip_events: leave out the events that exist already, from before the run was resumed.
     """
 
     def __init__(self, folder: Path, client: ControlClient, skip_events: bool = False) -> None:
@@ -64,7 +64,8 @@ class ProgressReader:
         self.last_status: dict[str, Any] | None = None
 
     def poll(self) -> Progress:
-        """The newest progress. An unreachable controller leaves the workers as they were; files tell the rest."""
+        """Return the newest progress. If the controller is unreachable, the workers stay as they were; the rest comes from
+        files."""
         progress = self._progress
         self._ask_controller(progress)
         records = [line for line in self._metrics.new() if "starts_at_step" not in line]
@@ -86,7 +87,7 @@ class ProgressReader:
         try:
             status = from_response(self._client.status(deadline_seconds=1.0))
         except CommandError as error:
-            # A controller that restarts is no news for the reader: training goes on, and the files tell its progress.
+            # A restart of the controller is not reported: training goes on, and the files have its progress.
             log.debug("status not read error=%s", error)
             return
         self.last_status = status

@@ -1,4 +1,4 @@
-"""Which fields of a job may change when a run goes on: the live ones (docs/protocols.md 9)."""
+"""The check of changes to a job when a run goes on: only live fields may change (docs/protocols.md 9)."""
 
 from frostline_contract.job import Job, JobError, apply_overrides, parse_job
 from frostline_contract.job.change import differences
@@ -6,7 +6,7 @@ from frostline_controller.cli.errors import UserMistake
 
 
 def resumed_job(job: Job, overrides: list[str], workers: int | None) -> Job:
-    """The job with live fields changed. Raises UserMistake that names every fixed field that was to be changed."""
+    """Return the job with live fields changed. Raises UserMistake with the name of every fixed field that was to be changed."""
     wanted = [*overrides, *([f"placement.workers={workers}"] if workers else [])]
     try:
         changed = parse_job(apply_overrides(job.model_dump(mode="json"), wanted), "resume")

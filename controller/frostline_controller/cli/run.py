@@ -1,4 +1,4 @@
-"""`frostline run` and `frostline resume`: start everything on this machine, show it, end it in every case."""
+"""`frostline run` and `frostline resume`: start all processes on this machine, show the progress, and end them in every case."""
 
 import argparse
 import time
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.5
 LEAVE_SECONDS = 10.0
-"""How long processes may take to exit by themselves after the result is stored."""
+"""The longest wait for processes to exit by themselves after the result is stored, in seconds."""
 ANSWER_SECONDS = 20.0
-"""How long a stop waits for a controller that answers: longer than a new one takes to start."""
+"""The longest wait of a stop for the controller's answer, in seconds: longer than a new controller takes to start."""
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Start a new run in a folder of its own and stay with it until it ends."""
+    """Start a new run in a folder of its own and follow it until it ends."""
     workers = [f"placement.workers={arguments.workers}"] if arguments.workers else []
     try:
         job = load_job(arguments.file, [*arguments.overrides, *workers])
@@ -70,7 +70,7 @@ def _shared_cache(arguments: argparse.Namespace) -> Path | None:
 
 
 def watch(prepared: PreparedRun, quiet: bool, report: bool) -> int:
-    """Run the services of a run directory until it has ended; returns the exit status.
+    """Run the services of a run directory until the run has ended; return the exit status.
 
     report: whether report.html is drawn at the end.
     """
@@ -88,7 +88,7 @@ def watch(prepared: PreparedRun, quiet: bool, report: bool) -> int:
             services.start()
             failure = _follow(services, reader, client, terminal, asked)
         finally:
-            # First of all nothing of ours runs any more. Somebody who has asked twice does not want to wait for graceful ends.
+            # First of all, end every process of the run. A user who has asked twice does not want to wait for graceful ends.
             services.stop(grace_seconds=0.5 if asked.count > 1 else 5.0)
             terminal.close()
             if reader.last_status is not None:
@@ -102,7 +102,7 @@ def _follow(
 ) -> "ClusterFailure | None":
     """Show progress until the run has ended and its processes have left, or the user has asked twice to stop.
 
-    Returns what did not stay up, if anything: a run that cannot go on ends by its result, or here where it leaves none.
+    Returns the process that did not stay up, if any: a run that cannot go on ends by its result, or here where it leaves none.
     """
     told_to_drain = False
     asked_at: float | None = None
@@ -133,7 +133,8 @@ def _follow(
 
 
 def _drain(client: ControlClient, terminal: Terminal, progress: Progress) -> bool:
-    """Ask the controller to stop at a checkpoint. False where it does not answer yet, to be tried again."""
+    """Send the controller a request to stop at a checkpoint. False where it does not answer yet, so that the caller tries
+    again."""
     if progress.state in ENDED:
         return True
     try:
@@ -148,14 +149,14 @@ def _drain(client: ControlClient, terminal: Terminal, progress: Progress) -> boo
 
 
 def _finish(folder: Path, job: Job, at_once: bool, report: bool, failure: "ClusterFailure | None", terminal: Terminal) -> int:
-    """Write the report, say how it ended, and return the exit status. A picture that cannot be drawn changes no status."""
+    """Write the report, print how the run ended, and return the exit status, which a failed drawing does not change."""
     from frostline_controller.report.build import build_report
     from frostline_controller.report.data import read_run
     from frostline_controller.report.tensorboard import summary_line, write_tensorboard
 
     run_data = read_run(folder)
     status = RunDirectory(folder).ended_as()
-    # Who has asked twice wants to be rid of us, unless the run was faster and has ended as it should.
+    # A user who has asked twice wants the command to end at once, unless the run was faster and has ended normally.
     at_once = at_once and not status
     if run_data.records and not at_once:
         try:

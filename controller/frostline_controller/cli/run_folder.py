@@ -1,4 +1,4 @@
-"""Where a run lives: choosing, making and finding run directories."""
+"""Run directories: choosing, making and finding them."""
 
 import contextlib
 from pathlib import Path
@@ -30,14 +30,14 @@ def new_run_folder(job_name: str, out: str | None) -> Path:
 
 
 def give_back(folder: Path) -> None:
-    """Take away a new run's folder in which nothing has been started, as far as there is nothing else in it."""
+    """Remove the folder of a new run in which nothing has been started, if nothing else is in it."""
     with contextlib.suppress(OSError):
         RunDirectory(folder).lock.unlink(missing_ok=True)
         folder.rmdir()
 
 
 def find_run_folder(given: str | None) -> Path:
-    """The run directory that a command speaks of: the one given, or the newest in runs/. Raises UserMistake."""
+    """Return the run directory of a command: the given one, or the newest in runs/. Raises UserMistake."""
     if given is not None:
         folder = Path(given)
         if not folder.is_dir():
@@ -52,13 +52,13 @@ def find_run_folder(given: str | None) -> Path:
 
 
 def write_run_folder(folder: Path, job: Job, facts: dict[str, Any]) -> None:
-    """Write the resolved job and run.json (what the command line knew), both whole or not at all."""
+    """Write the resolved job and run.json (the facts known to the command line), each whole or not at all."""
     replace_durably(RunDirectory(folder).job, dump_job(job))
     RunDirectory(folder).write_facts(facts)
 
 
 def read_job(folder: Path) -> Job:
-    """The resolved job of a run directory. Raises UserMistake where it is missing or broken."""
+    """Read the resolved job of a run directory. Raises UserMistake where it is missing or broken."""
     try:
         return load_job(RunDirectory(folder).job)
     except JobError as error:
@@ -66,7 +66,7 @@ def read_job(folder: Path) -> Job:
 
 
 def _make(folder: Path, exist_ok: bool) -> bool:
-    """False where somebody else has made it in the same moment."""
+    """Make a folder. False where another process has made it at the same moment."""
     try:
         make_folder_durably(folder.parent)
         folder.mkdir(exist_ok=exist_ok)
@@ -82,7 +82,7 @@ def _make(folder: Path, exist_ok: bool) -> bool:
 
 
 def _holds_something(folder: Path) -> bool:
-    """Anything but the lock of a start that was refused."""
+    """Whether a folder has any entry but the lock of a start that was refused."""
     try:
         return folder.is_dir() and any(entry != RunDirectory(folder).lock for entry in folder.iterdir())
     except (OSError, ValueError) as error:

@@ -12,18 +12,18 @@ from frostline_contract.run_directory import RunDirectory
 from frostline_controller.cli.errors import UserMistake
 
 ASKED_SECONDS = 0.5
-"""Who only asks for the owner holds the lock for a moment; that is no owner."""
+"""Seconds to try for the lock: a process that only looks for the owner also holds the lock for a moment."""
 
 
 @contextlib.contextmanager
 def owned(folder: Path, how_to_see: str = "") -> Iterator[None]:
-    """Own the run directory until the end of the block. Raises UserMistake, naming the process, where another one does.
+    """Own the run directory until the end of the block. Raises UserMistake with the name of another process that owns it.
 
-    The kernel lets go of the lock when the process ends, however it ends.
+    The kernel releases the lock when the process ends, however it ends.
 
     Args:
         folder: a run directory, or that of a sweep.
-        how_to_see: what shows how far it is; "": as a run is seen.
+        how_to_see: the way to see the owner's progress, for the message; "": the command for a run.
     """
     seen = how_to_see or f"see it with `frostline status {folder} --watch`"
     try:
@@ -44,7 +44,7 @@ def owned(folder: Path, how_to_see: str = "") -> Iterator[None]:
 
 
 def owner(folder: Path) -> str:
-    """The process that owns a run directory, in words; "" for none."""
+    """Return the process that owns a run directory, in words; "" for none."""
     try:
         handle = os.open(RunDirectory(folder).lock, os.O_RDONLY)
     except OSError:

@@ -16,7 +16,7 @@ from frostline_rpc.auth import Tokens
 
 
 class LocalServices:
-    """Everything that a run directory needs on this machine. `start`, then `stop` in every case.
+    """All services of a run directory on this machine. `start`, then `stop` in every case.
 
     shared_cache: folder of the cache that the run uses in place of one of its own (`shared_cache`).
     """
@@ -34,7 +34,7 @@ class LocalServices:
         self._log_handler: logging.Handler | None = None
 
     def start(self) -> None:
-        """Start it all; returns while the processes are still starting. Raises ValueError where there is no redis-server."""
+        """Start all services; return while the processes are still starting. Raises ValueError where there is no redis-server."""
         make_folder_durably(self._places.logs)
         self._log_to(self._places.logs / "cluster.log")
         self._places.controller_address.unlink(missing_ok=True)
@@ -45,7 +45,7 @@ class LocalServices:
         self._cluster.start()
 
     def stop(self, grace_seconds: float) -> None:
-        """End every process; what has not ended after the grace is killed."""
+        """End every process; processes left after the grace period are killed."""
         try:
             if self._cluster is not None:
                 self._cluster.stop(grace_seconds)
@@ -56,19 +56,19 @@ class LocalServices:
                 self._log_handler.close()
 
     def advance(self) -> None:
-        """Call it often, from the thread that called `start`: what has died of the cache is started again."""
+        """Restart dead parts of the cache. Call it often, from the thread that called `start`."""
         self._shards.advance()
 
     def all_left(self) -> bool:
-        """True where no trainer pod runs."""
+        """Whether no trainer pod runs any more."""
         return self._cluster is None or self._cluster.pods_running() == 0
 
     def notes(self) -> list[str]:
-        """What a user should know and has not been told yet."""
+        """Return the messages for the user that no earlier call has returned."""
         return self._cluster.notes() if self._cluster is not None else []
 
     def failure(self) -> ClusterFailure | None:
-        """What does not stay up, or None. Raises CommandError where the local cluster itself has broken."""
+        """Return the process that does not stay up, or None. Raises CommandError where the local cluster itself has failed."""
         assert self._cluster is not None
         if self._cluster.error is not None:
             error = self._cluster.error
@@ -76,7 +76,7 @@ class LocalServices:
         return self._cluster.failure
 
     def _start_cache(self) -> list[Service]:
-        """The cache server to keep running, where the job wants a cache and nobody else keeps the one that it shares."""
+        """Return the cache server to keep running, if the job uses a cache and no other process keeps a shared one for it."""
         leave_cache(self._folder)
         if not uses_cache(self._job):
             return []
@@ -86,12 +86,12 @@ class LocalServices:
         return [self._shards.start()]
 
     def _breakable(self) -> dict[str, Callable[[], None]]:
-        """What planned faults can break of the cache: this run's own, or the one that it shares, by its keeper."""
+        """Return the planned faults of the run's cache: its own, or the shared one, which its keeper breaks."""
         shares = self._shared_cache is not None and uses_cache(self._job)
         return breakable_by_runs(self._shared_cache) if shares else {KILL_REDIS: self._shards.kill}
 
     def _log_to(self, path: Path) -> None:
-        """The local cluster's log lines go to a file; the terminal is for the run's progress."""
+        """Send the local cluster's log lines to a file; the terminal is for the run's progress."""
         self._log_handler = _LogFile(path)
         self._log_handler.setFormatter(logging.Formatter("time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"))
         root = logging.getLogger()
@@ -100,7 +100,7 @@ class LocalServices:
 
 
 class _LogFile(logging.FileHandler):
-    """A log that cannot be written (a full disk) is no reason to fill the terminal."""
+    """A log file whose write errors (a full disk) do not fill the terminal."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         return

@@ -1,4 +1,4 @@
-"""`frostline simulate`: a whole run on a described cluster, on paper."""
+"""`frostline simulate`: a simulation of a whole run on a described cluster."""
 
 import argparse
 import json
@@ -18,7 +18,8 @@ from frostline_controller.simulation.tables import as_text
 
 
 def simulate(arguments: argparse.Namespace) -> int:
-    """Print a job's run on a cluster, or a finished run beside what was measured; text, or one JSON object with --json."""
+    """Print a job's simulated run on a cluster, or a finished run's beside its measurements; text, or one JSON object with
+    --json."""
     if arguments.explain is not None:
         print(explain(arguments.explain or None, Cluster, "cluster file", "simulate"))
         return exit_codes.DONE
@@ -30,7 +31,7 @@ def simulate(arguments: argparse.Namespace) -> int:
 
 
 def _question(arguments: argparse.Namespace) -> Question:
-    """Checked: a job and a cluster, or a finished run."""
+    """Check the arguments: a job and a cluster, or a finished run."""
     if arguments.dir is None and not (arguments.file and arguments.cluster):
         raise UserMistake("give a job and a cluster (-f JOB --cluster FILE), or the directory of a finished run")
     if arguments.policy and arguments.dir is None:
@@ -50,7 +51,7 @@ def _question(arguments: argparse.Namespace) -> Question:
 
 
 def _job(arguments: argparse.Namespace, run: FinishedRun | None) -> Job | None:
-    """The job of the file, or the run's with changes; None: the run's as it is."""
+    """Return the job of the file, or the run's with changes; None: the run's job as it is."""
     try:
         if arguments.file:
             return _whole(load_job(arguments.file, arguments.overrides))
@@ -62,7 +63,7 @@ def _job(arguments: argparse.Namespace, run: FinishedRun | None) -> Job | None:
 
 
 def _whole(job: Job) -> Job:
-    """Raises UserMistake for a job that leaves numbers to its run: what a run would measure is not known here."""
+    """Return the job. Raises UserMistake where it has `auto` fields, since a run's measurements are not available here."""
     if names := job.training.automatic:
         settings = " ".join(f"--set training.{name}=8" for name in names)
         raise UserMistake(
@@ -83,7 +84,7 @@ def _as_text(found: Answer) -> str:
 
 
 def _write(found: Answer, out: Path) -> None:
-    """The JSON, the page and its pictures. Raises UserMistake where the folder cannot be made."""
+    """Write the JSON, the page and its pictures. Raises UserMistake where the folder cannot be made."""
     from frostline_controller.simulation.page import write_page
 
     try:

@@ -16,7 +16,7 @@ SIMULATED_ARMS = ("job", "static", "freezing", "elastic", "freeze", "pipeline", 
 
 
 def simulate_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add them to the subcommand's parser."""
+    """Add the arguments to the subcommand's parser."""
     parser.add_argument("dir", nargs="?", metavar="DIR", help="a finished run: its job, unit times and decisions are taken")
     parser.add_argument("-f", "--file", metavar="JOB", help="the job file (YAML)")
     parser.add_argument(
@@ -45,7 +45,7 @@ def simulate_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def freeze_points(text: str) -> dict[float, int]:
-    """Freeze points by epoch, such as 1:5,2.5:8. Raises argparse.ArgumentTypeError."""
+    """Parse freeze points by epoch, such as 1:5,2.5:8. Raises argparse.ArgumentTypeError."""
     found: dict[float, int] = {}
     for part in text.split(","):
         epoch, colon, point = part.partition(":")
@@ -60,7 +60,7 @@ def freeze_points(text: str) -> dict[float, int]:
 
 
 def arms(text: str) -> list[str]:
-    """Names of arms. Raises argparse.ArgumentTypeError."""
+    """Parse names of arms. Raises argparse.ArgumentTypeError."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in names if name not in SIMULATED_ARMS]
     if unknown or not names:

@@ -1,4 +1,4 @@
-"""What is looked at before anything is started: the run's own state, and every place that the run will write to."""
+"""Checks before anything is started: the run's own state, and every place to which the run will write."""
 
 import uuid
 from pathlib import Path
@@ -16,7 +16,7 @@ from frostline_rpc.auth import Tokens
 
 
 def check_can_write_checkpoints(root: Path) -> None:
-    """Write a file into the checkpoint root and remove it. Raises UserMistake: a run that is over could save nothing."""
+    """Write a file into the checkpoint root and remove it. Raises UserMistake: such a run could not save its result."""
     trial = root / f".{uuid.uuid4().hex}"
     try:
         make_folder_durably(root)
@@ -30,7 +30,7 @@ def check_can_write_checkpoints(root: Path) -> None:
 
 
 def check_resumable(folder: Path, job: Job, from_scratch: bool) -> None:
-    """Check what an earlier life has left. Raises UserMistake or ValueError where this cannot be that run going on.
+    """Check the files that an earlier start has left. Raises UserMistake or ValueError where the run cannot go on from them.
 
     from_scratch: where no checkpoint is left, prepare the root for a start from step 0.
     """
@@ -44,26 +44,26 @@ def check_resumable(folder: Path, job: Job, from_scratch: bool) -> None:
         return
     if not from_scratch:
         raise UserMistake(_nothing_there(job, root, recorded))
-    make_folder_durably(root / EPOCHS_FOLDER)  # an empty one tells the controller that starting anew is meant
+    make_folder_durably(root / EPOCHS_FOLDER)  # an empty folder means to the controller that a new start is intended
     if state.current is not None and state.current.run_epoch > 0:
-        # The run's epoch, as it would stand if it had begun from the initial weights.
+        # The run epoch's object, as it would be if the run epoch had begun with the initial weights.
         begun = RunEpoch(version=1, run_epoch=state.current.run_epoch, plan=str(state.current.generation))
         create_durably(root / begun.file(), begun.text())
 
 
 def how_to_go_on(folder: Path, job: Job) -> str:
-    """The command that goes on with a run that was stopped."""
+    """Return the command that resumes a stopped run."""
     lost = _recorded(folder) > 0 and not _holds_something(job.checkpoint_root(folder))
     return f"frostline resume {folder}" + (" --from-scratch  (it had no checkpoint yet)" if lost else "")
 
 
 def _recorded(folder: Path) -> int:
-    """The highest step that a record was written of."""
+    """Return the highest step with a record."""
     return max((line.get("step", 0) for line in read_jsonl(RunDirectory(folder).metrics)), default=0)
 
 
 def _holds_something(root: Path) -> bool:
-    """Whether a checkpoint root has been this run's: it has a checkpoint or the epoch object."""
+    """Whether a checkpoint root has been used by this run: it has a checkpoint or a run epoch's object."""
     return any((root / EPOCHS_FOLDER).glob("*.json")) or bool(found_checkpoints(root))
 
 

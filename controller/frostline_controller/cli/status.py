@@ -17,7 +17,7 @@ from frostline_controller.report.tables import duration
 from frostline_proto.v1.control_pb2 import MemoryUse, StatusResponse, WorkerStatus
 
 SHOWN_SLOW = 1.3
-"""Less than this is noise."""
+"""Slowness below which a worker is not shown as slow: smaller values are noise."""
 
 
 def read_status(folder: Path, client: ControlClient) -> tuple[dict[str, Any], bool]:
@@ -29,7 +29,7 @@ def read_status(folder: Path, client: ControlClient) -> tuple[dict[str, Any], bo
 
 
 def from_response(response: StatusResponse) -> dict[str, Any]:
-    """The documented status of a running run."""
+    """Return the documented status of a running run."""
     placement = response.placement
     return {
         "name": response.name,
@@ -88,21 +88,23 @@ def from_response(response: StatusResponse) -> dict[str, Any]:
 
 
 def _memory_of(worker: WorkerStatus) -> dict[str, int] | None:
-    """What the worker measured, by name; None where it has not told."""
+    """Return the worker's measured memory by name; None where it has not reported any."""
     names = [field.name for field in MemoryUse.DESCRIPTOR.fields]
     return {name: getattr(worker.memory, name) for name in names} if worker.HasField("memory") else None
 
 
 def _usage_of(worker: WorkerStatus) -> dict[str, dict[str, int]] | None:
-    """What it sent and received in the last interval, and holds; None where it has told of none."""
+    """Return the worker's sent and received bytes of the last interval and its resident bytes; None where it has not reported
+    any."""
     told = {name: dict(getattr(worker.usage, name)) for name in ("sent", "received", "resident")}
     return told if worker.HasField("usage") else None
 
 
 def from_files(folder: Path, why: str) -> dict[str, Any]:
-    """The same status from a run directory alone: of a finished run, or as far as an unreachable one had come.
+    """Return the same status from a run directory alone: of a finished run, or the last known one of an unreachable run.
 
-    Workers are those of status.json, which `frostline run` leaves behind, else of the last plan; all of them are gone.
+    The workers are those of status.json, which `frostline run` leaves behind, else those of the last plan; none of them runs any
+    more.
     """
     run = read_run(folder)
     last_seen = RunDirectory(folder).read_status()
@@ -135,7 +137,7 @@ def from_files(folder: Path, why: str) -> dict[str, Any]:
 
 
 def status_text(status: dict[str, Any]) -> str:
-    """The status for people."""
+    """Return the status as text for people."""
     shape = status["shape"]
     lines = [
         f"{status['name']}: {status['state']}" + (f" ({status['message']})" if status["message"] else ""),
@@ -184,7 +186,7 @@ def status_text(status: dict[str, Any]) -> str:
 
 
 def _memory_lines(status: dict[str, Any]) -> list[str]:
-    """The fullest worker's measured memory beside the plan's."""
+    """Return the measured memory of the fullest worker beside the planned one."""
     told = [(worker["memory"]["peak_bytes"] + worker["memory"]["communicator_bytes"], worker)
             for worker in status["workers"] if worker.get("memory") and worker["state"] == "member"]  # fmt: skip
     planned = status.get("planned_memory_bytes") or 0
@@ -229,7 +231,7 @@ def _empty(run: RunData) -> dict[str, Any]:
 
 
 def _shape(placement: Any) -> dict[str, Any]:
-    """Shape of a placement, contract record or message alike; zeros where there is none yet."""
+    """Return the shape of a placement, given as contract record or as message; zeros where there is none yet."""
     names = ("virtual_stages", "schedule", "use_cache")
     empty = {"degrees": {}, "virtual_stages": 0, "schedule": "", "use_cache": False, "stage_bounds": []}
     if placement is None:
@@ -239,5 +241,5 @@ def _shape(placement: Any) -> dict[str, Any]:
 
 
 def _member(value: int, state: str) -> int | None:
-    """A rank, or None for who has none: proto3 cannot leave a 0 out, so the worker's state decides as well."""
+    """Return a rank, or None for a worker without one: proto3 cannot omit a 0, so the worker's state decides as well."""
     return value if value >= 0 and state in ("member", "leaving") else None

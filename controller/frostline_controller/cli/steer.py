@@ -1,4 +1,4 @@
-"""The commands that look at a run or steer it: status, checkpoint, freeze, unfreeze, reshape, resize, suspend, cancel, ..."""
+"""The commands that show or control a run: status, checkpoint, freeze, unfreeze, reshape, resize, suspend, cancel, ..."""
 
 import argparse
 import json
@@ -17,7 +17,7 @@ WATCH_SECONDS = 1.0
 
 
 def status(arguments: argparse.Namespace) -> int:
-    """Print where a run stands, or the runs of a sweep; with --watch until it has ended."""
+    """Print the status of a run, or of the runs of a sweep; with --watch until it has ended."""
     if sweep := sweep_in(arguments.dir):
         return _sweep_status(sweep, arguments)
     folder = find_run_folder(arguments.dir)
@@ -35,7 +35,7 @@ def _sweep_status(sweep: SweepDirectory, arguments: argparse.Namespace) -> int:
     from frostline_controller.sweep.telling import table_of, table_text
 
     while True:
-        running = bool(owner(sweep.path))  # looked for first: what its end writes is read then
+        running = bool(owner(sweep.path))  # read first, so that the sweep's last writes are shown
         print(sweep.state.read_text(encoding="utf-8") if arguments.json else table_text(table_of(sweep.read())), flush=True)
         if not arguments.watch or not running:
             return exit_codes.DONE
@@ -70,7 +70,7 @@ def report(arguments: argparse.Namespace) -> int:
 
 
 def verify(arguments: argparse.Namespace) -> int:
-    """Compute chosen steps again in one process and pass the verifier's words on as they come."""
+    """Compute chosen steps again in one process and print the verifier's output as it comes."""
     from frostline_controller import api
 
     steps = [int(step) for step in arguments.steps.split(",")] if arguments.steps else []

@@ -1,4 +1,4 @@
-"""`frostline sweep`: many runs of one job over one cache; and going on with a sweep, also by `frostline resume`."""
+"""`frostline sweep`: many runs of one job over one cache; also resumes a sweep, for `frostline resume` too."""
 
 import argparse
 from dataclasses import replace
@@ -48,7 +48,8 @@ def sweep(arguments: argparse.Namespace) -> int:
 
 
 def _settled(arguments: argparse.Namespace) -> list[str]:
-    """One answer to the job's `auto` for all runs, which else would measure one each, and might share no cached value."""
+    """Settle the job's `auto` fields once for all runs; separate measurements might differ, and then runs share no cached
+    value."""
     try:
         job = load_job(arguments.file, arguments.overrides)
     except JobError as error:
@@ -58,7 +59,7 @@ def _settled(arguments: argparse.Namespace) -> list[str]:
 
 
 def resumed(directory: str, arguments: argparse.Namespace) -> int:
-    """Go on with what has not ended; what has completed is not run again, what has failed only where that is asked for."""
+    """Go on with the runs that have not ended. Completed runs are not run again, failed runs only with --retry-failed."""
     places = SweepDirectory(Path(directory).resolve())
     if not places.holds_sweep():
         raise UserMistake(f"{directory} is no sweep: it has no {places.state.name}; give the directory of one")
@@ -85,7 +86,7 @@ def resumed(directory: str, arguments: argparse.Namespace) -> int:
 
 
 def _run(places: SweepDirectory, state: SweepState, quiet: bool, report: bool) -> int:
-    terminal = open_terminal(quiet=True)  # a line for each thing said, and it goes on where nobody reads them any more
+    terminal = open_terminal(quiet=True)  # one line for each message; goes on after its reader is gone
     say = terminal.say
     tell = (lambda text: None) if quiet else say
     tell(_beginning(places, state))
@@ -101,7 +102,7 @@ def _run(places: SweepDirectory, state: SweepState, quiet: bool, report: bool) -
 
 
 def _exit_code(places: SweepDirectory, state: SweepState, at_once: bool) -> int:
-    """Say what is left to do, and return the exit status."""
+    """Print the remaining work, and return the exit status."""
     failed = [run for run in state.runs if run.state in (RunStatus.FAILED, RunStatus.CANCELLED)]
     for run in failed:
         complain(f"{places.run_of(run).path}: {run.state}: {run.message}")

@@ -17,27 +17,28 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 PLAIN_SECONDS = 5.0
-"""Seconds between plain lines where nothing happens."""
+"""Seconds between plain lines when nothing happens."""
 
 KINDS = {"failure": "red", "pause": "red", "guard": "red", "fault": "magenta", "freeze": "cyan", "unfreeze": "cyan",
          "reshape": "yellow", "join": "green"}  # fmt: skip
 
 
 class Terminal(Protocol):
-    """Shows progress as often as it is told to; the caller closes it."""
+    """Shows progress whenever `show` is called; the caller closes it."""
 
     def show(self, progress: Progress) -> None:
-        """Show where the run stands now, with the events since the last call."""
+        """Show the present progress, with the events since the last call."""
 
     def say(self, text: str) -> None:
-        """Show a line that stays, such as what the command does next."""
+        """Show a line that stays, such as the command's next action."""
 
     def close(self) -> None:
-        """Leave what was shown as it is, and the cursor below it."""
+        """Leave the shown text as it is, and the cursor below it."""
 
 
 def open_terminal(quiet: bool, out: IO[str] | None = None) -> Terminal:
-    """The live panel where `out` (standard output) is a terminal, plain lines otherwise; with `quiet` only what is said."""
+    """Return the live panel where `out` (standard output) is a terminal, else plain lines; with `quiet` only the lines of
+    `say`."""
     stream = out or sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (for the process's life)
     if quiet:
         return LastingTerminal(PlainTerminal(stream, only_said=True), stream)
@@ -45,8 +46,10 @@ def open_terminal(quiet: bool, out: IO[str] | None = None) -> Terminal:
 
 
 class LastingTerminal:
-    """Shows through another terminal until that cannot be written any more (a closed pipe, a full disk, a session that is over):
-    from then on nothing is shown, and the run goes on."""
+    """Shows through another terminal until that cannot be written any more (a closed pipe, a full disk, a session that is over).
+
+    From then on nothing is shown, and the run goes on.
+    """
 
     def __init__(self, terminal: Terminal, stream: IO[str]) -> None:
         self._terminal: Terminal | None = terminal
@@ -72,7 +75,7 @@ class LastingTerminal:
 
 
 class PlainTerminal:
-    """One line an event, an interval, and every few seconds: for logs and pipes."""
+    """One line for each event, each interval, and every few seconds: for logs and pipes."""
 
     def __init__(self, out: IO[str], only_said: bool = False, every_seconds: float = PLAIN_SECONDS) -> None:
         self._out = out
@@ -110,7 +113,7 @@ class LiveTerminal:
     def __init__(self, console: Any = None) -> None:
         from rich.live import Live
 
-        # Drawn when told to, in the caller's thread: a terminal that is gone must be noticed there.
+        # Drawn on request only, in the caller's thread, which has to notice a terminal that is gone.
         self._live = Live(console=console, auto_refresh=False, transient=False)
         self._events: list[Event] = []
 
@@ -127,7 +130,7 @@ class LiveTerminal:
 
 
 def numbers(progress: Progress) -> list[tuple[str, str]]:
-    """What is known about the run, as (name, value), in the order in which people read it."""
+    """Return the known numbers of the run, as (name, value), in the order in which people read them."""
     pairs = [("step", f"{progress.step}/{progress.total_steps or '?'}")]
     if progress.loss is not None:
         pairs.append(("loss", f"{progress.loss:.4f}"))
@@ -145,19 +148,22 @@ def numbers(progress: Progress) -> list[tuple[str, str]]:
 
 
 def progress_line(progress: Progress) -> str:
-    """The run's state and numbers in one line."""
+    """Return the run's state and numbers in one line."""
     message = f"  ({progress.message})" if progress.message else ""
     return f"{progress.state:<9} " + "  ".join(f"{name} {value}" for name, value in numbers(progress)) + message
 
 
 def event_line(event: Event) -> str:
-    """An event in one line: when, at which step, what, and how long it took."""
+    """Return an event in one line: time, step, kind, duration and reason."""
     took = f" ({duration(event.seconds)})" if event.seconds else ""
     return f"* {duration(event.time_seconds)}, step {event.step}: {event.kind.replace('_', ' ')}{took}: {event.reason}"
 
 
 def layout_line(progress: Progress) -> str:
-    """Who holds what, in one line; frozen units stand before a '|': `replica 0: trainer-0 [0-2 | 3-5], trainer-1 [6-8]`."""
+    """Return the units of each worker in one line; frozen units stand before a '|'.
+
+    Example: `replica 0: trainer-0 [0-2 | 3-5], trainer-1 [6-8]`.
+    """
     replicas = _replicas(progress)
     held = [
         f"replica {dp_rank}: " + ", ".join(f"{_name(worker)} [{_span(worker['units'], progress.freeze_point)}]" for worker in row)
@@ -168,7 +174,7 @@ def layout_line(progress: Progress) -> str:
 
 
 def _others(progress: Progress) -> dict[str, list[str]]:
-    """Names of the workers outside the shape: spares, and those that a prepared plan takes in."""
+    """Return the names of the workers outside the shape: spare workers, and joiners of a prepared plan."""
     by_state = {
         state: [_name(worker) for worker in progress.workers if worker["state"] == state] for state in ("spare", "joining")
     }
@@ -176,7 +182,7 @@ def _others(progress: Progress) -> dict[str, list[str]]:
 
 
 def panel(progress: Progress, events: list[Event]) -> "Group":
-    """The live picture: bar, numbers, one row a replica with frozen units in ice, and the last events."""
+    """Return the live picture: bar, numbers, one row for each replica with frozen units in ice blue, and the last events."""
     from rich.console import Group
     from rich.panel import Panel
     from rich.progress_bar import ProgressBar
@@ -210,7 +216,7 @@ def panel(progress: Progress, events: list[Event]) -> "Group":
 
 
 def _replicas(progress: Progress) -> dict[int, list[dict[str, Any]]]:
-    """Members by dp rank, each row by pp rank."""
+    """Return the members by dp rank, each row by pp rank."""
     rows: dict[int, list[dict[str, Any]]] = {}
     for worker in sorted(progress.workers, key=lambda worker: (worker["dp_rank"] or 0, worker["pp_rank"] or 0)):
         if worker["dp_rank"] is not None and worker["state"] == "member":

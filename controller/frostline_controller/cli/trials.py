@@ -1,4 +1,4 @@
-"""The runs of a comparison: what each arm changes in the job, and one run of it as a process of its own."""
+"""The runs of a comparison: the job changes of each arm, and each run as a process of its own."""
 
 import math
 import shutil
@@ -17,7 +17,7 @@ from frostline_controller.report.data import read_run
 from frostline_controller.report.figures import RunFigures, read_figures
 
 TELL_SECONDS = 20.0
-"""How often a long run's progress is told."""
+"""Seconds between reports of a long run's progress."""
 
 PARTS = ("freeze", "pipeline", "replicas", "cache")
 ARM_PARTS = {
@@ -33,7 +33,7 @@ ARM_PARTS = {
 
 @dataclass(frozen=True)
 class Trial:
-    """One run to make: an arm, a seed, and where it goes. overrides are job fields beyond those of arm and seed."""
+    """One run to make: an arm, a seed, and its folder. overrides: job fields beyond those of arm and seed."""
 
     arm: str
     seed: int
@@ -42,14 +42,14 @@ class Trial:
     overrides: tuple[str, ...] = ()
 
     def settings(self) -> list[str]:
-        """The `--set` entries that make the arm's job of the given one."""
+        """Return the `--set` entries that turn the given job into the arm's."""
         parts = [f"elastic.{part}={'true' if part in ARM_PARTS[self.arm] else 'false'}" for part in PARTS]
         return [f"seed={self.seed}", f"name={self.arm}-{self.seed}", *parts, *self.overrides]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome(RunFigures):
-    """What a finished run of an arm and seed says."""
+    """The figures of a finished run of an arm and seed."""
 
     arm: str
     seed: int
@@ -57,19 +57,19 @@ class Outcome(RunFigures):
 
 
 def name_of(arm: str) -> str:
-    """An arm by its one name; freeze is an alias of freezing."""
+    """Return the standard name of an arm; freeze is an alias of freezing."""
     return "freezing" if arm == "freeze" else arm
 
 
 def run_trial(trial: Trial, job_file: str, overrides: list[str], tell: Callable[[int], None] | None = None) -> Outcome:
-    """Make the run, or read it where it has been made. Raises CommandError with the run's exit status where it fails.
+    """Make the run, or read it where it exists already. Raises CommandError with the run's exit status where it fails.
 
-    tell(step): called now and then while it trains.
+    tell(step): called at intervals while it trains.
     """
     places = RunDirectory(trial.folder)
     if places.ended_as() != RunStatus.COMPLETED:
         if places.holds_run():
-            # Half of a run tells no time; it is made again from the start.
+            # An unfinished run gives no time; it is made again from the start.
             shutil.rmtree(trial.folder)
         settings = [item for value in [*overrides, *trial.settings()] for item in ("--set", value)]
         words = ["run", "-f", job_file, "--out", str(trial.folder), "--quiet", "--workers", str(trial.workers), *settings]
@@ -88,7 +88,7 @@ def run_trial(trial: Trial, job_file: str, overrides: list[str], tell: Callable[
 
 
 def read_outcome(trial: Trial) -> Outcome:
-    """The outcome of a finished run directory."""
+    """Return the outcome of a finished run directory."""
     figures = vars(read_figures(trial.folder))
     return Outcome(**figures, arm=trial.arm, seed=trial.seed, workers=trial.workers)
 
@@ -96,10 +96,10 @@ def read_outcome(trial: Trial) -> Outcome:
 def best_static_micro_batch(
     job: Job, job_file: str, overrides: list[str], folder: Path, workers: int
 ) -> tuple[int, dict[int, float]]:
-    """The micro-batch size at which the static arm with fast numerics is quickest, and median step seconds by size.
+    """Return the fastest micro-batch size of the static arm with fast numerics, and median step seconds by size.
 
-    Each size that divides the work into at least one micro-batch is run for a few steps: measured, since that is what the
-    elastic arm is to be compared with. Runs are made at doubling sizes until one is slower than the best by a fifth.
+    Sizes are measured by runs of a few steps, since the elastic arm is compared with the measured time. The sizes double, while
+    the batch has at least one micro-batch of the size, until a size is slower than the best by a fifth.
     """
     measured: dict[int, float] = {}
     size = job.training.micro_batch_size
@@ -115,7 +115,8 @@ def best_static_micro_batch(
 
 
 def static_overrides(job: Job, micro_batch_size: int, steps: int | None = None) -> tuple[str, ...]:
-    """Job fields of the timed static arm: fast numerics at its own micro-batch size, with as few leaves as it needs."""
+    """Return the job fields of the timed static arm: fast numerics at its own micro-batch size, with as few leaves as it
+    needs."""
     micro_batches = math.ceil(job.training.batch_size / micro_batch_size)
     leaves = min(job.training.reduction_leaves, 2 ** int(math.log2(micro_batches)))
     chosen = [

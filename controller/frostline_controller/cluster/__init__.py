@@ -1,1 +1,1 @@
-"""The cluster as the controller sees it: `backend` says what is asked of one, `local` and `kubernetes` answer."""
+"""The interface between the controller and its cluster (`backend`), with implementations in `local` and `kubernetes`."""

@@ -1,4 +1,4 @@
-"""All that the controller asks of a cluster: the same few verbs for Kubernetes and for the laptop."""
+"""The interface of the controller to its cluster: the same few operations for Kubernetes and for the local cluster."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -8,7 +8,7 @@ RUNNING, PENDING, SUCCEEDED, FAILED = "Running", "Pending", "Succeeded", "Failed
 
 
 class Conflict(Exception):
-    """A tested annotation no longer has the expected value: somebody else wrote it. Read again and recompute."""
+    """A tested annotation no longer has the expected value, since another process wrote it. Read again and recompute."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class PodInfo:
 
     @property
     def ordinal(self) -> int:
-        """The pod's number in its StatefulSet, the last part of its name."""
+        """The pod's number in its StatefulSet: the last part of its name."""
         return int(self.name.rsplit("-", 1)[-1])
 
 
@@ -39,21 +39,24 @@ class ClusterState:
 
     @cached_property
     def uids(self) -> frozenset[str]:
-        """Of the pods that there are."""
+        """The uids of the existing pods."""
         return frozenset(pod.uid for pod in self.pods)
 
 
 class ClusterBackend(Protocol):
-    """Blocking calls, each safe from any thread and any process. Raise OSError where the cluster cannot be reached."""
+    """The operations of a cluster: blocking calls, each safe from any thread and any process.
+
+    Each raises OSError where the cluster cannot be reached.
+    """
 
     def read(self) -> ClusterState:
-        """The StatefulSet and its pods."""
+        """Return the StatefulSet and its pods."""
         ...
 
     def patch_annotations(self, changes: dict[str, str | None], test: dict[str, str | None]) -> None:
-        """Set (or, for None, remove) annotations where every key of `test` has its value (None: is absent).
+        """Set (or, for None, remove) annotations where every key of `test` has its value (None: the annotation is absent).
 
-        Raises Conflict where it has not; then nothing was changed.
+        Raises Conflict where a key has another value; then nothing was changed.
         """
         ...
 
@@ -62,20 +65,20 @@ class ClusterBackend(Protocol):
         ...
 
     def delete_pod(self, name: str, grace_seconds: float) -> None:
-        """Delete a pod; while spec.replicas asks for it, another of its name replaces it, with another uid."""
+        """Delete a pod. While spec.replicas requires it, another pod of its name with another uid replaces it."""
         ...
 
     def break_machine(self, kind: str, pod: str, seconds: float) -> None:
-        """Carry out a planned fault of what is under the pods: kill_node, cut_node (for so long), kill_redis, kill_cache_server.
+        """Carry out a planned fault of a node or service: kill_node, cut_node (for `seconds`), kill_redis or kill_cache_server.
 
-        pod: one on that node; empty for a service. Raises ValueError where the cluster offers no such thing.
+        pod: a pod on the node; empty for a service. Raises ValueError where the cluster has no such fault.
         """
         ...
 
     def changed(self) -> bool:
-        """Cheap: whether something may have changed since the last `read`. True where only reading can say it."""
+        """Whether something may have changed since the last `read`: a cheap check. True where only reading can decide."""
         ...
 
     def emit_event(self, kind: str, reason: str, message: str) -> None:
-        """Tell people what happened. kind: Normal or Warning; reason: one CamelCase word."""
+        """Emit an event for people. kind: Normal or Warning; reason: one CamelCase word."""
         ...

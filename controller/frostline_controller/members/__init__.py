@@ -1,1 +1,1 @@
-"""Members: who is in the run, who may come in, who leaves, who hangs, who is slow, whose device is sick."""
+"""The members of a run: admission, departures, hangs, stragglers, and failed devices."""

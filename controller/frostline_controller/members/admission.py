@@ -1,4 +1,4 @@
-"""Whom a run takes in: a registration is checked against what the first worker said the run is."""
+"""The admission of workers: a registration is checked against the identity of the run, which the first worker defines."""
 
 import logging
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Admission:
-    """Checks registrations. The first one says what the run is."""
+    """Checks registrations. The first registration defines the run's identity."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -25,14 +25,14 @@ class Admission:
 
     @property
     def _job_digest(self) -> str:
-        """Of the job as it stands: another one once it has settled."""
+        """Return the digest of the present job, which changes when the job is settled."""
         job = self._controller.run.facts.job
         if self._digest_of is None or self._digest_of[0] is not job:
             self._digest_of = (job, job_digest(job))
         return self._digest_of[1]
 
     async def check(self, request: pb.RegisterRequest) -> None:
-        """Raises Refused where this worker is not wanted, or would bring other data, code or bits into the run."""
+        """Raise Refused where this worker may not join, or would bring other data, code or bits into the run."""
         await self._check_place(request.worker_id)
         try:
             self._check_device(request)
@@ -42,7 +42,7 @@ class Admission:
             raise
 
     async def _check_place(self, worker_id: str) -> None:
-        """A process that has ended or was excluded does not come back, nor one whose pod was taken away. Raises Refused."""
+        """Raise Refused for a process that has ended or was excluded, and for one whose pod was removed."""
         facts, pods = self._controller.run.facts, self._controller.run.pods
         if facts.members.has_ended(worker_id):
             raise Refused(f"worker {worker_id!r} has ended; a new process registers under an id of its own")
@@ -55,7 +55,7 @@ class Admission:
                 raise Refused(f"pod {uid!r} is no longer part of the run: another has taken its place, or it was handed back")
 
     def _check_device(self, request: pb.RegisterRequest) -> None:
-        """Raises Refused for a worker on a GPU that is in quarantine."""
+        """Raise Refused for a worker on a GPU that is in quarantine."""
         for one in self._controller.run.facts.quarantined:
             if (one.node, one.uuid) == (request.failure_domain, request.device.uuid):
                 raise Refused(
@@ -64,7 +64,8 @@ class Admission:
                 )
 
     def _check_identity(self, request: pb.RegisterRequest) -> None:
-        """A worker must be of this job, and in exact numerics compute the same bits (docs/protocols.md 1.9). Raises Refused."""
+        """Check that a worker has this job, and in exact numerics computes the same bits (docs/protocols.md 1.9). Raises
+        Refused."""
         facts = self._controller.run.facts
         if request.job_digest != self._job_digest:
             raise Refused(
@@ -102,12 +103,12 @@ class Admission:
             if not facts.accept_numerics:
                 raise Refused(f"{'; '.join(refusals)}; or resume with --accept-numerics")
             self._accept_numerics(request, known)
-        elif not known.weights_digest:  # nobody has said it yet: the run was begun before workers did
+        elif not known.weights_digest:  # not known yet: the run was begun by a version that did not report it
             facts.adopt_identity(known.model_copy(update={"weights_digest": request.weights_digest}))
 
     def _accept_numerics(self, request: pb.RegisterRequest, was: RunIdentity) -> None:
-        """The user has said that bits may change here (resume --accept-numerics): the newcomer's probe and initial weights are
-        the run's now."""
+        """Take the newcomer's probe and initial weights as the run's, since the user allows other bits (resume
+        --accept-numerics)."""
         facts, outbox = self._controller.run.facts, self._controller.run.outbox
         names = ("probe_digest", "probe_detail", "place_dependence", "weights_digest", "boundary_bytes_per_sample")
         now = was.model_copy(update={name: getattr(request, name) for name in names})
@@ -130,7 +131,8 @@ class Admission:
 
 
 def other_bits(job: Job, request: pb.RegisterRequest, known: RunIdentity) -> Iterator[str]:
-    """In what a worker would bring other bits into the run: its initial weights, and in exact numerics its arithmetic."""
+    """Yield the reasons why a worker would bring other bits into the run: its initial weights, or in exact numerics its
+    arithmetic."""
     if known.weights_digest and request.weights_digest != known.weights_digest:
         model = job.model
         if model.path is not None:

@@ -47,7 +47,7 @@ class Departures:
         for worker in facts.overdue(now):
             self.note(worker.worker_id, f"no heartbeat for {facts.members.dead_after_seconds:g} s", "gone")
         members = self._members()
-        for worker in facts.members.unreachable(now, awaited=members):  # a spare or leaver is given up early
+        for worker in facts.members.unreachable(now, awaited=members):  # a spare or leaver counts as lost early
             self.note(worker.worker_id, "its connection has closed", "gone")
         while self._heard:
             await self._take_departure(*self._heard[0])
@@ -80,8 +80,11 @@ class Departures:
             await self._let_go(worker, why)
 
     def _keep_or_release(self, worker: Worker, why: str) -> None:
-        """A worker that is no member yet wants to leave. The prepared plan may be voted for already: whom it names stays until
-        that plan is forgotten, or until the next one has replaced it."""
+        """Keep or release a worker that is no member yet and wants to leave.
+
+        The prepared plan may be voted for already: a worker that it names stays until that plan is forgotten, or until the next
+        plan has replaced it.
+        """
         prepared = self._facts.state.prepared
         if prepared is not None and worker.worker_id in prepared.participants:
             self._kept_for_prepared = True

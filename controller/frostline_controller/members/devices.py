@@ -1,7 +1,8 @@
-"""GPUs that failed, and plans that needed too much memory: what the run does differently from then on.
+"""GPUs that failed, and plans that needed too much memory: the records by which the run avoids both from then on.
 
-A worker whose device fails ends with a code of its own (frostline_contract/exit_codes.py), and is started again on the same GPU.
-The second failure of a GPU in a run puts it in quarantine. A plan that runs out of memory needs more than the planner knows.
+A worker whose device fails ends with a special exit code (frostline_contract/exit_codes.py), and is started again on the same
+GPU. The second failure of a GPU in a run puts it in quarantine. A plan that runs out of memory needs more than the planner
+predicts.
 """
 
 import logging
@@ -22,7 +23,7 @@ REMEDY = (
 
 
 class Devices:
-    """The run's account of failed GPUs and of memory; durable with whatever is written next."""
+    """The run's record of failed GPUs and of memory shortages; it becomes durable with the next write."""
 
     def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox) -> None:
         self._facts, self._store, self._outbox = facts, store, outbox
@@ -32,7 +33,7 @@ class Devices:
         self._shortages: list[tuple[str, dict[str, object]]] = []
 
     def note_end(self, request: pb.LeaveRequest) -> None:
-        """A worker's process has ended, as whoever reaped it says; said again, it counts once."""
+        """Record the end of a worker's process, as reported by the process that reaped it; repeated reports count once."""
         node, uuid = request.node, request.device_uuid
         if request.exit_code != DEVICE or not uuid or request.worker_id in self._counted:
             return
@@ -45,8 +46,10 @@ class Devices:
         self._facts.wake.set()
 
     def note_shortage(self, request: pb.ReportRecoveryRequest) -> None:
-        """A member of the running plan had too little memory: no plan that is predicted to need as much is made again. It says so
-        again with each later report, until a plan has answered it; it is told once."""
+        """Record that a member of the running plan had too little memory: no plan with a predicted need as large is made again.
+
+        The member repeats this in each later report until a plan has answered it; it is recorded once.
+        """
         facts, store, plan = self._facts, self._store, self._facts.current
         ran = request.ran
         if plan is None or (ran.incarnation, ran.counter) != (plan.generation.incarnation, plan.generation.counter):
@@ -68,7 +71,7 @@ class Devices:
         facts.wake.set()
 
     async def advance(self) -> None:
-        """Once a round: tell of GPUs that are newly in quarantine, and of shortages."""
+        """Write events for GPUs that are newly in quarantine, and for shortages. Called once in each round."""
         facts, store, outbox = self._facts, self._store, self._outbox
         for one in facts.quarantined:
             if (one.node, one.uuid) not in self._told:
@@ -82,7 +85,10 @@ class Devices:
 
 
 def no_placement(facts: RunFacts, workers: int, wanted: int, refusal: ValueError) -> str:
-    """What a run waits for where no placement fits. Raises ValueError where memory is why, and no more workers are to come."""
+    """Return the message of a run that waits because no placement fits.
+
+    Raises ValueError where memory is the reason, and no more workers are expected.
+    """
     if facts.memory_limit_bytes and workers >= wanted:
         raise ValueError(f"out of memory, and no other plan needs less: {refusal}; {REMEDY}") from refusal
     return f"after a failure: no placement for {workers} workers: {refusal}"

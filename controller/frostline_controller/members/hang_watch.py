@@ -25,8 +25,8 @@ STACK_LEAD_SECONDS = 0.5
 STACK_WAIT_SECONDS = 1.5
 """How long the event waits for the stacks after the verdict. A frozen process sends none."""
 STOOD_STILL_SECONDS = 5.0
-"""A longer time between two checks means that this process stood still, perhaps with the whole machine. It counts as nobody's
-age."""
+"""A longer time between two checks means that this process stood still, perhaps with the whole machine. The gap does not count
+towards the age of any member's phase."""
 GAPS_KEPT = 8
 BEATS_UNTIL_SILENT = 4
 LEAST_SILENCE_SECONDS = 1.0
@@ -86,8 +86,11 @@ class HangWatch:
             self._judge(plan, self._members(plan, now), now)
 
     def _plan_that_is_entered(self, current: Plan) -> Plan:
-        """The plan whose participants are judged: the prepared one as soon as members of its base are entering it, since they may
-        wait for its joiners; else the current one."""
+        """Return the plan whose participants are judged: the current plan, or the prepared one while members of its base enter
+        it.
+
+        Members that enter the prepared plan may wait for its joiners.
+        """
         prepared = self._facts.state.prepared
         if prepared is None or prepared.base != current.generation:
             return current
@@ -106,14 +109,15 @@ class HangWatch:
                 await self._removals.take_away(worker.worker_id, reason)
 
     def _all_there(self, plan: Plan) -> bool:
-        """Whether all members are there. Where one is gone (a failure of its own) the others wait for it, and none hangs."""
+        """Whether all members are present. Where one is gone (a failure of its own), the others wait for it, and none hangs."""
         members = self._facts.members
         if loss := self._facts.loss_among(plan.placement.workers, members.dead_after_seconds):
             self._failures.fail(loss)
         return all(members.is_alive(worker_id) for worker_id in plan.placement.workers)
 
     def _anybody_moves(self, plan: Plan, now: float) -> bool:
-        """Whether some member obviously still moves, so that `judge` need not be asked. True in nearly every round, and cheap."""
+        """Whether some member clearly still moves, so that `judge` need not be called: a cheap check, true in nearly every
+        round."""
         ahead, silent_after = self._stack_lead_seconds, self.silent_after_seconds
         return any(
             worker.phase not in WAITING

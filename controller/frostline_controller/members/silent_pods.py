@@ -1,9 +1,9 @@
-"""Pods whose worker has been silent for long: deleted, so that the cluster puts others in their place.
+"""Deletion of pods whose worker has been silent for long, so that the cluster replaces them.
 
-A worker that is given up for its silence may come back: its node was cut off for a moment. One whose process stands still never
-does, and its pod counts as running for the cluster: a run that has too few workers without it would wait for ever, and pods that
-are handed back are those of the highest ordinals, silent or not. A process that its pod starts anew takes as long as any start
-may (`controller.start_timeout_seconds`), so that long is waited.
+A worker that is given up for its silence may come back, for example when its node was cut off for a moment. A process that stands
+still never comes back, and its pod counts as running for the cluster: a run that has too few workers without it would wait for
+ever, and the pods that are handed back are those of the highest ordinals, silent or not. A process that its pod starts anew may
+take as long as any start (`controller.start_timeout_seconds`), so the deletion waits for that time.
 """
 
 import logging
@@ -16,13 +16,13 @@ log = logging.getLogger(__name__)
 
 
 class SilentPods:
-    """Looks in every round for pods all of whose workers were given up and have been silent since."""
+    """Checks in every round for pods whose workers were all given up and have been silent since."""
 
     def __init__(self, facts: RunFacts, removals: Removals) -> None:
         self._facts, self._removals = facts, removals
 
     async def advance(self, now: float) -> None:
-        """Delete the pod of whoever has been silent for too long."""
+        """Delete the pods of workers that have been silent for too long."""
         patience = max(self._facts.job.controller.start_timeout_seconds, self._facts.members.dead_after_seconds)
         for worker in self._silent(now - patience):
             reason = f"it has been silent for {now - worker.last_heard:.0f} s, and its pod is still there"

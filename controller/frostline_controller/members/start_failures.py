@@ -1,8 +1,8 @@
 """Pods whose workers cannot start: missing or other data, a damaged file, other initial weights. A run that trains goes on.
 
-Before any generation has run such a mistake is everybody's, and ends the run at once. Afterwards it is that pod's: it is told,
-counted, and tried again by whoever keeps the pod running (the kubelet, the local cluster), later each time. The run fails only
-where too few workers are left, and each pod that is missing has been tried TRIES times.
+Before any generation has run, such a mistake concerns all workers, and ends the run at once. Afterwards it concerns that pod
+only: it is reported, counted, and the pod is tried again by the kubelet or the local cluster, after a longer wait each time. The
+run fails only where too few workers are left, and each missing pod has been tried TRIES times.
 """
 
 import logging
@@ -21,7 +21,7 @@ SHOWN = 2
 
 @dataclass
 class _Trouble:
-    """Why the newest worker of a pod could not start. tries: workers that ended so since one has trained there."""
+    """The reason why the newest worker of a pod could not start. tries: number of such ends since a worker has trained there."""
 
     text: str
     tries: int = 0
@@ -29,7 +29,7 @@ class _Trouble:
 
 
 class StartFailures:
-    """Kept by pod name: another pod of the same name stands in for it on the same claim, and often on the same node."""
+    """Start failures by pod name: a replacement of the same name has the same claim, and often the same node."""
 
     def __init__(self, facts: RunFacts, outbox: Outbox, ending: Ending) -> None:
         self._facts, self._outbox, self._ending = facts, outbox, ending
@@ -42,7 +42,8 @@ class StartFailures:
         return facts.current is not None and (not facts.state.between or facts.state.paused) and facts.step > 0
 
     def note(self, worker_id: str, text: str, pod_name: str = "") -> None:
-        """A worker has ended, or was refused, for a reason that a person has to mend. pod_name: where it is known."""
+        """Record that a worker has ended, or was refused, for a reason that a person has to correct. pod_name: where it is
+        known."""
         if not self.has_run:
             return
         trouble = self._troubles.setdefault(pod_name or self._pod_of(worker_id), _Trouble(text))
@@ -50,7 +51,8 @@ class StartFailures:
         self._facts.wake.set()
 
     async def advance(self) -> None:
-        """Once a round: tell what is new, forget who trains again, end the run where too few are left."""
+        """Write events for new failures, forget pods that train again, end the run where too few are left. Called once in each
+        round."""
         facts, outbox = self._facts, self._outbox
         if facts.ended or not self.has_run:
             self._troubles.clear()
@@ -67,7 +69,8 @@ class StartFailures:
             self._ending.fail(f"too few workers are left: {facts.trouble}", user_mistake=True)
 
     def _too_few(self, away: dict[str, _Trouble]) -> bool:
-        """No pod is left that could bring the run to its least number of workers, unless one of these starts at last."""
+        """Whether the remaining pods cannot bring the run to its least number of workers, and all failed pods were tried often
+        enough."""
         facts = self._facts
         pods = {pod.name for pod in facts.cluster.pods} | self._alive()
         able = len(pods - away.keys()) * facts.job.placement.workers_per_pod
@@ -77,7 +80,7 @@ class StartFailures:
         return {worker.pod_name for worker in self._facts.members if self._facts.members.is_alive(worker.worker_id)}
 
     def _trains(self, pod_name: str) -> bool:
-        """A worker of the pod is there that has come as far as committing steps of the running generation."""
+        """Whether a worker of the pod has committed steps of the running generation."""
         plan = self._facts.current
         return plan is not None and any(
             worker.pod_name == pod_name
@@ -88,12 +91,12 @@ class StartFailures:
         )
 
     def _is_handed_back(self, pod_name: str) -> bool:
-        """The run has fewer pods by now."""
+        """Whether the pod is no longer wanted, since the run has fewer pods by now."""
         tail = pod_name.rpartition("-")[2]
         return tail.isdigit() and 0 < self._facts.cluster.spec_replicas <= int(tail)
 
     def _pod_of(self, worker_id: str) -> str:
-        """The name of the pod with the worker's uid; the uid where nobody knows the pod any more."""
+        """Return the name of the pod with the worker's uid; the uid where the pod is no longer known."""
         uid = pod_uid_of(worker_id)
         named = {worker.pod_uid: worker.pod_name for worker in self._facts.members}
         named |= {pod.uid: pod.name for pod in self._facts.cluster.pods}

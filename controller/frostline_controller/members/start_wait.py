@@ -1,4 +1,5 @@
-"""When a waiting run starts: as soon as all wanted workers are there, or at least `min_workers` when the waiting time is over."""
+"""The start of a waiting run: as soon as all wanted workers have registered, or `min_workers` of them when the waiting time is
+over."""
 
 from frostline_controller.members.membership import Worker
 from frostline_controller.planner.choice import Choosing
@@ -15,15 +16,15 @@ class StartWait:
 
     @property
     def wanted(self) -> int:
-        """How many workers the run would start with."""
+        """The number of workers with which the run would start."""
         return self._choosing.wanted_workers()
 
     def workers(self, now: float) -> list[Worker]:
-        """The workers to start with; empty while more are waited for, and then the run's message says so.
+        """Return the workers to start with; empty while the run waits for more, which its message then says.
 
-        Before a first plan or after a resume, missing workers are waited for for `controller.start_timeout_seconds`.
-        After a pause, `min_workers` are enough as soon as nobody has joined for `controller.join_settle_seconds`; later workers
-        join the running generation.
+        Before a first plan or after a resume, the run waits for missing workers for `controller.start_timeout_seconds`. After a
+        pause, `min_workers` are enough as soon as no worker has joined for `controller.join_settle_seconds`; later workers join
+        the running generation.
         """
         facts, section = self._facts, self._facts.job.controller
         paused, wanted = facts.state.paused, self.wanted
@@ -46,7 +47,7 @@ class StartWait:
 
 
 def is_left_over(facts: RunFacts, worker: Worker) -> bool:
-    """Whether the worker is of the generation that has paused, or of one before it: its process ends, and no plan names it."""
+    """Whether the worker is of the generation that has paused, or of an earlier one: its process ends, and no plan names it."""
     current = facts.current
     if current is None or not (facts.state.between and facts.state.paused):
         return False

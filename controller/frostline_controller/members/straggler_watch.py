@@ -27,7 +27,7 @@ class StragglerWatch:
             return
         self._measured_at = now
         readings = self._readings(facts.current)
-        everybody = list(facts.members)  # somebody may register while an event is written
+        everybody = list(facts.members)  # a worker may register while an event is written
         for worker in everybody:
             worker.slowness = readings.get(worker.worker_id, 0.0)
             was = self._beliefs.get(worker.worker_id, Belief())

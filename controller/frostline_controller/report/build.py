@@ -1,4 +1,4 @@
-"""Builds report.html: one file with everything in it, readable years later without a network."""
+"""Builds report.html: one self-contained file, readable years later without a network."""
 
 import json
 from functools import cache
@@ -16,7 +16,7 @@ from frostline_controller.report.occupancy import occupancy
 
 
 def build_report(run_dir: str | Path) -> Path:
-    """Write <run_dir>/report.html from what the directory holds, finished run or not, and return its path.
+    """Write <run_dir>/report.html from the files of the directory, of a finished run or not, and return its path.
 
     Raises ValueError where `run_dir` is no run directory or a line in it is broken; OSError where it cannot be written.
     """
@@ -28,26 +28,26 @@ def build_report(run_dir: str | Path) -> Path:
 
 @cache
 def _pages() -> Environment:
-    """The templates, the style sheet and the script, of the folder `page`. What a value holds is escaped."""
+    """Return the environment of the templates, the style sheet and the script in the folder `page`. Values are escaped."""
     loader = PackageLoader("frostline_controller.report", "page")
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
 
 def _source(name: str) -> str:
-    """A file of the folder as it is."""
+    """Return the text of a file of the folder."""
     pages = _pages()
     assert pages.loader is not None
     return pages.loader.get_source(pages, name)[0]
 
 
 def rendered(name: str, **values: Any) -> str:
-    """A page of the folder `page` with its values, in the style of them all."""
+    """Return a page of the folder `page` with its values, in the style that all pages share."""
     text = _pages().get_template(name).render(css=_source("report.css"), **values)
-    return text.encode("utf-8", "replace").decode()  # half a surrogate pair, which a JSON line may hold, is no text
+    return text.encode("utf-8", "replace").decode()  # half a surrogate pair, which a JSON line may hold, cannot be encoded
 
 
 def page(run: RunData) -> str:
-    """The whole page as text. Its own Content-Security-Policy has the browser refuse any access to a network."""
+    """Return the whole page as text. Its Content-Security-Policy makes the browser refuse any access to a network."""
     from frostline_controller.report.charts import build_charts
     from frostline_controller.report.ledger_chart import ledger_chart
     from frostline_controller.report.step_pictures import step_charts

@@ -1,4 +1,4 @@
-"""The pictures of a run, each a pure function of the run's data; None where the run has nothing to show of it."""
+"""The pictures of a run, each a pure function of the run's data; None where the run has no data for it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ WIDE, NARROW = 11.0, 6.0
 """Inches: a picture over the whole page, and one of a pair."""
 
 POINTS_MAX = 600
-"""Points a line at most: more than a screen shows only makes the page heavy."""
+"""The largest number of points of a line: more than a screen can show would only enlarge the page."""
 
 PARTS_MAX = 5
 MARK_KINDS = ("failure", "guard")
@@ -34,7 +34,7 @@ MARK_KINDS = ("failure", "guard")
 
 @dataclass(frozen=True)
 class Chart:
-    """One picture: inline SVG with a heading and a sentence that says what it shows."""
+    """One picture: inline SVG with a heading and a sentence that describes it."""
 
     name: str
     title: str
@@ -43,7 +43,7 @@ class Chart:
 
 
 def build_charts(run: RunData) -> list[Chart]:
-    """All pictures that the run's data allows, in the page's order."""
+    """Return all pictures that the run's data allows, in the page's order."""
     makers: list[Callable[[RunData], Chart | None]] = [
         shape_chart, freeze_chart, gradient_chart, loss_chart, metric_chart, throughput_chart, step_parts_chart, cache_chart
     ]  # fmt: skip
@@ -53,14 +53,14 @@ def build_charts(run: RunData) -> list[Chart]:
 
 
 def thin(records: Sequence[StepRecord], count: int = POINTS_MAX) -> list[list[StepRecord]]:
-    """Consecutive groups of about equal size, at most `count` of them, that cover all records in order."""
+    """Return consecutive groups of about equal size, at most `count` of them, that cover all records in order."""
     groups = min(count, len(records))
     cuts = [round(i * len(records) / groups) for i in range(groups + 1)] if groups else []
     return [list(records[low:high]) for low, high in pairwise(cuts)]
 
 
 def shape_chart(run: RunData) -> Chart:
-    """Degrees of each axis over the steps."""
+    """Draw the degrees of each axis over the steps."""
     figure, axes = new_figure(WIDE, 2.4)
     steps = _edges(run)
     named = [axis for axis in AXES if any(axis in record.degrees for record in run.records)]
@@ -74,7 +74,7 @@ def shape_chart(run: RunData) -> Chart:
 
 
 def freeze_chart(run: RunData) -> Chart:
-    """Number of frozen units over the steps, below a line at the model's units."""
+    """Draw the number of frozen units over the steps, below a line at the model's number of units."""
     figure, axes = new_figure(WIDE, 2.4)
     points = [record.freeze_point for record in run.records]
     units = run.num_units or max(points) + 1
@@ -88,7 +88,7 @@ def freeze_chart(run: RunData) -> Chart:
 
 
 def gradient_chart(run: RunData) -> Chart | None:
-    """Each unit's gradient norm over the run, as a heat map; frozen units have none and stay empty."""
+    """Draw each unit's gradient norm over the run, as a heat map; frozen units have none and stay empty."""
     with_norms = [record for record in run.records if record.unit_gradient_norms and not record.refused]
     if not with_norms:
         return None
@@ -113,7 +113,7 @@ def gradient_chart(run: RunData) -> Chart | None:
 
 
 def loss_chart(run: RunData) -> Chart:
-    """Training loss by step with its running mean, the guard split's readings, and refused steps."""
+    """Draw the training loss by step with its running mean, the guard split's readings, and refused steps."""
     figure, axes = new_figure(NARROW, 2.9)
     groups = thin([record for record in run.records if np.isfinite(record.loss)])
     steps = [group[-1].step for group in groups]
@@ -133,7 +133,7 @@ def loss_chart(run: RunData) -> Chart:
 
 
 def metric_chart(run: RunData) -> Chart | None:
-    """The guard split's metrics over the run, main one first; dashed what the test split gave in the end."""
+    """Draw the guard split's metrics over the run, the main one first, and the test split's final values as dashed lines."""
     seen = {name: 0.0 for record in run.records for name in record.evaluation if name != "loss"}
     if not seen:
         return None
@@ -156,7 +156,7 @@ def metric_chart(run: RunData) -> Chart | None:
 
 
 def throughput_chart(run: RunData) -> Chart | None:
-    """Samples a second over the steps; None where no record has them."""
+    """Draw samples per second over the steps; None where no record has them."""
     if not any(record.samples_per_second for record in run.records):
         return None
     figure, axes = new_figure(NARROW, 2.9)
@@ -172,7 +172,7 @@ def throughput_chart(run: RunData) -> Chart | None:
 
 
 def step_parts_chart(run: RunData) -> Chart | None:
-    """Where a step's time goes, stacked: the largest parts that the workers timed, and the rest together."""
+    """Draw the parts of a step's time, stacked: the largest parts that the workers timed, and the rest together."""
     totals: dict[str, float] = {}
     for record in run.records:
         for name, seconds in record.step_parts.items():
@@ -203,7 +203,7 @@ def step_parts_chart(run: RunData) -> Chart | None:
 
 
 def cache_chart(run: RunData) -> Chart | None:
-    """Share of boundary activations that came from the cache, in percent; None where none was asked for."""
+    """Draw the share of boundary activations that came from the cache, in percent; None where the run requested none."""
     if not any(record.cache_hits or record.cache_misses for record in run.records):
         return None
     figure, axes = new_figure(NARROW, 2.9)
@@ -227,12 +227,12 @@ def _svg(figure: object, name: str, title: str, description: str) -> str:
 
 
 def _edges(run: RunData) -> list[float]:
-    """Step edges for stairs: one more than there are records, half a step beside each."""
+    """Return the step edges for stairs: one more than there are records, half a step beside each."""
     return [record.step - 0.5 for record in run.records] + [run.records[-1].step + 0.5]
 
 
 def _finish(axes: "Axes", run: RunData, label: str, *, legend: bool = True, marks: bool = True) -> None:
-    """What all pictures share: the step axis, and thin lines where the run failed or was rolled back."""
+    """Add the common parts of all pictures: the step axis, and thin lines where the run failed or was rolled back."""
     axes.set_xlim(run.records[0].step - 0.5, run.records[-1].step + 0.5)
     axes.set_xlabel("step")
     axes.set_ylabel(label)
@@ -255,7 +255,7 @@ def _whole_numbers(axes: "Axes", largest: float, bottom: float = 0.0, top: float
 
 
 def _smooth(values: np.ndarray, window: int) -> np.ndarray:
-    """Mean of each value and up to window - 1 before it; the first ones have fewer."""
+    """Return the mean of each value and up to window - 1 values before it; the first values have fewer."""
     sums = np.cumsum(np.insert(values, 0, 0.0))
     ends = np.arange(1, len(values) + 1)
     starts = np.maximum(0, ends - window)
@@ -263,6 +263,6 @@ def _smooth(values: np.ndarray, window: int) -> np.ndarray:
 
 
 def _runs(values: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The values without immediate repetition; the middle of a very long list is left out."""
+    """Return the values without immediate repetitions, and without the middle of a very long list."""
     changes = [value for i, value in enumerate(values) if i == 0 or value != values[i - 1]]
     return changes if len(changes) <= 12 else [*changes[:6], *changes[-6:]]

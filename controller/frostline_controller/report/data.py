@@ -1,4 +1,4 @@
-"""What a run directory says, read into one immutable record (docs/run-directory.md has the schemas)."""
+"""The contents of a run directory, read into one immutable record (docs/run-directory.md has the schemas)."""
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -32,7 +32,7 @@ class Event:
 
     @staticmethod
     def parse(values: dict[str, Any]) -> "Event":
-        """The event that a line stands for; fields of later versions are ignored, null means the default. Raises ValueError."""
+        """Return the event of a line; fields of later versions are ignored, null means the default. Raises ValueError."""
         if not isinstance(values.get("kind"), str):
             raise ValueError(f"events.jsonl has an event without a kind: {str(values)[:100]}")
         known = {one.name for one in fields(Event)}
@@ -41,7 +41,7 @@ class Event:
 
 @dataclass(frozen=True)
 class PlanSpan:
-    """A generation of plans.jsonl and the steps that it computed. last_step None: it is the last, or its end is not known."""
+    """A generation of plans.jsonl and the steps that it computed. last_step: None for the last generation or an unknown end."""
 
     plan: Plan
     first_step: int
@@ -50,12 +50,16 @@ class PlanSpan:
 
 @dataclass(frozen=True)
 class RunData:
-    """A run directory as it stands, finished or not.
+    """The present contents of a run directory, of a finished run or not.
 
-    records: surviving steps by number, after the lineage cut. lost_records: steps that were computed and cut away. ledger: the
-    result's, else as it was kept last; None where there is none yet, or an older version wrote the run.
-    lineage_starts: (lineage, step) of each cut. job, result: {} where the file is not there. traces: of surviving steps, in their
-    order. profile: None where nothing was measured.
+    Attributes:
+        job: {} where the file does not exist; so is `result`.
+        records: surviving steps by number, after the lineage cut.
+        lost_records: steps that were computed and cut away.
+        lineage_starts: (lineage, step) of each cut.
+        ledger: the result's, else the last one kept; None where there is none yet, or an older version wrote the run.
+        traces: of surviving steps, in their order.
+        profile: None where nothing was measured.
     """
 
     run_dir: Path
@@ -74,19 +78,19 @@ class RunData:
 
     @property
     def name(self) -> str:
-        """The job's name; the folder's where there is no job file."""
+        """The job's name; the folder's name where there is no job file."""
         return str(self.job.get("name") or self.run_dir.name)
 
     @property
     def num_units(self) -> int:
-        """Units of the model, from whatever says so; 0 where nothing does yet."""
+        """The number of the model's units, from plans or else from records; 0 where there are neither yet."""
         if self.plans:
             return self.plans[-1].plan.placement.stage_bounds[-1]
         return len(self.records[-1].unit_gradient_norms) if self.records else 0
 
     @property
     def final(self) -> dict[str, float]:
-        """The test split's numbers, main metric first; {} where the run has not come to its end."""
+        """The test split's numbers, main metric first; {} where the run has not reached its end."""
         final = {name: float(value) for name, value in self.result.get("final", {}).items()}
         return main_first(final, self.main_metric)
 
@@ -97,11 +101,11 @@ class RunData:
         return main_metric(names, self.job, self.result)
 
     def plan_of(self, generation: str) -> Plan | None:
-        """The newest plan with this id, or None where plans.jsonl does not hold it."""
+        """Return the newest plan with this generation id, or None where plans.jsonl does not have it."""
         return next((span.plan for span in reversed(self.plans) if str(span.plan.generation) == generation), None)
 
     def wall_seconds(self) -> float:
-        """The run's length: the result's own, else the span of records and events."""
+        """Return the duration of the run: the result's own, else the span of records and events."""
         if "wall_seconds" in self.result:
             return float(self.result["wall_seconds"])
         times = [record.time_seconds for record in (*self.records, *self.lost_records) if record.time_seconds]
@@ -110,7 +114,7 @@ class RunData:
 
 
 def read_run(run_dir: str | Path) -> RunData:
-    """Read a run directory. Raises ValueError where it is none, or where a line in it is broken (naming file and line)."""
+    """Read a run directory. Raises ValueError where it is none, or where a line in it is broken (with file and line)."""
     places = RunDirectory(run_dir)
     if not places.holds_run():
         raise ValueError(f"{places.path} is no run directory: it has neither job.yaml nor metrics.jsonl")
@@ -134,7 +138,7 @@ def read_run(run_dir: str | Path) -> RunData:
 
 
 def read_ledger(places: RunDirectory) -> Ledger | None:
-    """The ledger that a run directory holds. Raises ValueError for one that is broken."""
+    """Return the ledger in a run directory. Raises ValueError for a broken one."""
     result = places.read_result()
     told = result.get("ledger") if "status" in result else None
     told = told or read_json(places.ledger).get("ledger")
@@ -156,7 +160,7 @@ def _surviving_traces(path: Path, cuts: Cuts) -> tuple[StepTrace, ...]:
 
 
 def _read_plans(path: Path) -> tuple[tuple[PlanSpan, ...], tuple[Decision, ...]]:
-    """Generations that started, by their id, and decisions in the order in which they were made."""
+    """Return the generations that started, ordered by id, and the decisions in the order in which they were made."""
     spans: dict[tuple[int, int], PlanSpan] = {}
     ends: dict[str, int] = {}
     decisions: list[Decision] = []
@@ -169,7 +173,7 @@ def _read_plans(path: Path) -> tuple[tuple[PlanSpan, ...], tuple[Decision, ...]]
             first_step = int(line.get("first_step") or plan.start_step + 1)
             spans[plan.generation.incarnation, plan.generation.counter] = PlanSpan(plan, first_step, line.get("last_step"))
         elif kind == "decision":
-            # `kind` says what the line is, so a decision's own kind has another name here.
+            # `kind` is the kind of the line, so a decision's own kind has another name here.
             decisions.append(read_as(Decision, {**line, "kind": line.get("decision_kind")}, path.name))
     ended = [
         PlanSpan(span.plan, span.first_step, ends.get(str(span.plan.generation), span.last_step))

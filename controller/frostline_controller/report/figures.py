@@ -1,4 +1,4 @@
-"""The figures of one finished run that tables of several runs show."""
+"""The figures of one finished run, for tables of several runs."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +11,17 @@ from frostline_controller.report.data import read_run
 
 @dataclass(frozen=True, kw_only=True)
 class RunFigures:
-    """What a run has come to.
+    """The final figures of a run.
 
     Attributes:
-        wall_seconds: all of the run. training_seconds: from the first step's start to the last commit.
-        worker_seconds: of the steps, those computed again too: each step's seconds times the workers in its shape.
+        wall_seconds: of the whole run.
+        training_seconds: from the first step's start to the last commit.
+        worker_seconds: of all steps, repeated ones included: each step's seconds times the workers in its shape.
         final: the test split's numbers, main metric first.
         digest: of the final weights and optimizer state.
-        shapes: degrees by axis, in the order in which the run went through them.
-        cache_hits, cache_misses: samples.
-        ledger: what worker-seconds went to, where the run has told.
+        shapes: degrees by axis, in the run's order.
+        cache_hits: samples read from the cache; cache_misses: samples not found there.
+        ledger: uses of worker-seconds, where the run has recorded them.
     """
 
     wall_seconds: float
@@ -37,13 +38,13 @@ class RunFigures:
     ledger: Ledger | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The figures as values that JSON has, ledger included."""
+        """Return the figures as JSON values, ledger included."""
         ledger = self.ledger.as_json() if self.ledger is not None else None
         return {**vars(self), "shapes": list(self.shapes), "ledger": ledger}
 
 
 def read_figures(folder: Path) -> RunFigures:
-    """The figures of a finished run directory. Raises ValueError where it holds none."""
+    """Return the figures of a finished run directory. Raises ValueError where it holds none."""
     run = read_run(folder)
     every = (*run.lost_records, *run.records)
     if not run.records:

@@ -1,4 +1,4 @@
-"""The ledger as a picture: what each worker-second went to, and estimates of those that nobody had to spend."""
+"""The ledger as a picture: the use of each worker-second, and estimates of the worker-seconds saved."""
 
 from frostline_controller.ledger import words
 from frostline_controller.ledger.sums import HOUR
@@ -7,12 +7,12 @@ from frostline_controller.report.data import RunData
 from frostline_controller.report.svg import COLOURS, STYLE, inline_svg, mpl, new_figure
 
 PALETTE = ("#3b7dd8", "#8d99ae", "#e0833f", "#b05cc6", "#c9a227", "#d1495b", "#3aa17e", "#c3c9d4")
-"""Of the uses, in their order."""
+"""The colours of the uses, in their order."""
 SAVED = ("#7fb3e8", "#9fd8c4", "#e6c99a")
 
 
 def ledger_chart(run: RunData) -> Chart | None:
-    """Two bars of one scale; None where nothing was told."""
+    """Draw two bars of one scale; None where the run has no ledger."""
     ledger = run.ledger
     if ledger is None or not ledger.total:
         return None

@@ -1,4 +1,4 @@
-"""Which worker held which units at each step: the data behind the slider of report.html."""
+"""The units of each worker at each step: the data behind the slider of report.html."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ from frostline_controller.report.tables import TIMES
 
 
 def occupancy(run: RunData) -> dict[str, Any]:
-    """What the page's script draws, as plain JSON.
+    """Return the data that the page's script draws, as plain JSON.
 
-    units: names by index. workers: {id, label} in order of first appearance. plans: the placements that computed surviving
-    steps, with the worker of each stage of each replica.
-    segments: [first step, last step, index of the plan or -1, freeze point], in order, together all surviving steps.
-    readings: [step, loss, samples a second, hits, hits + misses], thinned. events: those that changed numerics or placement.
+    units: names by index. workers: {id, label} in order of first appearance. plans: the placements that computed surviving steps,
+    with the worker of each stage of each replica. segments: [first step, last step, index of the plan or -1, freeze point], in
+    order, together all surviving steps. readings: [step, loss, samples a second, hits, hits + misses], thinned. events: those
+    that changed numerics or placement.
     """
     workers: dict[str, int] = {}
     plans: list[dict[str, Any]] = []
@@ -47,7 +47,7 @@ def occupancy(run: RunData) -> dict[str, Any]:
 
 
 def unit_names(num_units: int) -> list[str]:
-    """Names by index: the embedding, the blocks counted from 1, the head."""
+    """Return the units' names by index: the embedding, the blocks counted from 1, the head."""
     if num_units < 2:
         return ["model"] * num_units
     return ["embedding", *(f"block {i}" for i in range(1, num_units - 1)), "head"]
@@ -71,7 +71,7 @@ def _drawn(plan: Plan, workers: dict[str, int]) -> dict[str, Any]:
 
 
 def _row(placement: Placement, dp_rank: int, workers: dict[str, int]) -> list[int]:
-    """Of one replica, for each stage the index of the worker that holds it."""
+    """Return, for each stage of one replica, the index of the worker that holds the stage."""
     shape = placement.shape
     owners = [shape.first_at(dp_rank, shape.pp_rank_of_stage(stage)) for stage in range(shape.num_stages)]
     return [workers[worker_id] for worker_id in placement.members_at(owners)]

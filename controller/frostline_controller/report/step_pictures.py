@@ -1,4 +1,4 @@
-"""Steps as they ran, drawn below the same steps as they were planned: each rank's computations on one axis of time."""
+"""Pictures of measured steps below the same steps as planned: each rank's computations on one axis of time."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,11 +17,12 @@ from frostline_controller.report.charts import TIMES, Chart
 from frostline_controller.report.data import RunData
 
 MOST_PICTURES = 3
-"""Of the generations and freeze points that computed the most steps."""
+"""The largest number of pictures: of the generations and freeze points that computed the most steps."""
 
 
 def step_charts(run: RunData) -> list[Chart]:
-    """The newest traced step of each generation under one freeze point, of those that computed the most; in the run's order."""
+    """Draw the newest traced step of each pair of generation and freeze point, for the pairs with the most steps, in the run's
+    order."""
     computed = Counter((record.generation, record.freeze_point) for record in run.records)
     newest = {(trace.generation, trace.freeze_point): trace.step for trace in run.traces}
     shown = sorted(newest, key=lambda key: (-computed[key], newest[key]))[:MOST_PICTURES]
@@ -50,7 +51,7 @@ def _chart(run: RunData, generation: str, freeze_point: int, step: int) -> Chart
 
 
 def _measured(traces: Sequence[StepTrace]) -> list[Timed]:
-    """From the first begin on any rank."""
+    """Return the measured operations, with times from the first begin on any rank."""
     begin = min(one.start for trace in traces for one in trace.operations)
     return [
         Timed(trace.pp_rank, Operation(Kind(one.kind), one.stage, one.micro_batch, one.slice), one.start - begin, one.end - begin)
@@ -60,7 +61,7 @@ def _measured(traces: Sequence[StepTrace]) -> list[Timed]:
 
 
 def _planned(run: RunData, plan: Plan, freeze_point: int) -> list[Timed]:
-    """The step on paper; empty where the run's profile is not there, or is of another model."""
+    """Return the planned operations of the step; empty where the run has no profile, or one of another model."""
     profile, placement = run.profile, plan.placement
     if profile is None or len(profile.units) != run.num_units or not run.job:
         return []

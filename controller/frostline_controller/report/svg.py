@@ -1,4 +1,4 @@
-"""matplotlib figures as inline SVG that follows the page's light or dark colours and can be read aloud."""
+"""matplotlib figures as inline SVG that follows the page's light or dark colours and has texts for screen readers."""
 
 import io
 import re
@@ -57,7 +57,7 @@ STYLE = {
 
 
 def new_figure(width_inches: float, height_inches: float) -> tuple["Figure", "Axes"]:
-    """One figure with one axes in the page's style. Nothing is registered with pyplot, so nothing has to be closed."""
+    """Return one figure with one axes in the page's style. It is not registered with pyplot, so it need not be closed."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
@@ -68,7 +68,7 @@ def new_figure(width_inches: float, height_inches: float) -> tuple["Figure", "Ax
 
 
 def inline_svg(figure: "Figure", name: str, title: str, description: str) -> str:
-    """The figure as an <svg> element: ids made unique by `name`, colours as CSS variables, title and description for readers."""
+    """Return the figure as an <svg> element: ids made unique by `name`, colours as CSS variables, with title and description."""
     buffer = io.StringIO()
     with mpl.rc_context({**STYLE, "svg.hashsalt": name}):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
@@ -79,7 +79,7 @@ def inline_svg(figure: "Figure", name: str, title: str, description: str) -> str
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     for variable, stand_in in COLOURS.items():
         text = text.replace(stand_in, f"var(--{variable})")
-    # The font's names are the machine's that drew it; the reader's machine has its own.
+    # The font names come from the machine that drew the figure; the reader's machine has its own fonts.
     text = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font: \1 system-ui, sans-serif", text)
     head = re.match(r"<svg[^>]*>", text)
     assert head is not None

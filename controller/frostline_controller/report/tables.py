@@ -19,7 +19,7 @@ NUMBER_COLUMNS = {"worker-seconds", "share", "cost", "time", "step", "steps", "t
 
 
 def duration(seconds: float) -> str:
-    """A length of time as people write it: 0.42 s, 12.3 s, 4:05 min, 2:10:00 h."""
+    """Return a length of time as people write it: 0.42 s, 12.3 s, 4:05 min, 2:10:00 h."""
     if seconds < 60:
         return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -27,7 +27,7 @@ def duration(seconds: float) -> str:
 
 
 def summary(run: RunData) -> list[tuple[str, str]]:
-    """The run in (name, value) pairs; what it does not know yet is left out."""
+    """Return the run in (name, value) pairs, without the values that are not known yet."""
     pairs = [("wall-clock time", duration(run.wall_seconds()))]
     for name, value in run.final.items():
         shown = f"{100 * value:.2f} %" if name in ("accuracy", "f1", "exact_match") and 0 <= value <= 1 else f"{value:.4g}"
@@ -55,18 +55,18 @@ def summary(run: RunData) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under named columns; values are plain, and the page escapes them."""
+    """Rows under named columns; the values are plain, and the page escapes them."""
 
     head: tuple[str, ...]
     rows: list[list[Any]]
 
     def named(self, row: list[Any]) -> Iterator[tuple[str, Any]]:
-        """A row's values with their columns' names."""
+        """Return a row's values with their columns' names."""
         return zip(self.head, row, strict=True)
 
 
 def events(run: RunData) -> Table:
-    """What happened, in order."""
+    """Return the events of the run, in order."""
     rows = []
     for event in run.events:
         shape = in_words(event.degrees, TIMES)
@@ -77,7 +77,7 @@ def events(run: RunData) -> Table:
 
 
 def generations(run: RunData) -> Table:
-    """The plans, with the steps that were computed by each."""
+    """Return the plans, each with the steps that it computed."""
     rows = []
     for span in run.plans:
         placement = span.plan.placement
@@ -91,7 +91,7 @@ def generations(run: RunData) -> Table:
 
 
 def memory(run: RunData) -> Table | None:
-    """Each generation's fullest worker: the planner's figure, and what was measured. None where nobody has told."""
+    """Return each generation's fullest worker: the planner's figure, and the measured one. None where none was reported."""
     rows = []
     for row in run.result.get("memory") or []:
         planned, peak = int(row["planned_bytes"]), int(row["peak_bytes"])
@@ -105,7 +105,8 @@ def memory(run: RunData) -> Table | None:
 
 
 def traffic(run: RunData) -> Table | None:
-    """What all workers sent over the run, and each member of the last interval in it. None where nobody has told."""
+    """Return the bytes that all workers sent over the run, and each member of the last interval in it. None where none were
+    reported."""
     carried = Carried((*run.lost_records, *run.records))
     if not carried.newest:
         return None
@@ -116,14 +117,14 @@ def traffic(run: RunData) -> Table | None:
 
 
 def resident(run: RunData) -> Table | None:
-    """What each member of the last interval holds. None where nobody has told."""
+    """Return the bytes that each member of the last interval holds. None where none were reported."""
     carried = Carried((*run.lost_records, *run.records))
     rows = [[name, *(size(one.resident.get(kind, 0)) for kind in Held)] for name, one in carried.newest.items()]
     return Table(("held by", *(kind.value for kind in Held)), rows) if rows else None
 
 
 def ledger_used(run: RunData) -> Table | None:
-    """What the run's worker-seconds went to. None where nobody has told."""
+    """Return the uses of the run's worker-seconds. None where none were reported."""
     ledger = run.ledger
     if ledger is None or not ledger.total:
         return None
@@ -137,7 +138,7 @@ def ledger_used(run: RunData) -> Table | None:
 
 
 def ledger_saved(run: RunData) -> Table | None:
-    """Estimates of what was saved, with their formulas. None where nobody has told."""
+    """Return estimates of the savings, with their formulas. None where none were reported."""
     ledger = run.ledger
     if ledger is None or not ledger.saved:
         return None
@@ -151,17 +152,17 @@ def ledger_saved(run: RunData) -> Table | None:
 
 
 def decisions(run: RunData) -> Table:
-    """The verdicts, one an interval."""
+    """Return the decisions, one for each interval."""
     rows = [[d.number, d.effective_step, "void" if d.void else d.kind, d.freeze_point, d.policy, d.reason] for d in run.decisions]
     return Table(("#", "step", "verdict", "freeze point", "policy", "reason"), rows)
 
 
 def workers(held: list[dict[str, str]]) -> Table:
-    """Labels of the pictures, and whom they stand for."""
+    """Return the labels of the pictures, with the workers' ids."""
     return Table(("label", "worker id"), [[worker["label"], worker["id"]] for worker in held])
 
 
 def settings_text(run: RunData) -> str:
-    """The resolved job file as YAML. Without `kubernetes`, which says nothing of the training."""
+    """Return the resolved job file as YAML, without `kubernetes`, which does not concern the training."""
     settings = {name: section for name, section in run.job.items() if name != "kubernetes"}
     return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)

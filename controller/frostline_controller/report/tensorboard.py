@@ -1,4 +1,4 @@
-"""metrics.jsonl as TensorBoard event files, by TensorBoard's own writer and without torch."""
+"""metrics.jsonl as TensorBoard event files, written by TensorBoard's own writer, without torch."""
 
 import shutil
 from collections.abc import Iterator
@@ -10,9 +10,10 @@ from frostline_controller.report.data import RunData, read_run
 
 
 def write_tensorboard(run_dir: str | Path) -> Path:
-    """Write <run_dir>/tensorboard/ anew from the surviving records and return it.
+    """Write <run_dir>/tensorboard/ anew from the surviving records and return its path.
 
-    Anew, since a cut lineage takes scalars back that an event file cannot. Raises ValueError as read_run does.
+    All files are replaced, since scalars of a cut lineage cannot be removed from an event file. Raises ValueError as read_run
+    does.
     """
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
@@ -36,7 +37,7 @@ def write_tensorboard(run_dir: str | Path) -> Path:
 
 
 def scalars(record: StepRecord) -> Iterator[tuple[str, float]]:
-    """The (tag, value) pairs of one step."""
+    """Yield the (tag, value) pairs of one step."""
     yield from (("train/loss", record.loss), ("train/learning_rate", record.learning_rate))
     yield "train/gradient_norm", record.gradient_norm
     yield "shape/freeze_point", record.freeze_point
@@ -49,7 +50,7 @@ def scalars(record: StepRecord) -> Iterator[tuple[str, float]]:
 
 
 def summary_line(run: RunData) -> str:
-    """One line on the run for the end of the terminal's output."""
+    """Return one line about the run, for the end of the terminal's output."""
     final = ", ".join(f"{name} {value:.4g}" for name, value in run.final.items())
     steps = run.records[-1].step if run.records else 0
     return f"{run.name}: {run.result.get('status', 'unfinished')} after {steps} steps" + (f"; test {final}" if final else "")

@@ -1,4 +1,4 @@
-"""The run against the clock: one lane a kind of event, with the time that was lost to cut lineages told apart."""
+"""The run over wall-clock time: one lane for each kind of event, with the time that was lost to cut lineages apart."""
 
 from frostline_controller.report.charts import WIDE, Chart
 from frostline_controller.report.data import Event, RunData
@@ -17,7 +17,7 @@ LANES = (
 
 
 def timeline_chart(run: RunData) -> Chart | None:
-    """Events by kind over wall-clock time; None where the run has no event of any lane."""
+    """Draw the events by kind over wall-clock time; None where the run has no event of any lane."""
     lanes = [(label, kinds, colour) for label, kinds, colour in LANES if any(event.kind in kinds for event in run.events)]
     if not lanes:
         return None
@@ -48,7 +48,7 @@ def timeline_chart(run: RunData) -> Chart | None:
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """Seconds a unit and the unit's name, so that a run of this length reads in small numbers."""
+    """Return the seconds of a unit of time and its name, so that a run of this length has small numbers."""
     if seconds < 180:
         return 1.0, "seconds"
     return (60.0, "minutes") if seconds < 10800 else (3600.0, "hours")

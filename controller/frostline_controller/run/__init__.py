@@ -1,1 +1,1 @@
-"""The run: what is known of it, what is on disk, what is to be sent, what is done each round and why in this order."""
+"""The run as its controller leads it: facts, durable state, messages to send, and the rounds of the reconciler."""

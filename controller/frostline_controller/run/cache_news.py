@@ -1,4 +1,4 @@
-"""Tells when the cache's use changes: first used, refused, off again. What it follows is durable, and so is what it has told."""
+"""Events about changes of the cache's use: first used, refused, off again. Both the plans and the events are durable."""
 
 from frostline_contract.plan import GenerationId
 from frostline_controller.planner.caching import verdict_in
@@ -10,7 +10,7 @@ from frostline_controller.run.store import RunStore
 class CacheNews:
     """Writes the events of kind `cache`: one where units are frozen for the first time, and one for each change since.
 
-    A job without a cache (`elastic.cache` off, `cache.use: never`) has none: its user knows.
+    A job without a cache (`elastic.cache` off, `cache.use: never`) has no such event, since its user knows.
     """
 
     def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox) -> None:
@@ -18,7 +18,7 @@ class CacheNews:
         self._seen: GenerationId | None = None
 
     async def advance(self) -> None:
-        """Compare the current plan with the last event; after a controller's end too."""
+        """Compare the current plan with the last event, also with one of an earlier controller."""
         facts, store, outbox = self._facts, self._store, self._outbox
         plan = facts.current
         if plan is None or plan.generation == self._seen:

@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes back to: the newest complete one of the current run epoch (docs/protocols.md 5.5)."""
+"""The checkpoint to which a run goes back: the newest complete one of the current run epoch (docs/protocols.md 5.5)."""
 
 import glob
 import json
@@ -11,38 +11,38 @@ from frostline_controller.run.epochs import read_epochs
 
 
 def newest_checkpoint(root: Path) -> FoundCheckpoint | None:
-    """The newest complete checkpoint under the current epoch, else exactly the one that it began from, else None.
+    """Return the newest complete checkpoint under the current run epoch, else exactly the one that it began from, else None.
 
-    Raises ValueError where the epoch began from one that is gone.
+    Raises ValueError where the run epoch began from a checkpoint that is gone.
     """
     return newest(read_epochs(root), found_checkpoints(root))
 
 
 class CheckpointsGone(RuntimeError):
-    """A checkpoint root holds nothing of a run that has had checkpoints there."""
+    """A checkpoint root is empty although the run has written checkpoints there."""
 
 
 def has_been_used(root: Path) -> bool:
-    """Whether a checkpoint root has been some run's: it has a checkpoint or the folder of run epochs."""
+    """Whether a run has used a checkpoint root: it has a checkpoint or the folder of run epochs."""
     return (root / EPOCHS_FOLDER).is_dir() or bool(found_checkpoints(root))
 
 
 def newest_before(root: Path, step: int, lineages: Iterable[LineageStart]) -> FoundCheckpoint | None:
-    """The newest complete checkpoint on the run's own history that an earlier step than `step` has left; None where none is."""
+    """Return the newest complete checkpoint of a step before `step` on the run's own history; None where there is none."""
     cuts = Cuts(tuple(lineages))
     own = [one for one in surviving_checkpoints(root) if one.step < step and cuts.survives(one.lineage, one.step)]
     return max(own, key=lambda one: (one.place, one.path), default=None)
 
 
 def surviving_checkpoints(root: Path) -> list[FoundCheckpoint]:
-    """All complete checkpoints on the run's own history, oldest (lineage, step) first."""
+    """Return all complete checkpoints on the run's own history, oldest (lineage, step) first."""
     return surviving(read_epochs(root), found_checkpoints(root))
 
 
 def found_checkpoints(root: Path) -> list[FoundCheckpoint]:
-    """Every complete checkpoint, whoever wrote it. A folder without a readable manifest is unfinished and does not count.
+    """Return every complete checkpoint of any writer. A folder without a readable manifest is unfinished and does not count.
 
-    Folders vanish while this looks: `Path.glob` would raise where the `glob` module passes over.
+    Folders may vanish during the search: `Path.glob` would raise, the `glob` module skips them.
     """
     found = [_read(Path(root), Path(root, manifest)) for manifest in glob.iglob(MANIFEST_PATTERN, root_dir=root)]
     return [checkpoint for checkpoint in found if checkpoint is not None]

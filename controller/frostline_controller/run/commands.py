@@ -1,4 +1,4 @@
-"""What people ask for: commands by RPC or by annotation; suspend and resume by a scale request as well."""
+"""Requests of people: commands by RPC or by annotation; suspend and resume also by a scale request."""
 
 import asyncio
 import logging
@@ -26,8 +26,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Asked:
-    """A command that waits. by: who asked. annotation: the text that it came by, empty where it came by a call. done: set when it
-    has been carried out, for a caller that waits."""
+    """A command in the queue.
+
+    Attributes:
+        by: the sender.
+        annotation: the text of its annotation; empty for a command by call.
+        done: set when the command has been carried out, for a caller that waits.
+    """
 
     request: pb.CommandRequest
     by: str = "command"
@@ -47,10 +52,10 @@ class Commands:
         self._read_from: ClusterState | None = None
 
     async def accept(self, request: pb.CommandRequest) -> str:
-        """Check, queue, and wait until it is durable: a controller that dies after the answer has a successor that knows of it.
+        """Check and queue a command, and wait until it is durable, so that a successor of this controller has it too.
 
-        Returns what will happen; raises InvalidRequest or Refused. A caller that goes away leaves the command in the queue, and
-        who asks for the same meanwhile waits with it.
+        Returns the expected effect; raises InvalidRequest or Refused. If the caller goes away, the command stays in the queue.
+        Another caller with the same request meanwhile waits for the same command.
         """
         answer = self._answer(request)
         done = next((asked.done for asked in self._queue if asked.done is not None and asked.request == request), None)
@@ -113,7 +118,7 @@ class Commands:
         return f"reshape to {in_words(shape.degrees)} when it is prepared"
 
     async def advance(self) -> None:
-        """Carry out what was asked for. A command leaves the queue when it has been: where a write fails, it is tried again."""
+        """Carry out the queued commands. A command leaves the queue when it is done: where a write fails, it is tried again."""
         await self._take_annotation()
         if (size := await self._sizing.take_requests()) is not None and not any(asked.by == size.by for asked in self._queue):
             self._queue.append(Asked(pb.CommandRequest(kind=size.kind, workers=size.workers), size.by))
@@ -154,7 +159,7 @@ class Commands:
         await outbox.event("command", reason)
 
     async def resume(self, reason: str) -> None:
-        """A run that was stopped waits for workers again; the first plan starts from the newest checkpoint."""
+        """Let a stopped run wait for workers again; its first plan starts from the newest checkpoint."""
         facts, store = self._facts, self._store
         await self._ending.reopen()
         limit = facts.state.requested_workers
@@ -167,8 +172,11 @@ class Commands:
         log.info("resuming reason=%r", reason)
 
     async def _take_annotation(self) -> None:
-        """`kubectl annotate`: the command is removed by the patch that makes its effect durable, so that it is carried out once
-        whichever controller dies meanwhile."""
+        """Queue the command of an annotation (`kubectl annotate`).
+
+        The patch that makes the command's effect durable also removes the annotation, so that the command is carried out once,
+        even if a controller dies meanwhile.
+        """
         facts, store, outbox = self._facts, self._store, self._outbox
         text = facts.cluster.annotations.get(COMMAND)
         if not text or facts.cluster is self._read_from or any(asked.annotation for asked in self._queue):
@@ -189,7 +197,7 @@ class Commands:
 
 
 def _shape_asked(request: pb.CommandRequest) -> ParallelShape:
-    """The shape that a reshape asks for, by its degrees or by what an older caller sends. Raises InvalidRequest."""
+    """Return the requested shape of a reshape, from its degrees or from the fields of older callers. Raises InvalidRequest."""
     older = {"pp_degree": request.pp_degree, "dp_degree": request.dp_degree}
     degrees = with_degrees({"degrees": dict(request.degrees), **older})["degrees"]
     if not degrees:

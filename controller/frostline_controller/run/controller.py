@@ -1,4 +1,5 @@
-"""The parts of a leading controller, wired to each other, and what calls of workers hand to them. The reconciler drives them."""
+"""The parts of a leading controller, connected to each other, and the entry points of workers' calls. The reconciler drives
+them."""
 
 import logging
 import time
@@ -82,7 +83,8 @@ class Controller:
         self.publishing, self.cache_news = Publishing(facts, store, run.backend), CacheNews(facts, store, outbox)
 
     async def start(self) -> None:
-        """Take over what was found: complete plans.jsonl, say when the run began, ask for pods. After a failure: again."""
+        """Take over the durable state: complete plans.jsonl, record the run's start, request pods. After a failure, call it
+        again."""
         facts, store = self._facts, self._store
         if not facts.state.started_at:
             await self.ending.reopen()  # the checkpoint root may have been another run's
@@ -105,15 +107,16 @@ class Controller:
                  facts.current.generation if facts.current else "none")  # fmt: skip
 
     async def take_worker_event(self, event: pb.RunEvent) -> None:
-        """Durable when this returns, so that it may be acknowledged. Raises OSError."""
-        if event.kind == "hang":  # it becomes a part of the verdict's event
+        """Write a worker's event; it is durable on return, so that it may be acknowledged. Raises OSError."""
+        if event.kind == "hang":  # becomes a part of the verdict's event
             self.hang_watch.note_stack(event)
         elif await self._outbox.worker_event(event) and event.kind == "decision_void":
             self.deciding.note_void(event)
         self._facts.wake.set()
 
     def note_identity(self) -> None:
-        """The first worker has said what the run is: a wrong policy, rail or shape ends it now, not when it is first used."""
+        """Check the job against the run's identity, so that a wrong policy, rail or shape ends the run now and not at its first
+        use."""
         try:
             if self._facts.identity is not None and self._facts.current is None:
                 check_shapes(self._facts.job, self._facts.identity.num_units)
@@ -122,7 +125,7 @@ class Controller:
             self.ending.fail(str(error), user_mistake=True)
 
     async def note_joined(self, worker: Worker) -> None:
-        """A worker registered that was not there before."""
+        """Record that a new worker has registered."""
         facts = self._facts
         log.info("worker joined worker=%s pod=%s node=%s", worker.worker_id, worker.pod_name, worker.failure_domain)
         if facts.current is not None and worker.worker_id not in facts.current.placement.global_ranks:
@@ -130,5 +133,5 @@ class Controller:
         facts.wake.set()
 
     def note_answering(self, worker: Worker) -> None:
-        """A worker that no plan counted on has come out of the generation that is over: it may be named again."""
+        """Record that a worker has left the generation that is over, although no plan counted on it: plans may name it again."""
         self.adapting.note_joined(f"{worker.pod_name} answers again")

@@ -43,10 +43,10 @@ class Drain:
         return True
 
     async def pause(self, reason: str) -> None:
-        """Pause the run, since members have to go and too few would stay. All save a checkpoint at a step boundary; the run
-        goes on from it by itself when enough workers are there.
+        """Pause the run, since members have to go and too few would stay.
 
-        Does nothing where members have been asked to stop already: a drain that a person asked for keeps its own end.
+        All members save a checkpoint at a step boundary; the run goes on from it by itself when enough workers are there. Does
+        nothing where members have been asked to stop already: a drain at a person's request keeps its own end.
         """
         facts = self._facts
         if facts.ended or facts.state.state == RunStatus.DRAINING:
@@ -75,7 +75,7 @@ class Drain:
             self._outbox.streams.send_to(plan.placement.workers, pb.WatchPlanResponse(drain=notice))
 
     def _nobody_is_left(self) -> bool:
-        """Whether no member is there that could save, and none is expected to connect."""
+        """Whether no member is left that could save, and none is expected to connect."""
         facts = self._facts
         if facts.current is None:
             return True

@@ -63,7 +63,7 @@ class RunIdentity(Frozen):
 
     @property
     def uncacheable(self) -> str:
-        """Why nothing may be cached in this run, and what to set; empty where it may."""
+        """The reason why nothing may be cached in this run, with the remedy; empty where caching is possible."""
         if not self.cacheable:
             return self.cache_refusal or "the augmentation mode forbids it"
         if self.place_dependence and self.prefix_tile == MICRO_BATCH:
@@ -72,12 +72,12 @@ class RunIdentity(Frozen):
 
     @property
     def prefix_cost(self) -> float:
-        """What computing the frozen prefix costs over computing it in whole micro-batches."""
+        """The cost of computing the frozen prefix, relative to computing it in whole micro-batches."""
         return max(1.0, self.sample_tile_cost) if self.prefix_tile == SAMPLE else 1.0
 
 
 class PinnedShape(Shaped):
-    """A shape that a command asked for. It holds while the freeze point is `freeze_point`.
+    """The shape requested by a command. It holds while the freeze point is `freeze_point`.
 
     slices: token slices of each micro-batch. shard: how replicas share the state. For both, None means the job's value.
     from_step: the first step that may switch to the shape.
@@ -93,7 +93,7 @@ class PinnedShape(Shaped):
 
 
 class FailedDevice(Frozen):
-    """A GPU (or MIG instance) that ended a worker of this run: where it is, and how often it did."""
+    """A GPU (or MIG instance) that ended a worker of this run, with its place and the number of failures."""
 
     node: str
     uuid: str
@@ -160,7 +160,7 @@ class DurableState(Frozen):
 
     @property
     def next_lineage(self) -> int:
-        """The number of a lineage that opens now: above all that were ever planned."""
+        """Return the number of a lineage that opens now: above all that were ever planned."""
         return self.max_lineage + 1
 
     @property
@@ -170,7 +170,7 @@ class DurableState(Frozen):
 
     @property
     def cuts(self) -> Cuts:
-        """Which steps survive the lineages that have begun so far."""
+        """The steps that survive the lineages that have begun so far."""
         return Cuts(self.lineages)
 
     @property
@@ -179,14 +179,14 @@ class DurableState(Frozen):
         return f"{self.incarnation}.{self.counter}"
 
     def starts_at(self, lineage: int) -> int:
-        """The committed step that a lineage starts from; 0 for an unknown one."""
+        """Return the committed step that a lineage starts from; 0 for an unknown lineage."""
         return next((start.starts_at_step for start in self.lineages if start.lineage == lineage), 0)
 
 
 def encode_state(state: DurableState) -> str:
-    """Compressed JSON in base64. Plans are kept without their decisions, which the state holds once.
+    """Return the state as compressed JSON in base64. Plans are kept without their decisions, which the state holds once.
 
-    Raises ValueError above STATE_BYTES_MAX; for a run that has ended, above what others leave of the annotations.
+    Raises ValueError above STATE_BYTES_MAX; for a run that has ended, END_BYTES more are allowed.
     """
     raw = state.model_dump(mode="json", exclude_defaults=True)
     if "decisions" in raw:
@@ -205,7 +205,7 @@ def encode_state(state: DurableState) -> str:
 
 
 def decode_state(text: str) -> DurableState:
-    """Raises ValueError for a text that is damaged."""
+    """Return the state of a text. Raises ValueError for a damaged text."""
     try:
         raw: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
         raw["decisions"] = unpack_decisions(raw.get("decisions", ()))
@@ -219,7 +219,7 @@ def decode_state(text: str) -> DurableState:
 
 
 def read_state(cluster: ClusterState) -> DurableState:
-    """The state as it stands; an empty one where nobody has led yet. Raises ValueError for a damaged one."""
+    """Return the present state; an empty one where no controller has led yet. Raises ValueError for a damaged one."""
     text = cluster.annotations.get(PLAN)
     return decode_state(text) if text else DurableState()
 
@@ -241,7 +241,7 @@ def check_same_job(state: DurableState, job: Job, file: Path) -> None:
 
 
 def with_decisions(plan: Plan, decisions: tuple[Decision, ...]) -> Plan:
-    """The plan as it is announced: with every decision so far."""
+    """Return the plan as it is announced: with every decision so far."""
     return plan.model_copy(update={"decisions": decisions})
 
 
@@ -252,7 +252,7 @@ class DurableStore:
         self._backend = backend
 
     def take_over(self) -> tuple[DurableState, ClusterState]:
-        """Raise the incarnation (before anything else), and return what was found under it, and the cluster."""
+        """Raise the incarnation (before anything else), and return the state found under it, and the cluster."""
         cluster = self._backend.read()
         found = cluster.annotations.get(FENCE)
         state = read_state(cluster)
@@ -262,12 +262,11 @@ class DurableStore:
         return raised, cluster
 
     def write(self, old: DurableState, new: DurableState, remove: Mapping[str, str] | None = None) -> None:
-        """Replace `old` by `new`, in one patch with what people read of it. Raises Conflict where another leads.
+        """Replace `old` by `new`, in one patch with the annotations for people. Raises Conflict where another controller leads.
 
-        remove: other annotations, by their text, that go in the same patch; one that says something else by now stays.
-
-        What stands there may be of ours, by a write whose answer was lost: nobody else has our incarnation. Nobody has heard of
-        it, so it is replaced.
+        remove: other annotations, by their text, to remove in the same patch; an annotation with another text stays. The stored
+        state may come from this controller's own write whose answer was lost, since no other process has its incarnation. No
+        process has received that state, so it is replaced.
         """
         shown = {STATE: new.state, REQUESTED_WORKERS: str(new.requested_workers) if new.requested_workers >= 0 else None}
         changes: dict[str, str | None] = {PLAN: encode_state(new), FENCE: new.fence}
@@ -295,5 +294,5 @@ def _incarnation_of(fence: str) -> int:
 
 
 def next_generation(state: DurableState) -> GenerationId:
-    """A generation number that was never used."""
+    """Return a generation number that was never used."""
     return GenerationId(incarnation=state.incarnation, counter=state.counter + 1)

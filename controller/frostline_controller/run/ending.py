@@ -1,4 +1,4 @@
-"""The end of a run: its outcome becomes result.json, everyone is told to exit, the cluster is scaled to nothing."""
+"""The end of a run: its outcome becomes result.json, all workers are told to exit, the cluster is scaled to zero."""
 
 import asyncio
 import json
@@ -25,14 +25,14 @@ from frostline_proto.v1 import control_pb2 as pb
 log = logging.getLogger(__name__)
 
 EXIT_WAIT_SECONDS = 5.0
-"""How long workers may take to exit after EndNotice before their pods are taken away."""
+"""The longest wait for workers to exit after EndNotice, before their pods are deleted, in seconds."""
 
 MESSAGE_CHARACTERS = 2000
-"""Of an outcome's message in the durable state; result.json has all of it."""
+"""The length limit of an outcome's message in the durable state; result.json has the whole message."""
 
 
 class Ending:
-    """Holds the outcome until it is durable, then ends the run; or has it wait for workers, where they had to go."""
+    """Holds the outcome until it is durable, then ends the run; in a pause, lets the run wait for workers instead."""
 
     def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox, pods: Pods, drain: Drain, checkpoint_root: Path,
                  bookkeeping: Bookkeeping) -> None:  # fmt: skip
@@ -49,8 +49,10 @@ class Ending:
         self._event_told = False
 
     async def take_over(self) -> bool:
-        """A result that a predecessor claimed is the run's, whoever is left of it: `settle` writes what is missing. True where it
-        stands and the run has not ended by it yet."""
+        """Take over a result that a predecessor has claimed; `settle` then writes the missing parts.
+
+        True where there is such a result and the run has not ended by it yet.
+        """
         if self._facts.ended:
             return False
         found = await asyncio.to_thread(current_epoch, self._root)
@@ -63,7 +65,7 @@ class Ending:
         return True
 
     async def reopen(self) -> None:
-        """The run resumes: forget how it ended. A plan whose run epoch never began is no reason not to."""
+        """Forget the run's end, since it resumes. A plan whose run epoch never began does not prevent that."""
         begun = await asyncio.to_thread(current_epoch, self._root)
         await asyncio.to_thread(reopen, self._root, min(self._run_epoch(), begun.run_epoch))
         self._forget_outcome()
@@ -71,12 +73,12 @@ class Ending:
         self.cancelled, self.end_reason, self._scaled = False, "", False
 
     def note_outcome(self, outcome: pb.RunOutcome) -> None:
-        """The first outcome counts."""
+        """Take an outcome; the first one counts."""
         if self.outcome is None and not self._facts.ended:
             self.outcome = outcome
 
     async def take_outcome(self, outcome: pb.RunOutcome) -> None:
-        """A worker hands in the outcome; a result, or a pause, stands when this returns, so that it may be acknowledged."""
+        """Take the outcome from a worker. On return the result or the pause is durable, so that it may be acknowledged."""
         if self._facts.state.between:
             return  # its generation has paused already, and it had no answer
         self.note_outcome(outcome)
@@ -85,18 +87,18 @@ class Ending:
             await self._stands.wait()
 
     def fail(self, message: str, user_mistake: bool = False, crash_loop: bool = False) -> None:
-        """The run cannot succeed: the user's mistake, a crash loop, results that differ."""
+        """End the run as failed: a user's mistake, a crash loop, or results that differ."""
         if self.outcome is None:
             self._user_mistake, self._crash_loop = user_mistake, crash_loop
         self.note_outcome(pb.RunOutcome(status=RunStatus.FAILED, message=message, steps=self._facts.step))
 
     async def drain(self, reason: str, cancelled: bool = False) -> None:
-        """A person wants the run to stop: all members save a checkpoint first; without members it just stops where it is."""
+        """Stop the run at a person's request: all members save a checkpoint first; without members the run stops where it is."""
         facts = self._facts
         if facts.ended:
             return
         self.cancelled = self.cancelled or cancelled
-        if facts.state.between:  # what there is to save is saved
+        if facts.state.between:  # everything is saved already
             self.note_outcome(pb.RunOutcome(status=RunStatus.SUSPENDED, message=reason, steps=facts.step))
             assert self.outcome is not None
             await self._end(self.outcome)
@@ -105,7 +107,7 @@ class Ending:
             self.note_outcome(pb.RunOutcome(status=RunStatus.SUSPENDED, message=reason, steps=facts.step))
 
     async def settle(self, now: float) -> None:
-        """An outcome that is known becomes durable: the run ends by it, or waits for workers. Then ask newcomers to stop, too."""
+        """Make a known outcome durable: the run ends by it, or waits for workers. Then ask newcomers to stop as well."""
         facts = self._facts
         if self.outcome is None and self._drain.is_deserted:
             self.note_outcome(pb.RunOutcome(status=RunStatus.SUSPENDED, message=self._drain.reason, steps=facts.step))
@@ -118,7 +120,7 @@ class Ending:
         self._drain.ask_newcomers()
 
     async def leave(self, now: float) -> None:
-        """The run has ended: take its pods away once workers have had the time to exit by themselves."""
+        """Delete the pods of an ended run, once workers have had the time to exit by themselves."""
         if self._told_at is None:
             self._told_at = now
         alive = [worker for worker in self._facts.members if worker.presence != GONE and worker.watching]
@@ -127,15 +129,20 @@ class Ending:
             self._scaled = True
 
     def _is_pause(self, outcome: pb.RunOutcome) -> bool:
-        """Whether members have saved what they had and no person asked them to stop. A survivor may have heard of a pause that
-        a failure since then has overtaken."""
+        """Whether members have saved their state without a person's request to stop.
+
+        A survivor may have received a pause that a later failure has overtaken.
+        """
         state = self._facts.state
         saved = status_word(outcome.status) == RunStatus.SUSPENDED
         return saved and self._claimed is None and (state.paused or state.state == RunStatus.RUNNING)
 
     async def _wait_for_workers(self, outcome: pb.RunOutcome) -> None:
-        """The members' checkpoint is complete: nothing of it is a result, and the next generation starts from it. Done again
-        where a part of it fails."""
+        """Let the run wait for workers: the members' checkpoint is complete, it is no result, and the next generation starts from
+        it.
+
+        Repeated where a part of it fails.
+        """
         facts, store, outbox, plan = self._facts, self._store, self._outbox, self._facts.current
         assert plan is not None
         least = facts.job.placement.min_workers
@@ -155,13 +162,13 @@ class Ending:
         log.warning("paused step=%s message=%r", outcome.steps, message)
 
     def _forget_outcome(self) -> None:
-        """Who waits for its answer has it; the next outcome is another generation's."""
+        """Release the callers that wait for this outcome; the next outcome belongs to another generation."""
         self._stands.set()
         self._stands = asyncio.Event()
         self.outcome = None
 
     async def _end(self, outcome: pb.RunOutcome) -> None:
-        """Each part is done once, however often one of them fails."""
+        """End the run by the outcome. Each part is done once, however often one of them fails."""
         facts, store, outbox = self._facts, self._store, self._outbox
         self._claimed = outcome = self._claimed or await asyncio.to_thread(claimed, self._root, facts.current, outcome)
         self._stands.set()

@@ -1,8 +1,9 @@
-"""The epoch object on a file system: read, raised and closed by a result, each by exclusive creation (docs/protocols.md 5.5).
+"""The run epoch's object on a file system: read, raised and closed by a result, each by exclusive creation (docs/protocols.md
+5.5).
 
     plan durable, naming run_epoch and checkpoint  ->  raise_epoch  ->  announce
 
-A successor that finds such a plan, and the epoch not begun, repeats `raise_epoch`.
+A successor that finds such a plan whose run epoch has not begun repeats `raise_epoch`.
 """
 
 from collections.abc import Mapping
@@ -16,22 +17,22 @@ from frostline_controller.cluster.backend import Conflict
 
 
 def read_epochs(root: Path) -> list[RunEpoch]:
-    """All versions of the epoch object, oldest first. Raises ValueError for a damaged one, OSError."""
+    """Return all versions of the run epoch's object, oldest first. Raises ValueError for a damaged one, OSError."""
     folder = Path(root) / EPOCHS_FOLDER
     paths = folder.glob("*.json") if folder.is_dir() else ()
     return parse_epochs({path.name: path.read_text(encoding="utf-8") for path in paths})
 
 
 def current_epoch(root: Path) -> RunEpoch:
-    """The epoch object as it stands; epoch 0 where none was ever written."""
+    """Return the newest version of the object; run epoch 0 where none was ever written."""
     return read_epochs(root)[-1]
 
 
 def raise_epoch(root: Path, plan: Plan) -> RunEpoch:
-    """Begin epoch plan.run_epoch from plan.checkpoint_path ("" for the initial weights). Returns the object as it stands.
+    """Begin run epoch plan.run_epoch from plan.checkpoint_path ("" for the initial weights). Returns the newest version.
 
-    `plan` is durable and not announced yet. Does nothing where the epoch has begun with this very plan. Raises Conflict where it
-    has begun with another, is not the one after the current, or where the run has its result; OSError.
+    `plan` is durable and not announced yet. Does nothing where the run epoch has begun with this plan. Raises Conflict where it
+    has begun with another plan, is not the one after the current, or where the run has its result; OSError.
     """
     generation = str(plan.generation)
     while True:
@@ -46,9 +47,9 @@ def raise_epoch(root: Path, plan: Plan) -> RunEpoch:
 
 
 def claim_result(root: Path, run_epoch: int, result: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Make `result` the run's, once. Returns the result that stands: this one, or the one that was there before.
+    """Make `result` the run's, once. Returns the result that counts: this one, or an earlier one.
 
-    Raises Conflict where the epoch is over: another world goes on with the run, and the result is its to claim; OSError.
+    Raises Conflict where the run epoch is over, since then another world goes on with the run and claims its result; OSError.
     """
     while True:
         now = current_epoch(root)
@@ -60,7 +61,7 @@ def claim_result(root: Path, run_epoch: int, result: Mapping[str, Any]) -> Mappi
 
 
 def reopen(root: Path, run_epoch: int) -> None:
-    """A run that had stopped goes on in the same epoch: its result is no longer the last word. Raises Conflict, OSError."""
+    """Withdraw the result of a stopped run, which goes on in the same run epoch. Raises Conflict, OSError."""
     while True:
         now = current_epoch(root)
         if now.run_epoch != run_epoch:
@@ -71,5 +72,5 @@ def reopen(root: Path, run_epoch: int) -> None:
 
 
 def _write(root: Path, version: RunEpoch) -> bool:
-    """Write one version whole, where nobody has written it yet. False where somebody has: read again."""
+    """Write one version whole, where it does not exist yet. False where another process has written it: read again."""
     return create_durably(Path(root) / version.file(), version.text())

@@ -1,4 +1,5 @@
-"""events.jsonl: what happened, for people and for the report. One line an event, each once, stamped by this service."""
+"""events.jsonl: the events of the run, for people and for the report. One line for each event, written once, stamped by the
+controller."""
 
 import asyncio
 import logging
@@ -22,10 +23,12 @@ Line = dict[str, Any]
 
 
 class EventLog:
-    """Appends events; those with a key are written once, also over restarts of the controller. counts: events so far, by kind.
+    """Appends events; those with a key are written once, also over restarts of the controller.
 
-    newest: the newest of each kind. unsaved: why no checkpoint can be written, since the last one that could; empty: nothing is
-    known to be wrong.
+    Attributes:
+        counts: number of events so far, by kind.
+        newest: the newest event of each kind.
+        unsaved: why no checkpoint has been written since the last successful one; empty: no problem is known.
     """
 
     def __init__(self, path: Path, may_write: Callable[[], None] = lambda: None) -> None:
@@ -44,7 +47,7 @@ class EventLog:
         self._journal.close()
 
     def all(self) -> list[Line]:
-        """Every event so far: from the file, and those that could not be written yet."""
+        """Return every event so far: from the file, and those that could not be written yet."""
         return [*self._journal.lines(), *self._unwritten]
 
     def holds(self, kind: str, step: int, lineage: int) -> bool:
@@ -52,13 +55,16 @@ class EventLog:
         return (kind, step, lineage) in self._keys
 
     def hear(self, kind: str, step: int, lineage: int, reason: str) -> None:
-        """For the status, of an event that is yet to be written: the disk may be the one that the event tells of."""
+        """Take an unwritten event into account for the status: its subject may be the full disk that keeps it from being
+        written."""
         if not self.holds(kind, step, lineage):
             self._follow_checkpoints(kind, reason)
 
     async def keep(self, line: Line) -> None:
-        """Take an event of the controller's own. Where it cannot be written now (a full disk) `flush` does it later: an act that
-        is done is not undone, nor done again, for want of a line about it."""
+        """Take an event of the controller's own. Where it cannot be written now (a full disk), `flush` writes it later.
+
+        So an act is neither undone nor repeated because its line could not be written.
+        """
         self._note(line)
         self._unwritten.append(line)
         try:
@@ -67,12 +73,14 @@ class EventLog:
             log.error("events.jsonl cannot be written, trying again kind=%s error=%s", line["kind"], error)
 
     async def add_once(self, line: Line) -> bool:
-        """Write an event that somebody sends until it is acknowledged; durable when this returns. False where its kind, step and
-        lineage are known. Raises OSError: then it is not known."""
+        """Write an event that its sender repeats until it is acknowledged; it is durable on return.
+
+        False where its kind, step and lineage are known. Raises OSError: then it is not known.
+        """
         return await uncancelled(self._write([line]))
 
     async def flush(self) -> None:
-        """Write what could not be written before. Raises OSError."""
+        """Write the events that could not be written before. Raises OSError."""
         if self._unwritten:
             await uncancelled(self._write([]))
 
@@ -98,7 +106,7 @@ class EventLog:
 
 
 def event_line(kind: str, started_at: float, seconds: float = 0.0, **fields: Any) -> Line:
-    """An event as events.jsonl has it. started_at: Unix time of the run's start."""
+    """Return an event as a line of events.jsonl. started_at: Unix time of the run's start."""
     assert kind in KINDS, kind
     time_seconds = round(max(0.0, time.time() - started_at), 6) if started_at else 0.0
     return {"time_seconds": time_seconds, "kind": kind, "seconds": round(seconds, 6), **fields}

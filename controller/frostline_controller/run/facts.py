@@ -1,5 +1,5 @@
-"""What the controller knows of its run now: the job, the cluster, the workers, and values that follow from these and from the
-durable state."""
+"""The controller's facts about its run: the job, the cluster, the workers, and values derived from these and the durable
+state."""
 
 import asyncio
 import time
@@ -123,7 +123,8 @@ class RunFacts:
 
     @property
     def initial_freeze_point(self) -> int:
-        """The freeze point of step 1. A share of the blocks becomes a number when the first worker has told the unit count."""
+        """The freeze point of step 1. A share of the blocks becomes a number when the first worker has reported the number of
+        units."""
         identity = self.identity
         return self.job.initial_freeze_point(identity.num_units) if identity is not None else self.job.initial_units
 

@@ -21,7 +21,7 @@ class FirstPlan:
             NothingFits: even all workers that the run wants have too little memory.
         """
         facts, paused = self._facts, self._facts.state.paused
-        self._entry.expect(None)  # of the generation before
+        self._entry.expect(None)  # that of the previous generation
         if not (workers := self._wait.workers(now)):
             return
         reason = "enough workers are there again" if paused else "resume" if facts.state.between else "first plan"
@@ -36,4 +36,4 @@ class FirstPlan:
         self._entry.expect(Entry(plan, since if since is not None else facts.started, now, plan.reason, failed=False))
         self._wait.since = None
         await self._starting.announce()
-        facts.wake.set()  # the planner is asked for what has changed meanwhile in the next round
+        facts.wake.set()  # the next round plans for changes since then

@@ -1,4 +1,4 @@
-"""An append-only file of JSON lines, on disk before anybody hears that it was written."""
+"""An append-only file of JSON lines, each on disk before its write is reported."""
 
 import asyncio
 import json
@@ -16,8 +16,8 @@ _UNDER_WAY: set[asyncio.Task[Any]] = set()
 async def uncancelled(work: Coroutine[Any, Any, Result]) -> Result:
     """Await `work` in a task of its own, which goes on to its end where the caller is cancelled.
 
-    gRPC cancels a handler whose caller has gone or waits no longer: what it has begun to write is then still written, and what is
-    remembered of it still true.
+    gRPC cancels a handler whose caller has gone or waits no longer: a write that the handler has begun is still completed, and
+    the memory of it stays correct.
     """
     task = asyncio.ensure_future(work)
     _UNDER_WAY.add(task)
@@ -26,7 +26,7 @@ async def uncancelled(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 async def all_written() -> None:
-    """Return when nothing is being written any more, on whoever's behalf."""
+    """Return when no write is in progress any more, for any caller."""
     while _UNDER_WAY:
         await asyncio.wait(set(_UNDER_WAY))
 
@@ -45,7 +45,7 @@ class Journal:
         self._order = asyncio.Lock()
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """What was written before, line by line, never the whole file in memory."""
+        """Yield the lines written before, without the whole file in memory."""
         with open(self.path, encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
                 try:
@@ -54,9 +54,9 @@ class Journal:
                     raise ValueError(f"{self.path}, line {number}: is damaged ({error}); restore the file") from None
 
     async def append(self, lines: Sequence[dict[str, Any]]) -> None:
-        """Write and fsync, away from the event loop. Raises OSError (a full disk), then nobody was told anything.
+        """Write and fsync, outside the event loop. Raises OSError (a full disk); then nothing may be reported as written.
 
-        A caller that is cancelled changes nothing: lines that it has asked for are written before those that come later.
+        A cancelled caller changes nothing: its lines are written before those that come later.
         """
         if lines:
             data = "".join(json.dumps(line, allow_nan=True) + "\n" for line in lines).encode()
@@ -83,7 +83,7 @@ class Journal:
             raise
 
     def _cut_torn_line(self) -> None:
-        """A crash in the middle of a write leaves an unfinished last line, which nobody was told of: it goes."""
+        """Cut an unfinished last line, which a crash in the middle of a write has left and which was never reported."""
         with open(self.path, "a+b") as file:
             size = file.seek(0, os.SEEK_END)
             end = size

@@ -1,6 +1,8 @@
-"""What each generation's plan said of memory, beside what its members measured: for the status, the result and the report.
+"""The predicted memory of each generation's plan beside the measured memory of its members: for the status, the result and the
+report.
 
-Where the job says what a worker may use, the measured peak is held against it: the planner keeps below it by prediction alone.
+Where the job limits a worker's memory, the measured peak is compared with the limit, since the planner observes it only by
+prediction.
 """
 
 from dataclasses import dataclass
@@ -11,27 +13,27 @@ from frostline_proto.v1 import control_pb2 as pb
 
 
 def taken_bytes(memory: pb.MemoryUse) -> int:
-    """All that is measured of a worker: its tensors' peak and its communicators."""
+    """Return all measured bytes of a worker: its tensors' peak and its communicators."""
     return memory.peak_bytes + memory.communicator_bytes
 
 
 @dataclass(frozen=True)
 class MostTensors:
-    """The most that a member's tensors, and its communicators, took in one generation."""
+    """The most bytes that a member's tensors and communicators took in one generation."""
 
     worker_id: str
     bytes: int
 
 
 class MemoryAccount:
-    """Keeps the fullest worker of each generation. It is gone with the controller: nothing is decided by it."""
+    """The fullest worker of each generation. It is lost with the controller, since no decision depends on it."""
 
     def __init__(self) -> None:
         self._most: dict[str, dict[str, object]] = {}
         self._tensors: dict[str, MostTensors] = {}
 
     def note(self, plan: Plan | None, worker: Worker) -> None:
-        """A member has told what it holds; of a generation that is over nothing is kept."""
+        """Take a member's report of its memory; reports of a generation that is over are ignored."""
         if plan is None or worker.memory is None or worker.generation != plan.generation:
             return
         self._note_tensors(plan, worker, worker.memory)
@@ -56,10 +58,10 @@ class MemoryAccount:
             self._tensors[str(plan.generation)] = MostTensors(worker.worker_id, held)
 
     def most_tensors(self, plan: Plan | None) -> MostTensors | None:
-        """Of a generation; None where none of its members has counted any."""
+        """Return the maximum of a generation; None where none of its members has reported any."""
         return self._tensors.get(str(plan.generation)) if plan is not None else None
 
     def rows(self) -> list[dict[str, object]]:
-        """One a generation, in the order of their plans."""
+        """Return one row for each generation, in the order of their plans."""
         most = {generation: self._tensors.get(generation) for generation in self._most}
         return [{**row, "tensor_bytes": one.bytes if (one := most[name]) else 0} for name, row in self._most.items()]

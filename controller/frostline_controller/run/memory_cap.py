@@ -1,4 +1,5 @@
-"""Holds what members measured against `placement.worker_memory_bytes`: the status says so, and one event a generation does."""
+"""The comparison of measured memory with `placement.worker_memory_bytes`: reported in the status, and by one event per
+generation."""
 
 from frostline_contract.plan import GenerationId
 from frostline_controller.run.facts import RunFacts
@@ -9,7 +10,7 @@ KIND = "memory_over_cap"
 
 
 def over_cap(facts: RunFacts) -> str:
-    """That a member of the running plan holds more than it may, with the figures and what to do; empty where none does."""
+    """Return that a member of the running plan holds more than it may, with figures and remedy; empty where none does."""
     cap, plan = facts.job.placement.worker_memory_bytes, facts.current
     most = facts.memory.most_tensors(plan)
     if cap is None or plan is None or most is None or most.bytes <= cap:
@@ -22,7 +23,7 @@ def over_cap(facts: RunFacts) -> str:
 
 
 class MemoryCap:
-    """Call `advance` in every round."""
+    """Writes the event of a generation over the limit. Call `advance` in every round."""
 
     def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox) -> None:
         self._facts, self._outbox = facts, outbox
@@ -30,7 +31,7 @@ class MemoryCap:
         self._told = str(told["generation"]) if told is not None else ""
 
     async def advance(self) -> None:
-        """Tell of a generation once, after a controller's end too."""
+        """Write the event of a generation once, also over restarts of the controller."""
         plan: GenerationId | None = self._facts.current.generation if self._facts.current is not None else None
         if plan is not None and str(plan) != self._told and (why := over_cap(self._facts)):
             self._told = str(plan)

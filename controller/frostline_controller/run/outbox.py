@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 WARNINGS = frozenset(("failure", "hang", "checkpoint_failed", "decision_void", "cannot_start", "wrong_bits", "quarantine",
                       "out_of_memory", "memory_over_cap", "pause"))  # fmt: skip
-"""Kinds of events that somebody may have to do something about."""
+"""Kinds of events that may need action by a person."""
 
 
 class Outbox:

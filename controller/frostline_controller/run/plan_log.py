@@ -1,4 +1,4 @@
-"""plans.jsonl: decisions, generations and their ends, each written once, however often it is asked for."""
+"""plans.jsonl: decisions, generations and their ends, each written once, also where its write is requested again."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -12,8 +12,10 @@ Line = dict[str, Any]
 
 
 class PlanLog:
-    """Appends lines that are not there yet, so that a write that failed can be asked for again. Keeps the newest line of each
-    decision, by (decided_in, number)."""
+    """Appends lines that are not there yet, so that a failed write can be repeated.
+
+    Keeps the newest line of each decision, by (decided_in, number).
+    """
 
     def __init__(self, path: Path, may_write: Callable[[], None] = lambda: None) -> None:
         self._journal = Journal(path, may_write)
@@ -29,7 +31,7 @@ class PlanLog:
         self._journal.close()
 
     async def append(self, lines: Sequence[Line]) -> None:
-        """Write what is new of `lines`, in order; it is durable when this returns. Raises OSError."""
+        """Write the new ones of `lines`, in order; they are durable on return. Raises OSError."""
         await uncancelled(self._append(lines))
 
     async def _append(self, lines: Sequence[Line]) -> None:
@@ -65,12 +67,13 @@ def _generation(line: Line) -> str:
 
 
 def plan_line(plan: Plan, first_step: int) -> dict[str, object]:
-    """A plan as a line of plans.jsonl, without the decisions, which have lines of their own; workers are named by their ids."""
+    """Return a plan as a line of plans.jsonl, without the decisions, which have their own lines; workers are named by their
+    ids."""
     values = plan.model_dump(mode="json", exclude={"decisions", "source_indices", "buddy_indices"})
     named = {"sources": list(plan.sources), "buddies": list(plan.buddies)}
     return {"kind": "plan", **values, **named, "first_step": first_step, "last_step": None}
 
 
 def plan_end_line(generation: GenerationId, last_step: int) -> dict[str, object]:
-    """The end of a generation as a line of plans.jsonl."""
+    """Return the end of a generation as a line of plans.jsonl."""
     return {"kind": "plan_end", "generation": str(generation), "last_step": last_step}

@@ -22,7 +22,7 @@ class Pods:
         self._facts.cluster = await asyncio.to_thread(self._backend.read)
 
     async def scale(self, pods: int) -> None:
-        """Write spec.replicas. The intent is durable first: a successor finishes the write, and does not take it for a person's
+        """Write spec.replicas. The intent is durable first, so that a successor finishes the write and does not take it for a
         request."""
         await self._store.commit(replicas=pods, scaling_from=self._facts.cluster.spec_replicas)
         await asyncio.to_thread(self._backend.scale, pods)

@@ -72,7 +72,7 @@ class Reconciler:
             except OSError as error:
                 log.error("the state cannot be written, trying again error=%s", error)
                 await asyncio.sleep(TICK_SECONDS)
-            except ValueError as error:  # what the job asks for cannot be done: the text says what and why
+            except ValueError as error:  # the job cannot be carried out: the text has the reason
                 self._fail_by(error)
             pause = (time.thread_time() - began) / ROUNDS_SHARE
             await _set_within(self._facts.hurry, min(max(pause, COALESCE_SECONDS), COALESCE_SECONDS_MAX))

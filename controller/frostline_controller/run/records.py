@@ -1,4 +1,4 @@
-"""Records and statistics of stable steps: durable first, acknowledged then, each once (docs/protocols.md 6.1)."""
+"""Records and statistics of stable steps: made durable first, then acknowledged, each once (docs/protocols.md 6.1)."""
 
 import asyncio
 import math
@@ -15,17 +15,17 @@ from frostline_controller.ledger.steps import Steps
 from frostline_controller.run.journal import Journal, uncancelled
 
 COMPARED_RECORDS = 4096
-"""How many of the newest records are kept for the comparison with a step that is done again."""
+"""How many of the newest records are kept for the comparison with a repeated step."""
 
 
 class ResultsDiffer(Exception):
-    """A step redone under the same numerics has another loss: the promise of docs/protocols.md 1.1 is broken, the run stops."""
+    """A step repeated under the same numerics has another loss: the promise of docs/protocols.md 1.1 is broken, the run stops."""
 
 
 class RecordLog:
-    """metrics.jsonl: one line a step, unique by (lineage, step), with a line of its own where a lineage starts.
+    """metrics.jsonl: one line for each step, unique by (lineage, step), and a separate line where a lineage starts.
 
-    steps: what the records add up to, for the ledger. carried: what workers sent and hold.
+    steps: sums over the records, for the ledger. carried: the bytes that workers sent and hold.
     """
 
     def __init__(self, path: Path, may_write: Callable[[], None] = lambda: None) -> None:
@@ -51,18 +51,20 @@ class RecordLog:
         self._journal.close()
 
     def first_of(self, generation: str) -> int | None:
-        """The first step on record that a generation computed; None: there is none."""
+        """Return the first recorded step that a generation computed; None where there is none."""
         return self._firsts.get(generation)
 
     def durable_step(self, lineage: int, starts_at: int) -> int:
-        """All records of a lineage up to this step are on disk; where it has none yet, the step that it starts from."""
+        """Return the step up to which all records of a lineage are on disk; the step that it starts from where it has none
+        yet."""
         return self._complete.get(lineage, starts_at)
 
     async def take(self, records: list[StepRecord], lineages: tuple[LineageStart, ...], exact: bool) -> list[StepRecord]:
-        """Append those that are new and not undone; they are durable when this returns, in step order.
+        """Append the records that are new and not undone; they are durable on return, in step order.
 
-        Of a lineage that a restore ended only steps up to the restored one are taken. One call after the other, each to its end
-        even where its caller is cancelled: nothing counts as held that is not on disk. Raises ResultsDiffer, OSError.
+        Of a lineage that a restore ended, only steps up to the restored one are taken. Calls run one after the other, each to its
+        end even where its caller is cancelled, so that no record counts as held that is not on disk. Raises ResultsDiffer,
+        OSError.
         """
         return await uncancelled(self._take(records, lineages, exact))
 
@@ -94,7 +96,7 @@ class RecordLog:
         return list(fresh.values())
 
     def _distrust(self, start: LineageStart) -> None:
-        """Steps that are done again since their results were wrong are not compared with those; looked at once a lineage."""
+        """Forget the losses of steps that are repeated because their results were wrong. Done once for each lineage."""
         if start.distrusts and start.lineage not in self._distrusting:
             self._distrusting.add(start.lineage)
             for key in [key for key in self._losses if start.takes_back(key[0])]:
@@ -137,7 +139,8 @@ class RecordLog:
 
 
 class StatisticsLog:
-    """statistics.jsonl: one line an interval, unique by (lineage, number); all of it is kept, since policies fold over it."""
+    """statistics.jsonl: one line for each interval, unique by (lineage, number). All are kept, since policies read all of
+    them."""
 
     def __init__(self, path: Path, may_write: Callable[[], None] = lambda: None) -> None:
         self._journal = Journal(path, may_write)
@@ -153,11 +156,11 @@ class StatisticsLog:
 
     @property
     def all(self) -> list[IntervalStatistics]:
-        """Statistics of all intervals of all lineages, in the order in which they were written."""
+        """Return the statistics of all intervals of all lineages, in the order in which they were written."""
         return list(self._known.values())
 
     async def take(self, statistics: list[IntervalStatistics]) -> None:
-        """Append those that are new; they are durable when this returns, and written whoever is cancelled. Raises OSError."""
+        """Append the new statistics; they are durable on return, and written even if the caller is cancelled. Raises OSError."""
         await uncancelled(self._take(statistics))
 
     async def _take(self, statistics: list[IntervalStatistics]) -> None:
@@ -168,10 +171,11 @@ class StatisticsLog:
                 self._keep(one)
 
     def durable_interval(self, lineages: tuple[LineageStart, ...], calendar: DecisionCalendar) -> int:
-        """The last interval up to which the statistics of all that survives are on disk; 0: none are.
+        """Return the last interval up to which all surviving statistics are on disk; 0 where none are.
 
-        Where the newest lineage has none of its own yet, those of the lineages that it goes on from count: what ended just
-        before it began may still be with the workers. They send the oldest first, so after an own one nothing older comes.
+        Where the newest lineage has no statistics of its own yet, those of its predecessors count: statistics of intervals that
+        ended just before it began may still be with the workers. Workers send the oldest first, so after one of the lineage's own
+        nothing older comes.
         """
         until = math.inf
         for start in reversed(lineages):
@@ -183,11 +187,11 @@ class StatisticsLog:
         return 0
 
     def _number_reached(self, lineage: int, first: int) -> int | None:
-        """The last of a lineage's own intervals, without a gap; None where it has none.
+        """Return the last of a lineage's own intervals, without a gap; None where it has none.
 
-        first: the interval that was complete when it began, which is its own where a restore has kept it.
+        first: the interval that was complete when the lineage began; it counts as its own where a restore has kept it.
         """
-        number = self._reached.get((lineage, first), first)  # each heartbeat asks, and intervals only ever become more
+        number = self._reached.get((lineage, first), first)  # called for each heartbeat; intervals are only added
         while (lineage, number + 1) in self._known:
             number += 1
         self._reached[lineage, first] = number
@@ -198,7 +202,7 @@ class StatisticsLog:
 
 
 def _lineage_line(start: LineageStart) -> dict[str, object]:
-    """As metrics.jsonl has it: a lineage that distrusts what it cuts off says so."""
+    """Return the start of a lineage as a line of metrics.jsonl, with `distrusts` where the cut-off steps are distrusted."""
     return start.model_dump(include={"lineage", "starts_at_step", *(("distrusts",) if start.distrusts else ())})
 
 

@@ -1,4 +1,4 @@
-"""The result of a run: claimed on its epoch object, so that it has only one, and written as result.json."""
+"""The result of a run: claimed on the run epoch's object, so that there is only one, and written as result.json."""
 
 import logging
 import time
@@ -21,17 +21,17 @@ RESULT_VERSION = 1
 
 
 def claimed(root: Path, plan: Plan | None, outcome: pb.RunOutcome) -> pb.RunOutcome:
-    """The outcome that stands: this one, or what a predecessor claimed and could not write any more (docs/protocols.md 5.6).
+    """Return the outcome that counts: this one, or one that a predecessor claimed and could not write (docs/protocols.md 5.6).
 
     Args:
         root: of the checkpoints.
         plan: of the newest generation, for its run epoch; None: none was ever made.
-        outcome: what a worker or this controller says.
+        outcome: as reported by a worker or this controller.
 
     Raises:
         Conflict: another world goes on with the run.
-        OSError: the epoch object cannot be written. A failure is told all the same: it is no result that a second one could
-            contradict.
+        OSError: the run epoch's object cannot be written. A failure is returned all the same, since no second result can
+            contradict it.
     """
     try:
         run_epoch = plan.run_epoch if plan is not None else current_epoch(root).run_epoch
@@ -47,14 +47,14 @@ def claimed(root: Path, plan: Plan | None, outcome: pb.RunOutcome) -> pb.RunOutc
 def result_record(
     facts: RunFacts, store: RunStore, outcome: pb.RunOutcome, state: RunStatus, *, user_mistake: bool, crash_loop: bool
 ) -> dict[str, object]:
-    """What result.json holds (docs/run-directory.md has the schema).
+    """Return the contents of result.json (docs/run-directory.md has the schema).
 
     Args:
         facts: of the run.
         store: of the run.
-        outcome: that stands.
+        outcome: the one that counts.
         state: in which the run ends.
-        user_mistake: the outcome is a failure that the user has to mend.
+        user_mistake: the outcome is a failure that the user has to correct.
         crash_loop: the outcome is a failure that recoveries did not help.
     """
     job, known = facts.job, facts.identity

@@ -14,16 +14,16 @@ from frostline_controller.run.store import RunStore
 
 
 class Run:
-    """The parts that a controller is wired from. Whoever uses a run is given the parts that it needs, not this.
+    """The parts from which a controller is built. A user of the run receives the parts that it needs, not this object.
 
     Args:
-        job: what the run follows.
+        job: the job that the run follows.
         folder: the run directory.
         backend: the cluster.
         durable: reads and writes the durable state of this controller's incarnation.
-        state, cluster: what `durable` found when it took over.
-        clock, parallel_slots, cache_address: as `RunFacts` has them.
-        may_write: as `RunStore` has it.
+        state: found by `durable` when it took over; so is `cluster`.
+        clock: as in `RunFacts`; so are `parallel_slots` and `cache_address`.
+        may_write: as in `RunStore`.
     """
 
     def __init__(

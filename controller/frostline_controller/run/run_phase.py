@@ -1,17 +1,17 @@
-"""Phases of a run: what is going on with it now, which decides what its controller does in a round."""
+"""The phases of a run, which decide the acts of the controller's round."""
 
 from enum import Enum, auto
 
 
 class RunPhase(Enum):
-    """One value at any moment, worked out anew from the durable state and from what is under way.
+    """The run's phase: one value at any moment, computed anew from the durable state and from the work in progress.
 
-    A worker's phases are `frostline_contract.phases.Phase`; the run's state, as people and files have it, is
+    A worker's phases are `frostline_contract.phases.Phase`; the run's state, for people and in files, is
     `frostline_contract.run_status.RunStatus`.
     """
 
     STARTING = auto()
-    """No generation has run: workers for the first plan are awaited."""
+    """No generation has run: the run waits for the workers of the first plan."""
     BETWEEN = auto()
     """The last generation is over, and the next starts from a checkpoint: after a resume, or during a pause."""
     RUNNING = auto()

@@ -1,4 +1,5 @@
-"""Numerics that the job leaves to its run (`auto`): settled once, from what a worker measured, and durable before it is told."""
+"""Settling of the numerics that the job leaves open (`auto`): once, from a worker's measurement, and durable before it is
+sent."""
 
 import asyncio
 import logging
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def take_settled(job: Job, state: DurableState, file: Path) -> Job:
-    """What a new leader follows: with the numbers that its predecessor had settled, and might not have written to the job file.
+    """Return the job with the numbers that a predecessor had settled, but may not have written to the job file.
 
     Blocking. Raises OSError.
     """
@@ -32,14 +33,14 @@ def take_settled(job: Job, state: DurableState, file: Path) -> Job:
 
 
 class Settling:
-    """Makes the run's job whole before anybody can register. `frostline run` has done it already, and left the reason."""
+    """Completes the run's job before any worker can register. `frostline run` has done so already, and left the reason."""
 
     def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox) -> None:
         self._facts, self._store, self._outbox = facts, store, outbox
         self._offered: SizeProfiles | None = None
 
     def take(self, measured: SizeProfiles) -> None:
-        """A worker has measured; the first one counts. Raises InvalidRequest for what was not measured for this job."""
+        """Take a worker's measurement; the first one counts. Raises InvalidRequest for one that was not measured for this job."""
         job, sizes = self._facts.job, [one.micro_batch_size for one in measured.profiles]
         if not job.training.automatic:
             return
@@ -52,13 +53,13 @@ class Settling:
             self._facts.wake.set()
 
     async def start(self) -> None:
-        """Say why a job that comes whole has the numbers it has."""
+        """Write an event with the reason for the numbers of a job that was settled before the start."""
         told = RunDirectory(self._store.places.path).read_facts().get("settled")
         if isinstance(told, dict) and self._facts.state.settled is None:
             await self._settle(Settled.model_validate(told), self._facts.job)
 
     async def advance(self) -> None:
-        """Settle where a worker has measured. Raises ValueError where no choice fits the memory, Conflict, OSError."""
+        """Settle the job once a worker has measured. Raises ValueError where no choice fits the memory, Conflict, OSError."""
         facts = self._facts
         if not facts.job.training.automatic:
             return

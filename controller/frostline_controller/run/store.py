@@ -53,7 +53,7 @@ class RunStore:
     ) -> None:
         self._durable, self.may_write = durable, may_write
         self._removing: dict[str, str] = {}
-        # The digests are durable with whatever is written next, as amendments are.
+        # The digests become durable with the next write, as amendments do.
         self.state = state.model_copy(update={"job_digests": section_digests(job)})
         self.amendments = Amendments(
             state.identity, state.retries, state.cache_off, state.failed_devices, state.memory_limit_bytes,

@@ -1,4 +1,4 @@
-"""traces.jsonl: when each computation of a few steps began and ended, for the report."""
+"""traces.jsonl: begin and end of each computation of a few steps, for the report."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from frostline_controller.run.journal import Journal, uncancelled
 
 
 class TraceLog:
-    """One line a traced step and pipeline rank, each once."""
+    """One line for each traced step and pipeline rank, written once."""
 
     def __init__(self, path: Path, may_write: Callable[[], None] = lambda: None) -> None:
         self._journal = Journal(path, may_write)
@@ -21,7 +21,7 @@ class TraceLog:
         self._journal.close()
 
     async def take(self, traces: Sequence[StepTrace]) -> None:
-        """Append those that are new; they are durable when this returns. Raises OSError."""
+        """Append the new traces; they are durable on return. Raises OSError."""
         if traces:
             await uncancelled(self._take(traces))
 

@@ -1,1 +1,1 @@
-"""What the controller serves: the Control service to workers and people, status, metrics, web pages, report."""
+"""The services of the controller: the Control service for workers and people, status, metrics, web pages, report."""

@@ -69,7 +69,7 @@ class RunMetrics:
             yield GaugeMetricFamily("frostline_cost", "What the run's worker-hours cost, in the job's currency.", cost)
 
     def _bytes(self) -> Iterator[Metric]:
-        """What workers sent and received over the run, and what the fullest of those of the last interval holds."""
+        """Yield the bytes that workers sent and received over the run, and the most that a worker of the last interval holds."""
         traffic = CounterMetricFamily(
             "frostline_traffic_bytes", "Bytes that workers sent and received, by what for.", labels=["way", "direction"]
         )

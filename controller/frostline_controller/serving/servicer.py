@@ -244,7 +244,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         controller = self._controller
         if request.error:
             log.error("worker failed worker=%s error=%r", request.worker_id, request.error)
-        mistake = request.user_mistake  # also of a worker that could not even register
+        mistake = request.user_mistake  # a worker that could not even register may report one
         if request.ended:
             controller.devices.note_end(request)
             self._facts.members.end(request.worker_id, "" if mistake else request.error)
@@ -293,7 +293,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             raise Refused(f"worker {worker_id!r} told the end of generation {generation}, which its rank 0 tells while it runs")
 
     def _durable_records(self) -> dict[str, int]:
-        """Up to where records are safe: fields of an answer."""
+        """Return the last durable step of the newest lineage, as fields of an answer."""
         records = self._store.records
         step = records.durable_step(records.lineage, self._facts.state.starts_at(records.lineage))
         return {"durable_lineage": records.lineage, "durable_step": step}

@@ -1,1 +1,1 @@
-"""Many runs of one job: what is varied, the runs that follow from it, their running beside each other, and what they tell."""
+"""Sweeps: the varied fields of a job, the runs that follow from them, their execution side by side, and their results."""

@@ -1,4 +1,4 @@
-"""The pictures of a sweep: what each varied field does to metric and loss, and what each run cost and found in the cache."""
+"""The pictures of a sweep: metric and loss over each varied field, and each run's cost and cache hits."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LOGARITHMIC_FROM = 20.0
-"""Varied numbers that lie so many times apart are drawn on a logarithmic axis."""
+"""The ratio of largest to smallest varied number from which the axis is logarithmic."""
 
 
 def sweep_charts(state: SweepState) -> list[Chart]:
-    """Metric and loss over each varied field, then cost and cache hits by run; none before a run has completed."""
+    """Draw metric and loss over each varied field, then cost and cache hits by run; none before a run has completed."""
     done = [run for run in state.runs if run.figures]
     if not done:
         return []
@@ -30,7 +30,7 @@ def sweep_charts(state: SweepState) -> list[Chart]:
 
 
 def value_chart(axis: Axis, metric: str, runs: Sequence[SweptRun], shown: str) -> Chart | None:
-    """One final number of each run over one varied field, and its mean for each value. None where no run has it."""
+    """Draw one final number of each run over one varied field, and its mean for each value. None where no run has it."""
     found = {}
     for run in runs:
         if metric in run.figures["final"]:
@@ -52,7 +52,7 @@ def value_chart(axis: Axis, metric: str, runs: Sequence[SweptRun], shown: str) -
 
 
 def cost_chart(runs: Sequence[SweptRun]) -> Chart:
-    """Worker-seconds of the steps of each run."""
+    """Draw the worker-seconds of each run's steps."""
     figure, axes = new_figure(WIDE, 2.6)
     spent = [run.figures["worker_seconds"] for run in runs]
     axes.bar([str(run.number) for run in runs], spent, color=COLOURS["learn"], width=0.7)
@@ -62,7 +62,7 @@ def cost_chart(runs: Sequence[SweptRun]) -> Chart:
 
 
 def cache_chart(runs: Sequence[SweptRun]) -> Chart:
-    """Boundary activations of each run: read from the cache, and computed because they were not there."""
+    """Draw each run's boundary activations: read from the cache, and computed because they were not in it."""
     figure, axes = new_figure(WIDE, 2.6)
     names, hits = [str(run.number) for run in runs], [run.figures["cache_hits"] for run in runs]
     misses = [run.figures["cache_misses"] for run in runs]
@@ -82,7 +82,7 @@ def _named(state: SweepState) -> list[tuple[Axis, str]]:
 
 
 def _places(axes: "Axes", values: Sequence[Any]) -> list[float]:
-    """Where the values stand on the x axis: numbers at their own place, anything else side by side."""
+    """Return the positions of the values on the x axis: numbers to scale, other values side by side."""
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     if not numbers or len(values) < 2:
         axes.set_xticks(range(len(values)), [value_in_words(value) for value in values])

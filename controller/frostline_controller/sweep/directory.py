@@ -1,8 +1,8 @@
-"""The directory of a sweep: the job of each run, its run directory, the cache that they share, and how far the sweep is.
+"""The directory of a sweep: the job of each run, its run directory, the shared cache, and the state of the sweep.
 
-In it: sweep.json, what is varied and every run with its values, state and figures (docs/run-directory.md); sweep.html, the same
-as a page with pictures; jobs/<run>.yaml, the resolved job of each run, written before the first one starts; runs/<run>, ordinary
-run directories; cache, the tokens, secrets and logs of the shared cache, whose values are gone once the sweep has ended.
+Its entries: sweep.json, the varied fields and every run with its values, state and figures (docs/run-directory.md); sweep.html,
+the same as a page with pictures; jobs/<run>.yaml, the resolved job of each run, written before the first one starts; runs/<run>,
+ordinary run directories; cache, the tokens, secrets and logs of the shared cache, whose values are gone once the sweep has ended.
 """
 
 import json
@@ -17,7 +17,7 @@ from frostline_controller.sweep.grid import Axis
 
 SCHEMA_VERSION = 1
 OVER = frozenset((RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED))
-"""A sweep that is resumed does not start these again."""
+"""The states of runs that a resumed sweep does not start again."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class SweptRun:
         number: from 1 on, in the order in which runs are started.
         name: of its job, its job file and its folder.
         values: the varied fields, with the values that the job resolved them to.
-        workers: that it takes of the sweep's.
+        workers: number of the sweep's workers that it uses.
         state: a RunStatus; waiting: not started yet.
         exit_code: of the last process that ran it; None: none has ended yet.
-        message: why it failed.
-        figures: what it has come to (`report.figures`), once it has completed.
+        message: the reason of its failure.
+        figures: its final figures (`report.figures`), once it has completed.
     """
 
     number: int
@@ -46,15 +46,15 @@ class SweptRun:
 
     @property
     def over(self) -> bool:
-        """Completed, failed or cancelled."""
+        """Whether the run has completed, failed or was cancelled."""
         return self.state in OVER
 
 
 @dataclass(frozen=True)
 class SweepState:
-    """A sweep as sweep.json has it.
+    """The state of a sweep, as in sweep.json.
 
-    workers: at most, of all runs together; None: as many as the runs side by side have. side_by_side: runs at a time, at most.
+    workers: the most of all runs together; None: as many as the runs side by side have. side_by_side: the most runs at a time.
     shares_cache: whether any run uses one. metric: the task's, "" before a run has ended.
     """
 
@@ -70,11 +70,11 @@ class SweepState:
     wall_seconds: float = 0.0
 
     def with_run(self, run: SweptRun) -> "SweepState":
-        """The same with one run in its new state."""
+        """Return the same state with one run in its new state."""
         return replace(self, runs=tuple(run if one.number == run.number else one for one in self.runs))
 
     def count(self, *states: str) -> int:
-        """Runs in one of these states."""
+        """Return the number of runs in one of these states."""
         return sum(run.state in states for run in self.runs)
 
 
@@ -87,19 +87,19 @@ class SweepDirectory:
         self.jobs, self.runs, self.cache = path / "jobs", path / "runs", path / "cache"
 
     def holds_sweep(self) -> bool:
-        """True where a sweep was started here."""
+        """Whether a sweep was started here."""
         return self.state.exists()
 
     def job_of(self, run: SweptRun) -> Path:
-        """The resolved job file of a run."""
+        """Return the path of a run's resolved job file."""
         return self.jobs / f"{run.name}.yaml"
 
     def run_of(self, run: SweptRun) -> RunDirectory:
-        """The run directory of a run."""
+        """Return the run directory of a run."""
         return RunDirectory(self.runs / run.name)
 
     def write(self, state: SweepState) -> None:
-        """Replace sweep.json by what is known now. Raises OSError."""
+        """Replace sweep.json by the given state. Raises OSError."""
         values = {**asdict(state), "version": SCHEMA_VERSION}
         values["vary"] = {axis.field: list(axis.values) for axis in state.axes}
         values["runs"] = [{**asdict(run), "directory": f"{self.runs.name}/{run.name}"} for run in state.runs]
@@ -107,7 +107,7 @@ class SweepDirectory:
         replace_durably(self.state, json.dumps(values, indent=1) + "\n")
 
     def read(self) -> SweepState:
-        """What sweep.json says. Raises ValueError where it is broken or missing."""
+        """Return the state in sweep.json. Raises ValueError where the file is broken or missing."""
         values = read_json(self.state)
         try:
             axes = tuple(Axis(name, tuple(given)) for name, given in values["vary"].items())
@@ -119,6 +119,6 @@ class SweepDirectory:
 
 
 def sweep_in(given: str | None) -> SweepDirectory | None:
-    """The sweep in the directory that a command names; None where it names none, or another one."""
+    """Return the sweep in the directory that a command names; None where it names no directory, or one without a sweep."""
     places = SweepDirectory(Path(given).resolve()) if given is not None else None
     return places if places is not None and places.holds_sweep() else None

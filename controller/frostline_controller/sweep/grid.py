@@ -1,4 +1,4 @@
-"""What a sweep varies: fields of the job and their values, and every combination of them."""
+"""The grid of a sweep: varied fields of the job with their values, and every combination of these."""
 
 import itertools
 import json
@@ -19,14 +19,14 @@ NAMED_BY_SWEEP = "name"
 
 @dataclass(frozen=True)
 class Axis:
-    """A dotted field of the job, and the values that it has in turn: plain data, as a job file holds them."""
+    """A dotted field of the job, and its values in order: plain data, as in a job file."""
 
     field: str
     values: tuple[Any, ...]
 
 
 def parse_axis(text: str) -> Axis:
-    """The axis of `--vary field=values`: `a,b,c`, a range `0-3`, both, or a YAML list where values hold commas.
+    """Return the axis of `--vary field=values`: `a,b,c`, a range `0-3`, both, or a YAML list where values have commas.
 
     Raises UserMistake.
     """
@@ -41,7 +41,7 @@ def parse_axis(text: str) -> Axis:
 
 
 def checked_axis(field: str, values: Iterable[Any]) -> Axis:
-    """The axis of a field with each of the values once. Raises UserMistake where there are none, or far too many."""
+    """Return the axis of a field with each of the values once. Raises UserMistake where there are none, or far too many."""
     once = {json.dumps(value, sort_keys=True, default=str): value for value in values}
     if not once:
         raise UserMistake(f"--vary {field}: names no value; write {field}=a,b,c or {field}=0-3")
@@ -50,7 +50,7 @@ def checked_axis(field: str, values: Iterable[Any]) -> Axis:
 
 
 def check_axes(axes: Sequence[Axis], overrides: Sequence[str]) -> None:
-    """Raises UserMistake where a field is varied twice, or is also given by --set, or is not for a sweep to vary."""
+    """Raise UserMistake where a field is varied twice, is also given by --set, or cannot be varied by a sweep."""
     if not axes:
         raise UserMistake("a sweep varies something: give --vary section.field=a,b,c once or more often")
     for place, axis in enumerate(axes):
@@ -68,19 +68,19 @@ def check_axes(axes: Sequence[Axis], overrides: Sequence[str]) -> None:
 
 
 def combinations(axes: Sequence[Axis]) -> list[dict[str, Any]]:
-    """Values by field, one mapping a run: the last axis changes fastest."""
+    """Return the values by field, one mapping for each run: the last axis changes fastest."""
     return [
         dict(zip((axis.field for axis in axes), values, strict=True)) for values in itertools.product(*(a.values for a in axes))
     ]
 
 
 def settings_of(values: Mapping[str, Any]) -> list[str]:
-    """The values as `field=value`; values are written as JSON, which is YAML."""
+    """Return the values as `field=value`; values are written as JSON, which is YAML."""
     return [f"{field}={json.dumps(value)}" for field, value in values.items()]
 
 
 def short_names(fields: Iterable[str]) -> dict[str, str]:
-    """A field's last part, where no other field ends so; else the whole field."""
+    """Return the last part of each field, where no other field has the same; else the whole field."""
     every = list(fields)
     ends = [field.rpartition(".")[2] for field in every]
     return {field: end if ends.count(end) == 1 else field for field, end in zip(every, ends, strict=True)}
@@ -121,5 +121,5 @@ def _product(counts: Iterable[int]) -> int:
 
 
 def _overlap(field: str, other: str) -> bool:
-    """Whether one of two dotted fields is the other, or lies in it."""
+    """Whether two dotted fields are equal, or one lies in the other."""
     return f"{field}.".startswith(f"{other}.") or f"{other}.".startswith(f"{field}.")

@@ -12,13 +12,13 @@ from frostline_controller.sweep.telling import table_of, values_in_words
 
 
 def write_page(places: SweepDirectory, state: SweepState) -> Path:
-    """Write sweep.html from what is known now, and return its path. Raises OSError."""
+    """Write sweep.html from the given state, and return its path. Raises OSError."""
     replace_durably(places.page, page(places, state))
     return places.page
 
 
 def page(places: SweepDirectory, state: SweepState) -> str:
-    """The page as text. A run's number leads to the report of the run, where it has drawn one."""
+    """Return the page as text. A run's number is a link to the run's report, where it exists."""
     charts = sweep_charts(state)
     wide = [chart for chart in charts if chart.name in ("cost", "cache")]
     reports = {

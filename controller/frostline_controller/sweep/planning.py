@@ -1,4 +1,4 @@
-"""From a job and what is varied to the runs of a sweep, all checked before anything starts."""
+"""The runs of a sweep, from a job and its varied fields; all are checked before anything starts."""
 
 import re
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from frostline_controller.sweep.directory import SweepDirectory, SweepState, Swe
 from frostline_controller.sweep.grid import Axis, check_axes, combinations, settings_of, short_names
 
 NAME_CHARACTERS_MAX = 53
-"""Of a job's name."""
+"""The greatest length of a job's name."""
 WORKERS = "placement.workers"
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run to come: the varied fields as they were given, and the checked job."""
+    """One planned run: the varied fields as given, and the checked job."""
 
     values: dict[str, Any]
     job: Job
@@ -30,17 +30,17 @@ class PlannedRun:
 def planned_runs(
     job_file: str, overrides: Sequence[str], axes: Sequence[Axis], workers: int | None, side_by_side: int
 ) -> list[PlannedRun]:
-    """A checked job for each combination of values.
+    """Return a checked job for each combination of values.
 
     Args:
         job_file: path of the job file.
         overrides: `field=value` for every run.
-        axes: what is varied.
-        workers: of all runs together; shared out evenly where the runs themselves do not vary them. None: as the job has them.
+        axes: the varied fields.
+        workers: of all runs together, shared out evenly where the runs themselves do not vary them. None: as the job has them.
         side_by_side: runs at a time.
 
     Raises:
-        UserMistake: the job, a value, or the number of workers cannot be.
+        UserMistake: the job, a value, or the number of workers is invalid.
     """
     check_axes(axes, overrides)
     if workers is not None and workers < side_by_side:
@@ -61,7 +61,7 @@ def planned_runs(
 
 
 def sweep_name(job_file: str, overrides: Sequence[str], runs: Sequence[PlannedRun]) -> str:
-    """The name of the job itself; where that is no job without what is varied, of the first run."""
+    """Return the name of the job itself; of the first run where the job is invalid without the varied values."""
     try:
         return load_job(job_file, list(overrides)).name
     except JobError:
@@ -79,7 +79,7 @@ def made_sweep(
     runs: Sequence[PlannedRun], axes: Sequence[Axis], *, name: str, folder: Path, job_file: str, workers: int | None,
     side_by_side: int,
 ) -> tuple[SweepDirectory, SweepState]:  # fmt: skip
-    """Write the directory of a new sweep: the job of each run, and that nothing has started yet. Raises OSError."""
+    """Write the directory of a new sweep: the job of each run, and a state in which nothing has started yet. Raises OSError."""
     places = SweepDirectory(folder)
     named = _folder_names(runs)
     swept = [
@@ -115,9 +115,9 @@ def _job(job_file: str, overrides: Sequence[str], values: dict[str, Any]) -> Job
     try:
         load_job(job_file, list(overrides))
     except JobError as error:
-        if str(error) == text:  # nothing that is varied has to do with it
+        if str(error) == text:  # the mistake does not depend on a varied field
             raise UserMistake(text) from None
-    mistakes = [line.strip() for line in text.splitlines()]  # of several lines the first says how many mistakes there are
+    mistakes = [line.strip() for line in text.splitlines()]  # the first of several lines has the number of mistakes
     raise UserMistake(f"--vary {_said(values)}: {'; '.join(mistakes[1:] or mistakes)}")
 
 
@@ -126,7 +126,7 @@ def _said(values: dict[str, Any]) -> str:
 
 
 def _resolved(job: Job, values: dict[str, Any]) -> dict[str, Any]:
-    """The varied fields with the values that the checked job has: 3e-5, which YAML takes for a text, is a number there."""
+    """Return the varied fields with the values of the checked job: 3e-5, which YAML takes for a text, is a number there."""
     every = job.model_dump(mode="json")
     resolved = {}
     for field in values:
@@ -138,7 +138,7 @@ def _resolved(job: Job, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _folder_names(runs: Sequence[PlannedRun]) -> list[str]:
-    """The number of each run and its values, as a folder may be called: `02-learning_rate-0.0001-seed-0`."""
+    """Return each run's number and values as the name of a folder: `02-learning_rate-0.0001-seed-0`."""
     shown, digits = short_names(runs[0].values), len(str(len(runs)))
     named = []
     for number, run in enumerate(runs, start=1):

@@ -1,4 +1,4 @@
-"""What a sweep came to, as Python has it: a view of its directory."""
+"""The result of a sweep for Python: a view of its directory."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +11,7 @@ from frostline_controller.sweep.directory import SweepDirectory, SweepState, Swe
 
 @dataclass(frozen=True)
 class SweepResult:
-    """A view of a sweep's directory as it was when it was first looked at."""
+    """A view of a sweep's directory as it was at the first access."""
 
     directory: Path
 
@@ -21,7 +21,7 @@ class SweepResult:
 
     @property
     def state(self) -> str:
-        """completed, failed (a run has), or suspended (runs are to go)."""
+        """completed, failed (at least one run has failed), or suspended (runs are left)."""
         return self._state.state
 
     @property
@@ -35,5 +35,5 @@ class SweepResult:
         return tuple(run for run in self.runs if run.over and run.state != RunStatus.COMPLETED)
 
     def result(self, run: SweptRun) -> RunResult:
-        """The run's own directory, which is as any other's."""
+        """Return the run's own directory, which is an ordinary one."""
         return RunResult(SweepDirectory(self.directory).run_of(run).path)

@@ -1,4 +1,4 @@
-"""Runs of a sweep side by side: each a `frostline run` or `resume` of its own, within the workers given, over one cache."""
+"""The runs of a sweep side by side: each a `frostline run` or `resume` process, within the given workers, over one cache."""
 
 import time
 from collections.abc import Callable
@@ -21,24 +21,24 @@ from frostline_controller.sweep.telling import final_words, values_in_words
 
 LOOK_SECONDS = 0.1
 STOPPED = (None, exit_codes.DRAINED, exit_codes.INTERRUPTED)
-"""How the process of a run ends that can go on; None: it was killed with the sweep."""
+"""The exit codes of a run that can go on; None: the process was killed with the sweep."""
 
 
 class RunningRun:
-    """One run and the process that owns it. The process dies with the sweep, so that nothing trains unseen.
+    """One run and the process that owns it. The process dies with the sweep, so that nothing trains unnoticed.
 
     Args:
-        run: which.
+        run: the run.
         places: of the sweep.
         report: draw the run's report.html at its end.
-        services: that the runs share.
+        services: shared by the runs.
     """
 
     def __init__(self, run: SweptRun, places: SweepDirectory, report: bool, services: SweepServices) -> None:
         self.run, self._places = run, places.run_of(run)
         folder = str(self._places.path)
         if self._places.holds_run():
-            words = ["resume", folder, "--from-scratch"]  # which says: also where it had not come to a checkpoint
+            words = ["resume", folder, "--from-scratch"]  # goes on also from a run without a checkpoint
         else:
             words = ["run", "-f", str(places.job_of(run)), "--out", folder]
         words += ["--shared-cache", str(services.shared_cache)] if services.shared_cache is not None else []
@@ -49,7 +49,7 @@ class RunningRun:
         self._told_at, self._told_step = time.monotonic(), -1
 
     def news(self) -> str:
-        """A line on how far it is, now and then; "" where there is nothing new."""
+        """Return a line on the run's progress, at intervals; "" where there is nothing new."""
         if time.monotonic() - self._told_at < PLAIN_SECONDS or not self._places.job.exists():
             return ""
         self._reader = self._reader or ProgressReader(self._places.path, self._client, skip_events=True)
@@ -61,7 +61,7 @@ class RunningRun:
         return progress_line(progress)
 
     def ended(self) -> SweptRun:
-        """The run as its end left it; its process has ended, or is waited for."""
+        """Return the final state of the run; wait for the end of its process if needed."""
         self._client.close()
         try:
             self.command.end()
@@ -72,7 +72,7 @@ class RunningRun:
 
 
 def as_it_stands(run: SweptRun, places: RunDirectory) -> SweptRun:
-    """The run with state, message and figures that its directory says, whatever sweep.json had come to say."""
+    """Return the run with the state, message and figures from its directory, whatever sweep.json has."""
     try:
         state, result = places.ended_as(), places.read_result()
         figures = read_figures(places.path).as_json() if state == RunStatus.COMPLETED else {}
@@ -85,11 +85,11 @@ def as_it_stands(run: SweptRun, places: RunDirectory) -> SweptRun:
 
 
 class SweepRunner:
-    """Starts what fits, tells of it, and keeps sweep.json true.
+    """Starts the runs that fit, reports their progress, and keeps sweep.json up to date.
 
     Args:
         places: of the sweep.
-        state: which runs there are; those that are over are not started.
+        state: the runs; those that are over are not started.
         say: shows a line.
         report: draw each run's report.html.
     """
@@ -100,7 +100,7 @@ class SweepRunner:
         self._begun = time.monotonic() - state.wall_seconds
 
     def run(self, asked: Interrupts) -> SweepState:
-        """Go on until every run is over, or the user wants to stop; returns what has come of them."""
+        """Go on until every run is over, or the user wants to stop; return the final state."""
         services, passed_on = SweepServices(self._places, self.state), 0
         try:
             services.start()
@@ -111,7 +111,7 @@ class SweepRunner:
                 for one in list(self._active.values()):
                     self._look(one)
                 if asked.count > passed_on:
-                    passed_on += 1  # one at a look: of two signals at once a process hears one
+                    passed_on += 1  # one at a time: of two signals at once a process receives one
                     self._stop(passed_on)
                 time.sleep(LOOK_SECONDS)
         finally:
@@ -121,7 +121,7 @@ class SweepRunner:
         return self._keep(self.state)
 
     def _next(self) -> SweptRun | None:
-        """The first run that waits, if it fits beside those that train."""
+        """Return the first waiting run, if there are workers for it beside the active runs."""
         untouched = (run for run in self.state.runs if not run.over and run.exit_code is None)
         waiting = next((run for run in untouched if run.number not in self._active), None)
         if waiting is None or len(self._active) >= self.state.side_by_side:
@@ -166,7 +166,7 @@ class SweepRunner:
         self.state = replace(state, metric=metric, state=word, wall_seconds=time.monotonic() - self._begun)
         try:
             self._places.write(self.state)
-        except OSError as error:  # a full disk, say: what it says is read from the runs' directories when the sweep goes on
+        except OSError as error:  # e.g. a full disk: a resumed sweep reads its state from the runs' directories
             self._say(f"{self._places.state}: cannot be written ({error.strerror}); the runs go on")
         return self.state
 

@@ -1,4 +1,4 @@
-"""What the runs of a sweep share: the cache, and a warm process that forks their workers."""
+"""The services that the runs of a sweep share: the cache, and a warm process that forks their workers."""
 
 import logging
 import os
@@ -21,10 +21,10 @@ log = logging.getLogger(__name__)
 
 
 class SweepServices:
-    """`start`, `advance` often, then `stop` in every case; all calls from one thread.
+    """The shared services: `start`, `advance` often, then `stop` in every case; all calls from one thread.
 
     Attributes:
-        shared_cache: folder of the cache; None where no run that is to come uses one.
+        shared_cache: folder of the cache; None where no remaining run uses one.
         environment: of the runs' processes.
     """
 
@@ -38,25 +38,25 @@ class SweepServices:
         self._sockets: ScratchFolder | None = None
         self._preload: ServiceProcess | None = None
         threads = {job.training.threads for job in jobs}
-        if len(threads) == 1 and not self.environment.get(PRELOAD_VARIABLE):  # else each run has its own, or the user's
+        if len(threads) == 1 and not self.environment.get(PRELOAD_VARIABLE):  # otherwise each run has its own, or the user's
             self._preload = self._shared_preload(str(threads.pop()))
 
     def start(self) -> None:
-        """Start what is shared. Raises RedisUnavailable, OSError."""
+        """Start the shared services. Raises RedisUnavailable, OSError."""
         make_folder_durably(self._logs)
         self.advance()
         if self._cache is not None:
             self._cache.start()
 
     def advance(self) -> None:
-        """What has died is started again."""
+        """Restart the services that have died."""
         if self._preload is not None:
             self._preload.advance()
         if self._cache is not None:
             self._cache.advance()
 
     def stop(self) -> None:
-        """End it all."""
+        """End all services."""
         try:
             if self._preload is not None:
                 self._preload.terminate(signal.SIGTERM)

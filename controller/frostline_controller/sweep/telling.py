@@ -1,4 +1,4 @@
-"""A sweep in words: lines while it runs, and the table at its end."""
+"""The texts of a sweep: lines while it runs, and the table at its end."""
 
 from typing import Any
 
@@ -11,18 +11,18 @@ LOSS = "loss"
 
 
 def value_in_words(value: Any) -> str:
-    """One varied value: numbers as short as they can be."""
+    """Return one varied value as text: numbers in their shortest form."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def values_in_words(run: SweptRun) -> str:
-    """What is this run's own: `learning_rate 3e-05, seed 1`."""
+    """Return the run's own values: `learning_rate 3e-05, seed 1`."""
     shown = short_names(run.values)
     return ", ".join(f"{shown[field]} {value_in_words(value)}" for field, value in run.values.items())
 
 
 def final_words(run: SweptRun) -> str:
-    """How a run ended, in one line."""
+    """Return the end of a run in one line."""
     if run.state != RunStatus.COMPLETED:
         said = f"{run.state}: {' '.join(run.message.split())}" if run.message else run.state
         return said if run.over else f"stopped; it goes on with the sweep ({run.state})"
@@ -34,7 +34,7 @@ def final_words(run: SweptRun) -> str:
 
 
 def table_of(state: SweepState) -> Table:
-    """One row a run: its values, and what came of it. Empty where it has not completed."""
+    """Return one row for each run: its values and its figures, which are empty where it has not completed."""
     shown = short_names(axis.field for axis in state.axes)
     metrics = list(dict.fromkeys(name for name in (state.metric, LOSS) if name))
     head = ("run", *shown.values(), "state", *(name.replace("_", " ") for name in metrics),
@@ -47,7 +47,7 @@ def table_of(state: SweepState) -> Table:
 
 
 def table_text(table: Table) -> str:
-    """A table for a terminal: columns as wide as their widest cell."""
+    """Return a table for a terminal, with columns as wide as their widest cell."""
     cells = [list(table.head), *([str(value) for value in row] for row in table.rows)]
     widths = [max(len(row[place]) for row in cells) for place in range(len(table.head))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]

@@ -1,9 +1,10 @@
 """Plants failing, lying, stalling and deadly writes in every process of a run; Python imports this file by its name at its start.
 
-`$FROSTLINE_CHAOS_WRITES/<index>.json` says `{"match", "at", "how", "times", "seconds"}`: the next `times` writes to a file whose
-`folder/name` has `match` in it. at: "sync" (its bytes come to disk) or "name" (it gets its name). how: "fail" (an error, nothing
-is done), "lie" (it is done, and an error is told), "stall" (it takes so long), "kill" (done; then kill -9 of the whole run).
-Whoever carries one out first creates `<index>.<count>`: it happens so often and no oftener, in whichever process.
+`$FROSTLINE_CHAOS_WRITES/<index>.json` has `{"match", "at", "how", "times", "seconds"}`: it hits the next `times` writes to a file
+whose `folder/name` contains `match`. at: "sync" (its bytes come to disk) or "name" (it gets its name). how: "fail" (an error,
+nothing is written), "lie" (written, and an error is reported), "stall" (it takes `seconds`), "kill" (written; then kill -9 of the
+whole run). The process that hits a write first creates `<index>.<count>`, so that exactly `times` writes are hit, in whichever
+processes.
 """
 
 import contextlib
@@ -18,13 +19,13 @@ from typing import Any
 
 FOLDER = "FROSTLINE_CHAOS_WRITES"
 OWNER = "owner"
-"""Holds the process id of the run's `frostline`: all others die with it."""
+"""The file with the process id of the run's `frostline`: all others die with it."""
 
 _fsync = os.fsync
 
 
 def _planted(name: str, at: str) -> dict[str, Any] | None:
-    """What befalls this write, claimed for it; None where it is spared."""
+    """Return the fault of this write, claimed for it; None where there is none."""
     folder = os.environ.get(FOLDER)
     if not folder:
         return None
@@ -45,7 +46,7 @@ def _planted(name: str, at: str) -> dict[str, Any] | None:
 
 
 def _short(path: str) -> str:
-    """Its folder's name and its own."""
+    """Return a path's folder name and file name."""
     return "/".join(str(path).split("/")[-2:])
 
 

@@ -1,8 +1,8 @@
-"""The one importer of `kubernetes`: objects of an API server as plain JSON, every call with a deadline.
+"""The only module that imports `kubernetes`: objects of an API server as plain JSON, with a deadline for every call.
 
-The client brings what is hard to get right (kubeconfig, in-cluster tokens and their rotation, TLS); its typed models and its
-watch are left aside: models cost memory for every kind of object that there is, and a watch without a read timeout waits for ever
-on a connection that is half open.
+The client does what is hard to get right (kubeconfig, in-cluster tokens and their rotation, TLS). Its typed models and its watch
+are not used: models cost memory for every existing kind of object, and a watch without a read timeout waits for ever on a
+connection that is half open.
 """
 
 import json
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 CONNECT_SECONDS, READ_SECONDS = 3.0, 10.0
 WATCH_SECONDS = 60
-"""A watch ends by itself after so long; silence for longer means that the connection is dead."""
+"""The length of a watch, in seconds, after which the server ends it; a longer silence means that the connection is dead."""
 WATCH_SILENCE_SECONDS = 70.0
 TOKEN_SECONDS = 60.0
 TOKEN_KEY = "BearerToken"
@@ -32,7 +32,7 @@ JSON, JSON_PATCH, MERGE_PATCH = "application/json", "application/json-patch+json
 
 
 class ApiError(OSError):
-    """The API server said no, or could not be reached. status: HTTP's; 0 where there was no answer."""
+    """The API server refused a request, or could not be reached. status: the HTTP status; 0 where there was no answer."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -44,15 +44,15 @@ class NotFound(ApiError):
 
 
 class Changed(ApiError):
-    """The object is not as the request expected it (409, or a JSON patch that does not apply)."""
+    """The object is not in the state that the request expected (409, or a JSON patch that does not apply)."""
 
 
 class Expired(ApiError):
-    """What a watch was to go on from is too old (410): list again."""
+    """The resource version from which a watch was to go on is too old (410): list again."""
 
 
 class Api:
-    """Calls of one API server, from any thread. Raises ApiError (an OSError) or one of its kinds."""
+    """Calls of one API server, from any thread. They raise ApiError (an OSError) or a subclass."""
 
     def __init__(self, configuration: client.Configuration) -> None:
         configuration.retries = False
@@ -60,7 +60,7 @@ class Api:
 
     @staticmethod
     def in_cluster() -> "Api":
-        """As the pod's service account; its token is read again every minute."""
+        """Return an Api with the pod's service account; its token is read again every minute."""
         folder = account_folder()
         configuration = client.Configuration()
         loader = InClusterConfigLoader(str(folder / "token"), str(folder / "ca.crt"), try_refresh_token=False)
@@ -73,7 +73,7 @@ class Api:
 
     @staticmethod
     def from_kubeconfig(path: str | None = None, context: str | None = None) -> "Api":
-        """As a person: $KUBECONFIG or ~/.kube/config where no path is given."""
+        """Return an Api with a person's account: $KUBECONFIG or ~/.kube/config where no path is given."""
         configuration = client.Configuration()
         try:
             config.load_kube_config(config_file=path, context=context, client_configuration=configuration)
@@ -83,7 +83,7 @@ class Api:
 
     @staticmethod
     def namespace_of_kubeconfig(path: str | None = None, context: str | None = None) -> str:
-        """Of the context that `from_kubeconfig` takes; "default" where it names none."""
+        """Return the namespace of the context that `from_kubeconfig` uses; "default" where the context names none."""
         try:
             known, active = config.list_kube_config_contexts(config_file=path)
         except config.ConfigException as error:
@@ -96,31 +96,34 @@ class Api:
         return self._call("GET", path, query)
 
     def text(self, path: str, seconds: float = READ_SECONDS, **query: Any) -> str:
-        """What is no JSON: a log, a page through the API server's proxy. seconds: of silence that are borne."""
+        """Return a text that is not JSON: a log, or a page through the API server's proxy. seconds: the longest silence."""
         response = self._send("GET", path, query, None, JSON, (CONNECT_SECONDS, seconds), accept="*/*")
         return bytes(response.data).decode("utf-8", errors="replace")
 
     def create(self, path: str, body: Json, **query: Any) -> Json:
-        """Make an object in the list at a path, and return it as the server has it."""
+        """Make an object in the list at a path, and return the server's version of it."""
         return self._call("POST", path, query, body)
 
     def replace(self, path: str, body: Json, **query: Any) -> Json:
-        """Put an object in the place of the one at a path. Raises Changed where its resourceVersion is an older one's."""
+        """Replace the object at a path. Raises Changed where `body` has an outdated resourceVersion."""
         return self._call("PUT", path, query, body)
 
     def patch(self, path: str, body: list[Json] | Json, **query: Any) -> Json:
-        """A list is a JSON patch, an object a merge patch."""
+        """Patch an object: a list is a JSON patch, an object a merge patch."""
         return self._call("PATCH", path, query, body, JSON_PATCH if isinstance(body, list) else MERGE_PATCH)
 
     def delete(self, path: str, body: Json) -> Json:
-        """Delete an object; returns the server's answer.
+        """Delete an object; return the server's answer.
 
         body: DeleteOptions.
         """
         return self._call("DELETE", path, {}, body)
 
     def watch(self, path: str, **query: Any) -> Iterator[Json]:
-        """Events of a list, with bookmarks, until the server or silence ends it. Raises Expired, wherever the server says it."""
+        """Yield the events of a list, with bookmarks, until the server or a silence ends the watch.
+
+        Raises Expired, whether the server reports it as a status or as an event.
+        """
         query |= {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": WATCH_SECONDS}
         response = self._send("GET", path, query, None, JSON, (CONNECT_SECONDS, WATCH_SILENCE_SECONDS), stream=True)
         try:
@@ -135,7 +138,7 @@ class Api:
             response.close()
 
     def close(self) -> None:
-        """Drop the connections that are not in use; a watch in another thread ends in its own time."""
+        """Drop the unused connections; a watch in another thread ends when its time is over."""
         self._client.rest_client.pool_manager.clear()
 
     def _call(self, method: str, path: str, query: Json, body: Any = None, content_type: str = JSON) -> Json:
@@ -150,7 +153,7 @@ class Api:
         headers = {"Content-Type": content_type, "Accept": accept}
         try:
             self._client.update_params_for_auth(headers, [], [TOKEN_KEY])
-        except (config.ConfigException, OSError) as error:  # a kubeconfig may name a program that gets the token
+        except (config.ConfigException, OSError) as error:  # a kubeconfig may name a program that fetches the token
             raise ApiError(0, f"{method} {path}: no token: {error}") from error
         url = self._client.configuration.host + path
         parameters = [(name, value) for name, value in query.items() if value is not None]
@@ -166,7 +169,7 @@ class Api:
 
 
 class _RenewedToken:
-    """Reads the token file again now and then; one that cannot be read now leaves the token as it is (the loader would raise)."""
+    """Reads the token file again at intervals; if it cannot be read, the old token stays in use (the loader would raise)."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._read_at = path, time.monotonic()
@@ -183,8 +186,11 @@ class _RenewedToken:
 
 
 def _refusal(method: str, path: str, error: client.ApiException) -> ApiError:
-    """A JSON patch that does not apply (a test that does not hold, something to remove that is not there) is a 422 that names no
-    kind of object; one that makes an invalid object names it. The reason itself does not reach us."""
+    """Return the ApiError for a refused request.
+
+    A 422 for a JSON patch that does not apply (a test that fails, an absent element to remove) names no kind of object; a 422 for
+    a patch that makes an invalid object names it. The reason itself is not in the answer.
+    """
     try:
         body = json.loads(error.body)
         said, names_a_kind = body["message"], bool((body.get("details") or {}).get("kind"))
@@ -196,7 +202,7 @@ def _refusal(method: str, path: str, error: client.ApiException) -> ApiError:
 
 
 def _checked(event: Json) -> Json:
-    """An event of a watch; an ERROR event is raised."""
+    """Return an event of a watch; an ERROR event is raised."""
     if event.get("type") != "ERROR":
         return event
     status = event.get("object", {})

@@ -14,7 +14,7 @@ from frostline_controller.cluster.kubernetes.object_cache import ObjectCache
 log = logging.getLogger(__name__)
 
 FIELD_MANAGER = "frostline-controller"
-"""Owner of spec.replicas, whatever installs the chart."""
+"""The field manager that owns spec.replicas, whatever installs the chart."""
 ANNOTATIONS = "/metadata/annotations"
 FIRST_LIST_SECONDS = 20.0
 PATCH_TRIES, PATCH_WAIT_SECONDS = 5, 0.2
@@ -24,8 +24,8 @@ NO_BREAKAGE = "a cluster breaks by itself; planned faults of nodes and services 
 class KubernetesBackend:
     """ClusterBackend over one StatefulSet.
 
-    namespace, name: the StatefulSet's. selector: labels of its pods, as "a=b,c=d". What is read comes from watches, so that
-    reading costs the API server nothing; what this process has written is read at once.
+    namespace, name: of the StatefulSet. selector: labels of its pods, as "a=b,c=d". Reads are served from watches, so that they
+    cost the API server nothing; this process's own writes are visible to its reads at once.
     """
 
     def __init__(self, api: Api, namespace: str, name: str, selector: str) -> None:
@@ -39,7 +39,10 @@ class KubernetesBackend:
             cache.start()
 
     def read(self) -> ClusterState:
-        """As last heard of. Raises NotFound where there is no such StatefulSet, ApiError before the first word of the cluster."""
+        """Return the state last received.
+
+        Raises NotFound where there is no such StatefulSet, ApiError before the API server's first answer.
+        """
         self._changed.clear()
         found = self._stateful_set()
         pods = self._pods.objects(FIRST_LIST_SECONDS).values()
@@ -51,7 +54,8 @@ class KubernetesBackend:
         )
 
     def has_pod(self, name: str, uid: str) -> bool:
-        """Whether this run has that very pod. One that no watch has told of yet is asked for. Raises ApiError."""
+        """Whether this run has the pod with this name and uid. A pod that no watch has reported yet is requested. Raises
+        ApiError."""
         known = self._pods.objects(FIRST_LIST_SECONDS).get(name)
         if known is not None and known["metadata"]["uid"] == uid:
             return True
@@ -62,7 +66,8 @@ class KubernetesBackend:
         return bool(listed[0]["metadata"]["uid"] == uid)
 
     def patch_annotations(self, changes: dict[str, str | None], test: dict[str, str | None]) -> None:
-        """A patch that was refused while all that it tests is so (others write all the time) is tried again."""
+        """Patch as the interface says; a refused patch whose tests all hold is tried again, since other processes write all the
+        time."""
         path = f"{self._path}/{self._name}"
         for tries_left in reversed(range(PATCH_TRIES)):
             held = self._stateful_set()["metadata"].get("annotations") or {}
@@ -71,7 +76,7 @@ class KubernetesBackend:
                 return
             except Changed as error:
                 found = self._api.get(path)
-                self._sets.put(found)  # whoever reads again reads what stood against the patch
+                self._sets.put(found)  # the next read returns the state that refused the patch
                 now = found["metadata"].get("annotations") or {}
                 if any(now.get(key) != value for key, value in test.items()):
                     raise Conflict(str(error)) from error
@@ -93,7 +98,7 @@ class KubernetesBackend:
         options: Json = {"gracePeriodSeconds": round(grace_seconds), "preconditions": {"uid": pod["metadata"]["uid"]}}
         try:
             self._api.delete(f"{self._pods_path}/{name}", options)
-        except (NotFound, Changed) as error:  # it is gone, or another has its name
+        except (NotFound, Changed) as error:  # the pod is gone, or another pod has its name
             log.info("pod not deleted pod=%s reason=%s", name, error)
 
     def break_machine(self, kind: str, pod: str, seconds: float) -> None:
@@ -103,7 +108,7 @@ class KubernetesBackend:
         return self._changed.is_set()
 
     def emit_event(self, kind: str, reason: str, message: str) -> None:
-        """About the StatefulSet. One that cannot be written is logged: an Event is no state."""
+        """Write an Event about the StatefulSet. A failure is only logged, since an Event is no state."""
         try:
             self._api.create(f"/api/v1/namespaces/{self._namespace}/events", self._event(kind, reason, message))
         except ApiError as error:
@@ -148,12 +153,12 @@ class KubernetesBackend:
 
 
 def _patch(held: dict[str, str], changes: dict[str, str | None], test: dict[str, str | None]) -> list[Json]:
-    """The JSON patch that makes `changes` to annotations, if what `test` names still holds.
+    """Return the JSON patch that makes `changes` to annotations, if the values in `test` still hold.
 
-    held: the annotations that there are, as far as is known.
+    held: the existing annotations, as far as is known.
     """
     patch: list[Json] = []
-    if not held:  # nothing below it can be tested; that it is empty is tested, so that nobody else's are wiped out
+    if not held:  # nothing below it can be tested; test that it is empty, so that no other writer's annotations are lost
         patch.append({"op": "test", "path": ANNOTATIONS, "value": None})
         patch.append({"op": "add", "path": ANNOTATIONS, "value": {}})
     patch += [{"op": "test", "path": _annotation(key), "value": value} for key, value in test.items()]
@@ -166,7 +171,7 @@ def _patch(held: dict[str, str], changes: dict[str, str | None], test: dict[str,
 
 
 def _annotation(key: str) -> str:
-    """Where it is, as a JSON pointer."""
+    """Return the path of an annotation as a JSON pointer."""
     return f"{ANNOTATIONS}/" + key.replace("~", "~0").replace("/", "~1")
 
 

@@ -1,7 +1,8 @@
-"""The job of a release: what the chart's ConfigMap offers, and what the run has taken of it (docs/protocols.md 8.6, 9).
+"""The job of a release: the job that the chart's ConfigMap offers, and the part of it that the run follows (docs/protocols.md
+8.6, 9).
 
-The run's folder keeps the job that the run follows. A release that is upgraded offers another: of that, live fields are taken and
-fixed ones are refused by name, and the run goes on either way.
+The run's folder holds the job that the run follows. An upgraded release offers another job: its live fields are taken, its fixed
+fields are refused by name, and the run goes on either way.
 """
 
 import threading
@@ -20,7 +21,7 @@ JOB_KEY = "job.yaml"
 class JobSource:
     """The job file of a release, watched in its ConfigMap.
 
-    namespace, name: the ConfigMap's. release: the run's name, whatever the job file calls it. `close` ends its watch.
+    namespace, name: of the ConfigMap. release: the run's name, which replaces the job file's. `close` ends the watch.
     """
 
     def __init__(self, api: Api, namespace: str, name: str, release: str) -> None:
@@ -39,7 +40,8 @@ class JobSource:
         self._watch.stop()
 
     def offered(self) -> Job:
-        """As the release has it now. Raises JobError for a job that cannot be, ApiError where nobody answers."""
+        """Return the job that the release has now. Raises JobError for an invalid job, ApiError where the API server does not
+        answer."""
         held = self._api.get(self._path).get("data") or {}
         if JOB_KEY not in held:
             raise JobError(f"ConfigMap {self._path.rsplit('/', 1)[-1]} has no {JOB_KEY}; install the chart again")
@@ -49,9 +51,9 @@ class JobSource:
         return parse_job({**raw, "name": self._release}, JOB_KEY)
 
     def accept(self, run_dir: Path) -> tuple[Job, list[str]]:
-        """The job that the run follows from now on, written to its folder, and what is to be told of changes.
+        """Return the job that the run follows from now on, written to its folder, and the messages about changes.
 
-        Blocking. Raises JobError for a first job that cannot be (a later one is refused, and the run goes on), OSError.
+        Blocking. Raises JobError for an invalid first job (a later one is refused, and the run goes on), OSError.
         """
         self._changed.clear()
         try:

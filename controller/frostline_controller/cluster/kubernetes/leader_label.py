@@ -1,4 +1,4 @@
-"""Which pod the controller's Service leads to: the one that carries the leader's label. The leader gives it to itself."""
+"""The label that routes the controller's Service to the leading pod. The leader puts the label on its own pod."""
 
 import asyncio
 import logging
@@ -10,13 +10,16 @@ log = logging.getLogger(__name__)
 
 ROLE, LEADER = "frostline.io/role", "leader"
 LOOK_SECONDS = 15.0
-"""How long a label that somebody has removed, or a former leader's late write has given it too, may lead calls astray."""
+"""The interval of checks, in seconds: the longest time for which a wrong label may misdirect calls.
+
+The label may have been removed, or a former leader's late write may have put it on another pod too.
+"""
 
 
 class LeaderLabel:
     """The label by which the Service finds the controller pod that leads.
 
-    pod_name: our own. Blocking; raises ApiError.
+    pod_name: of this process's pod. Blocking; raises ApiError.
     """
 
     def __init__(self, api: Api, namespace: str, release: str, pod_name: str) -> None:
@@ -24,7 +27,8 @@ class LeaderLabel:
         self._selector = f"app.kubernetes.io/instance={release},app.kubernetes.io/component=controller,{ROLE}={LEADER}"
 
     def take(self) -> None:
-        """From others first: two bearers would share the calls. Writes only what is not so already."""
+        """Remove the label from other pods, then put it on this pod; two labelled pods would share the calls. Writes changes
+        only."""
         bearers = [pod["metadata"]["name"] for pod in self._bearers()]
         for name in bearers:
             if name != self._pod_name:
@@ -36,7 +40,8 @@ class LeaderLabel:
             self._write(self._pod_name, LEADER)
 
     async def keep(self, leads: Callable[[], bool], look_seconds: float = LOOK_SECONDS) -> None:
-        """Take it again whenever it is not here alone, until cancelled; never while another leads."""
+        """Take the label again whenever this pod is not the only one that has it, until cancelled; never while another pod
+        leads."""
         while True:
             await asyncio.sleep(look_seconds)
             if leads():

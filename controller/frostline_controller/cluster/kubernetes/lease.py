@@ -1,9 +1,10 @@
-"""Who leads: a Lease that the chart has rendered, held by renewing it (docs/protocols.md 5.4).
+"""Leader election by a Lease that the chart has rendered and the leader renews (docs/protocols.md 5.4).
 
-Another's Lease has run out when it has not changed for its duration by OUR monotonic clock since we first saw it so; the times in
-it, by other machines' clocks, are never compared. The clock goes on while the machine is suspended, since others' do. Our own is
-counted from before the request that renewed it last. What a leader may still write when its time is over is fenced by the
-incarnation in the durable state, and not appended to the run's files (`may_write`), whatever this says a moment later.
+The Lease of another process has expired when it has not changed for its duration, counted from its first observation by this
+process's own monotonic clock. The times in the Lease come from other machines' clocks and are never compared. The clock goes on
+while the machine is suspended, since the others' clocks do. A leader's own time is counted from before its last request to renew.
+Writes of a leader whose time is over are fenced by the incarnation in the durable state, and `may_write` keeps such a leader from
+appending to the run's files, whatever `leads` returns a moment later.
 """
 
 import datetime
@@ -19,13 +20,18 @@ from frostline_controller.cluster.kubernetes.api import Api, ApiError, Changed, 
 log = logging.getLogger(__name__)
 
 GUARD_SECONDS = 0.1
-"""How late a leader may notice that its time is over, or that another has its Lease."""
+"""The longest delay, in seconds, with which a leader notices that its time is over or that another process has its Lease."""
 
 
 @dataclass(frozen=True)
 class LeaseTimes:
-    """Seconds. duration: silence after which others take over. renew_deadline: a leader that could not renew for so long stops
-    acting, well before that. retry: between two tries."""
+    """The times of a Lease, in seconds.
+
+    Attributes:
+        duration: silence after which other processes take over.
+        renew_deadline: time without a renewal after which a leader stops acting, well before `duration`.
+        retry: time between two tries.
+    """
 
     duration: float = 15.0
     renew_deadline: float = 10.0
@@ -40,8 +46,10 @@ class LeaseTimes:
 
 
 def seconds_awake_or_not() -> float:
-    """A monotonic clock that goes on while the machine is suspended, where there is one: a virtual machine that was stopped for a
-    minute knows at once that its Lease has run out."""
+    """Return the time of a monotonic clock that goes on while the machine is suspended, where there is such a clock.
+
+    So a virtual machine that was stopped for a minute sees at once that its Lease has expired.
+    """
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
@@ -63,9 +71,9 @@ class LeaderLease:
         self._threads: list[threading.Thread] = []
 
     def acquire(self) -> bool:
-        """Wait until this process leads; from then on a thread renews. False where `release` was called meanwhile.
+        """Wait until this process leads, then start a thread that renews the Lease. False where `release` was called meanwhile.
 
-        Once: a process that has lost the Lease ends, and its successor has another identity.
+        Call it once: a process that has lost the Lease ends, and its successor has another identity.
         """
         while not self._stopped.is_set():
             if self._try("acquire"):
@@ -82,7 +90,8 @@ class LeaderLease:
         return not self._lost and self._clock() < self._valid_until
 
     def release(self) -> None:
-        """Stop leading, or waiting to; a successor need not wait for the end of the Lease. Also from `on_lost`."""
+        """Stop leading, or waiting to lead, so that a successor need not wait until the Lease expires. `on_lost` may call it
+        too."""
         self._stopped.set()
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -102,7 +111,7 @@ class LeaderLease:
             self._try("renew")
 
     def _guard(self) -> None:
-        """Tell of the end when it comes, in a thread of its own: a renewal that hangs comes back when it is too late."""
+        """Report the loss of the Lease when it happens, in a separate thread: a renewal that hangs would return too late."""
         while not self._stopped.wait(min(GUARD_SECONDS, max(0.0, self._valid_until - self._clock()))):
             if not self.leads():
                 self._lost = True
@@ -111,13 +120,13 @@ class LeaderLease:
                 return
 
     def _try(self, verb: str) -> bool:
-        """Write our name where nobody else's holds. True where that was done."""
+        """Write this process's name where no other process holds the Lease. True where it was written."""
         started = self._clock()
         try:
             found = self._api.get(self._path)
             if not self._free(found, started):
                 if verb == "renew":
-                    self._valid_until = 0.0  # somebody else has it
+                    self._valid_until = 0.0  # another process has it
                 return False
             self._api.replace(self._path, self._written(found))
         except Changed:
@@ -129,7 +138,7 @@ class LeaderLease:
         return True
 
     def _free(self, found: Json, now: float) -> bool:
-        """Whether nobody, we ourselves, or somebody whose time is over holds it."""
+        """Whether the Lease is held by nobody, by this process, or by a process whose time is over."""
         spec = found.get("spec") or {}
         holder, version = spec.get("holderIdentity") or "", found["metadata"]["resourceVersion"]
         if version != self._seen[0]:

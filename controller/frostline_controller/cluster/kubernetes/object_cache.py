@@ -1,13 +1,13 @@
-"""The objects of one list, kept true by list and watch in a thread of its own.
+"""A cache of the objects of one list, kept up to date by list and watch in a separate thread.
 
-A list gives all objects and a resource version; a watch from that version streams each later change, and a bookmark now and
-then, so that its version stays young. The server ends every watch after a while (`api.WATCH_SECONDS`) and keeps versions for some
-minutes only: a watch from an older one is answered 410 Gone, which is no fault, and begins again with a list. So does a watch
-that breaks off or falls silent; after failures it waits longer each time, with jitter, so that a thousand runs do not come back
-at once when an API server does.
+A list gives all objects and a resource version. A watch from that version streams each later change, and at intervals a bookmark,
+so that the version stays recent. The server ends every watch after a while (`api.WATCH_SECONDS`) and keeps versions for some
+minutes only: a watch from an older version is answered 410 Gone, which is no fault, and the cache lists again. It also lists
+again after a watch that breaks off or falls silent. After failures it waits longer each time, with jitter, so that a thousand
+runs do not all reconnect at the moment when an API server is back.
 
-Nobody acts on events: they only say that something changed, and readers judge by the objects. A write of our own is put among
-them at once (`ObjectCache.put`), so that whoever writes reads it before its event comes.
+No reader acts on events: they only report that something changed, and readers judge by the objects. The result of this process's
+own write is put into the cache at once (`ObjectCache.put`), so that the writer reads it before its event arrives.
 """
 
 import logging
@@ -24,7 +24,7 @@ WAIT_SECONDS_FIRST, WAIT_SECONDS_MAX = 0.5, 15.0
 
 
 class ObjectCache:
-    """The objects of one list of the API server, kept true by a thread that lists and watches.
+    """The objects of one list of the API server, kept up to date by a thread that lists and watches.
 
     path, query: of the list. on_change: called, from the cache's thread, after every change.
     """
@@ -45,18 +45,18 @@ class ObjectCache:
         self._thread.start()
 
     def stop(self) -> None:
-        """The thread ends with the watch that is under way."""
+        """Let the thread end with its present watch."""
         self._stopped.set()
 
     def objects(self, seconds: float) -> dict[str, Json]:
-        """By name, as last heard. Raises ApiError where there was no list yet within `seconds`."""
+        """Return the objects by name, as last received. Raises ApiError where no list has arrived within `seconds`."""
         if not self._listed.wait(seconds):
             raise self._error or ApiError(0, f"{self._path}: no answer within {seconds:g} s")
         with self._lock:
             return dict(self._objects)
 
     def put(self, changed: Json) -> None:
-        """The answer to a write of our own, so that whoever writes reads it; older than what is known: nothing."""
+        """Store the answer to an own write, so that the writer reads it; an answer older than the known object is ignored."""
         name, version = changed["metadata"]["name"], _version(changed)
         with self._lock:
             known = self._objects.get(name)
@@ -74,12 +74,12 @@ class ObjectCache:
             except ApiError as error:
                 self._error = error
                 log.warning("watch failed path=%s error=%s", self._path, error)
-            except Exception:  # an answer that nobody foresaw: without this thread the controller would be blind for ever
+            except Exception:  # an unforeseen answer: without this thread the controller would never see another change
                 log.exception("watch failed path=%s", self._path)
             self._stopped.wait(backoff.failed(time.monotonic() - started))
 
     def _list(self) -> str:
-        """Take the whole list. Returns the version that a watch goes on from."""
+        """Take the whole list. Return the version from which a watch goes on."""
         with self._lock:
             self._put.clear()
         found = self._api.get(self._path, **self._query)
@@ -92,7 +92,7 @@ class ObjectCache:
         return found["metadata"]["resourceVersion"]
 
     def _follow(self, version: str) -> None:
-        """Watch, and watch again from where it ended, until it fails."""
+        """Watch, and watch again from the end of the last watch, until one fails."""
         while not self._stopped.is_set():
             for event in self._api.watch(self._path, resourceVersion=version, **self._query):
                 version = event["object"]["metadata"]["resourceVersion"]
@@ -117,5 +117,6 @@ class ObjectCache:
 
 
 def _version(found: Json) -> int:
-    """Resource versions of one kind can be compared (Kubernetes promises it since 1.35, and etcd's revisions always could)."""
+    """Return the resource version. Versions of one kind can be compared (a promise since Kubernetes 1.35; always true of etcd's
+    revisions)."""
     return int(found["metadata"]["resourceVersion"])

@@ -1,4 +1,4 @@
-"""What must be asked before a controller can lead: asked again until the API server answers."""
+"""Retries of the requests that precede leading, until the API server answers."""
 
 import asyncio
 import logging
@@ -14,9 +14,10 @@ log = logging.getLogger(__name__)
 
 
 async def patiently(ask: Callable[[], Awaitable[Answer]], stop: asyncio.Event) -> Answer:
-    """The answer of the API server, asked for again until it comes.
+    """Return the answer of the API server; the request is repeated until one comes.
 
-    ask: begun anew after a failure (an end would mean ever longer pauses). Raises ApiError once `stop` is set.
+    ask: called anew after each failure (if the process ended instead, its restarts would come at ever longer intervals). Raises
+    ApiError once `stop` is set.
     """
     backoff = Backoff(WAIT_SECONDS_FIRST, WAIT_SECONDS_MAX, spread=0.5)
     while True:

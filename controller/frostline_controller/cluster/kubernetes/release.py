@@ -1,5 +1,5 @@
-"""A release as a person sees it through the API server, with a kubeconfig: read, annotate, scale. What kubectl can do, no
-more."""
+"""A release as a person accesses it through the API server with a kubeconfig: read, annotate, scale; no more than kubectl can
+do."""
 
 import time
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ PAGE_SECONDS = 120.0
 class Release:
     """A Helm release on the cluster: the StatefulSet, its annotations and events, as the command line sees them.
 
-    name: of the Helm release, which is the run's. Raises NotFound where the namespace has no such release, ApiError.
+    name: of the Helm release and so of the run. Raises NotFound where the namespace has no such release, ApiError.
     """
 
     def __init__(self, api: Api, namespace: str, name: str) -> None:
@@ -25,43 +25,44 @@ class Release:
         self._core = f"/api/v1/namespaces/{namespace}"
 
     def stateful_set(self) -> Json:
-        """The trainers' StatefulSet. Raises NotFound that names the releases there are, ApiError."""
+        """Return the trainers' StatefulSet. Raises NotFound with the names of the existing releases, ApiError."""
         try:
             return self.api.get(self._set)
         except NotFound:
             raise NotFound(404, f"no release {self.name} in namespace {self.namespace}: {self._others()}") from None
 
     def annotations(self) -> dict[str, str]:
-        """The StatefulSet's annotations, copied; {} for none."""
+        """Return a copy of the StatefulSet's annotations; {} for none."""
         return dict(self.stateful_set()["metadata"].get("annotations") or {})
 
     def pods(self) -> list[Json]:
-        """Of all roles, trainers in the order of their ordinals."""
+        """Return the pods of all roles, trainers in the order of their ordinals."""
         selector = f"app.kubernetes.io/name=frostline,app.kubernetes.io/instance={self.name}"
         found = self.api.get(f"{self._core}/pods", labelSelector=selector)["items"]
         return sorted(found, key=lambda pod: (_role(pod), _ordinal(pod)))
 
     def events(self) -> list[Json]:
-        """About the run, oldest first."""
+        """Return the Events about the run, oldest first."""
         selector = f"involvedObject.kind=StatefulSet,involvedObject.name={self.name}-trainer"
         found = self.api.get(f"{self._core}/events", fieldSelector=selector)["items"]
         return sorted(found, key=lambda event: (event.get("lastTimestamp") or "", int(event["metadata"]["resourceVersion"])))
 
     def state(self) -> DurableState | None:
-        """What the controller keeps of the run; None before one has led."""
+        """Return the controller's durable state of the run; None before a controller has led."""
         text = self.annotations().get(PLAN)
         return decode_state(text) if text else None
 
     def command(self, text: str) -> None:
-        """Ask the controller for something; it takes the annotation away when it has read it."""
+        """Send a command to the controller, which removes the annotation when it has read it."""
         self._annotate({COMMAND: text})
 
     def request_workers(self, workers: int) -> None:
-        """At most so many from now on; 0 suspends."""
+        """Request at most `workers` workers from now on; 0 suspends."""
         self._annotate({REQUESTED_WORKERS: str(workers)})
 
     def answers(self, before: set[str], seconds: float) -> Iterator[str]:
-        """What the controller said (as Events of commands) since there were the Events with the names `before`; waits for one."""
+        """Yield the controller's answers (Events of commands) that are not among the Events named in `before`; wait for the
+        first."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             said = [event for event in self.events() if event["metadata"]["name"] not in before and event["reason"] == "Command"]
@@ -71,11 +72,11 @@ class Release:
             time.sleep(POLL_SECONDS)
 
     def log(self, pod: str, lines: int) -> str:
-        """The newest lines of a pod's log."""
+        """Return the newest lines of a pod's log."""
         return self.api.text(f"{self._core}/pods/{pod}/log", tailLines=lines)
 
     def page(self, path: str) -> str:
-        """A page of the leading controller, through the API server. It may have to be made first."""
+        """Return a page of the leading controller, through the API server. The controller may have to make it first."""
         return self.api.text(f"{self._core}/services/{self.name}-controller:web/proxy{path}", PAGE_SECONDS)
 
     def _annotate(self, annotations: dict[str, Any]) -> None:
@@ -83,7 +84,7 @@ class Release:
         self.api.patch(self._set, {"metadata": {"annotations": annotations}})
 
     def _others(self) -> str:
-        """For a message: what releases there are."""
+        """Return the existing releases in words, for a message."""
         selector = "app.kubernetes.io/name=frostline,app.kubernetes.io/component=trainer"
         sets = self.api.get(f"/apis/apps/v1/namespaces/{self.namespace}/statefulsets", labelSelector=selector)["items"]
         names = [found["metadata"]["labels"].get("app.kubernetes.io/instance", "") for found in sets]

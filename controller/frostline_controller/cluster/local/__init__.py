@@ -1,1 +1,1 @@
-"""The laptop's cluster: its API server is a file, its kubelet a thread, its pods are child processes."""
+"""The local cluster: a file in place of the API server, a thread in place of the kubelet, child processes in place of pods."""

@@ -1,4 +1,4 @@
-"""The laptop's API server: one JSON file, changed under a lock by atomic replacement, so that any process may use it."""
+"""The API server of the local cluster: one JSON file, replaced atomically under a lock, so that any process may use it."""
 
 import errno
 import fcntl
@@ -14,7 +14,7 @@ from frostline_contract.durable_files import replace_durably
 from frostline_controller.cluster.backend import ClusterState, Conflict, PodInfo
 
 LOCK_SECONDS = 5.0
-"""How long a writer waits for another one: far more than a write takes."""
+"""The longest wait of a writer for another one, in seconds: far longer than a write takes."""
 LOCK_RETRY_SECONDS = 0.005
 EMPTY: dict[str, Any] = {
     "metadata": {"resource_version": 0, "annotations": {}},
@@ -83,7 +83,7 @@ class LocalBackend:
             file.write(json.dumps(line) + "\n")
 
     def read_object(self) -> dict[str, Any]:
-        """The whole object; parsed again only when the file was replaced. Callers do not change it."""
+        """Return the whole object; the file is parsed again only when it was replaced. Callers do not change the object."""
         stamp = self._stamp()
         if stamp is None:
             return EMPTY
@@ -93,7 +93,10 @@ class LocalBackend:
         return self._object
 
     def _parse(self) -> dict[str, Any]:
-        """The object in the file. Raises ValueError where it is damaged: it was complete whenever it was written."""
+        """Return the object in the file.
+
+        Raises ValueError where the file is damaged; each write of the file is complete, so damage comes from outside.
+        """
         try:
             found: dict[str, Any] = json.loads(self._file.read_bytes())
             if not all(isinstance(value, str) for value in found["metadata"]["annotations"].values()):
@@ -106,7 +109,7 @@ class LocalBackend:
         return found
 
     def _stamp(self) -> tuple[int, int, int] | None:
-        """Differs whenever the file was replaced; None before there is one."""
+        """Return a value that differs whenever the file was replaced; None before the file exists."""
         try:
             status = os.stat(self._file)
         except FileNotFoundError:
@@ -114,7 +117,7 @@ class LocalBackend:
         return status.st_ino, status.st_mtime_ns, status.st_size
 
     def change(self, edit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-        """Apply `edit` to the object under the lock, durably. An exception of `edit` leaves everything as it was."""
+        """Apply `edit` to the object under the lock, durably. If `edit` raises, nothing changes."""
         with self._locked():
             found = self._parse() if self._file.exists() else json.loads(json.dumps(EMPTY))
             edit(found)
@@ -124,8 +127,11 @@ class LocalBackend:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the lock of the object. Raises OSError where another process does not let go of it: one that was stopped, say, in
-        the middle of a write; whoever waited for it without an end could not be stopped either."""
+        """Hold the lock of the object.
+
+        Raises OSError where another process does not release the lock within LOCK_SECONDS, for example one that was stopped in
+        the middle of a write. A process that waited without limit could not be stopped either.
+        """
         file = self._folder / "statefulset.lock"
         with open(file, "a") as lock:
             deadline = time.monotonic() + LOCK_SECONDS
@@ -137,7 +143,7 @@ class LocalBackend:
 
 
 def _is_taken(lock: IO[str]) -> bool:
-    """Take a lock if nobody else has it."""
+    """Take a lock if no other process has it. True where it was taken."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""The Redis shards of one cache on this machine, and what its cache server is started with."""
+"""The Redis shards of one cache on this machine, and the service description of its cache server."""
 
 import logging
 import secrets
@@ -14,9 +14,10 @@ log = logging.getLogger(__name__)
 
 
 class CacheShards:
-    """Redis of our own, or the servers that the job names. `start`, then `stop` in every case; all calls from one thread.
+    """The shards of a cache: own Redis servers, or the servers that the job names.
 
-    folder: a run directory, or the folder of a cache that several runs share; password, secret and logs lie in it.
+    Call `start`, then `stop` in every case; all calls come from one thread. folder: a run directory, or the folder of a cache
+    that several runs share; it holds password, secret and logs.
     """
 
     def __init__(self, folder: Path, section: CacheSection) -> None:
@@ -24,10 +25,10 @@ class CacheShards:
         self._shards: list[RedisProcess] = []
 
     def start(self, shared: bool = False) -> Service:
-        """Start the shards; returns the cache server that is to be kept running over them.
+        """Start the shards; return the cache server that has to be kept running over them.
 
         Args:
-            shared: several runs use the cache, one after the other too.
+            shared: several runs use the cache, at the same time or one after the other.
 
         Raises:
             RedisUnavailable: there is no redis-server, or it does not start.
@@ -38,14 +39,14 @@ class CacheShards:
             return cache_service(self._folder, list(self._section.addresses), memory, shared=shared)
         password: str | None = None
         for number in range(self._section.shards):
-            # Listed one by one, so that the first ones are stopped where a later one does not start.
+            # Appended one by one, so that the first shards are stopped where a later one does not start.
             self._shards.append(self._start_shard(number, 0, password))
             password = self._shards[-1].password
         self._places.write_secret(self._places.redis_password, password or "")
         return cache_service(self._folder, [shard.address for shard in self._shards], memory, password or "", shared)
 
     def advance(self) -> None:
-        """Call it often: a shard that has died is started again, empty, at its address."""
+        """Restart each shard that has died, empty and at its old address. Call it often."""
         for number, shard in enumerate(self._shards):
             if not shard.is_alive():
                 shard.stop()
@@ -55,17 +56,20 @@ class CacheShards:
                     log.warning("shard %d does not start again, trying again: %s", number, error)
 
     def kill(self) -> None:
-        """SIGKILL to every shard, as a planned fault does; `advance` starts them again."""
+        """Send SIGKILL to every shard, as a planned fault; `advance` restarts them."""
         for shard in self._shards:
             shard.process.kill()
 
     def stop(self) -> None:
-        """End the servers that `start` has started; external ones are left alone."""
+        """End the servers that `start` has started; external servers are left alone."""
         for shard in self._shards:
             shard.stop()
 
     def _keep_secret(self) -> None:
-        """Workers find the secret that signs cached values in the folder. Servers of others: only one that was given."""
+        """Write the secret that signs cached values into the folder, where workers find it.
+
+        For external servers only a given secret is written; none is made.
+        """
         own = secrets.token_urlsafe(32) if not self._section.addresses else ""
         if secret := read_secret(self._folder) or own:
             self._places.write_secret(self._places.cache_secret, secret)

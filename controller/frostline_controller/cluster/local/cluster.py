@@ -1,10 +1,12 @@
-"""The laptop's cluster: what kubelet, StatefulSet controller and Deployment do, for child processes.
+"""The local cluster: the work of kubelet, StatefulSet controller and Deployment, for child processes.
 
-It makes the pods that `<run>/cluster/statefulset.json` asks for, one agent process a pod, replaces what is deleted or dies,
-and keeps the controller, the cache server and the preload process running. One thread does it all; `stop` ends everything.
+The cluster makes the pods that `<run>/cluster/statefulset.json` requires, one agent process for each pod, replaces pods that are
+deleted or die, and keeps the controller, the cache server and the preload process running. One thread does all of this; `stop`
+ends everything.
 
 `placement.pods_per_node` pods share a node, `node-<k>`. A node that was killed or cut off does not come back: its pods are
-replaced on `node-<k>-<n>`. The processes of a node that was cut off live on, as they would: nobody looks after them any more.
+replaced on `node-<k>-<n>`. The processes of a node that was cut off go on running, as on a real cluster, but are no longer
+managed.
 """
 
 import logging
@@ -38,15 +40,13 @@ POLL_SECONDS = 0.05
 POD_PREFIX = "trainer"
 PRELOAD_IN_PODS = "pods"
 GRACE_SECONDS = 15.0
-"""What a scale-down gives a pod (some clouds give no more)."""
+"""Grace period of a pod at a scale-down, in seconds (some clouds give no more)."""
 
 
 @dataclass(frozen=True)
 class ClusterFailure:
-    """Why the cluster cannot do what is asked: a service or pod that does not stay up. code: its exit code.
-
-    leaves_no_result: nobody is left who would write how the run ended.
-    """
+    """A service or pod that does not stay up. code: its exit code. leaves_no_result: no process is left to write the run's
+    result."""
 
     message: str
     code: int
@@ -54,17 +54,17 @@ class ClusterFailure:
 
     @property
     def user_mistake(self) -> bool:
-        """Whether the user has to mend something before another try can help."""
+        """Whether the user has to correct something before another try can help."""
         return self.code == USER_MISTAKE
 
 
 class LocalCluster:
-    """Runs the pods and services of one run directory. `start` returns at once; `failure` says what does not stay up.
+    """The pods and services of one run directory. `start` returns at once; `failure` names a process that does not stay up.
 
     env: added to every child's environment (tests set FROSTLINE_WORKER_MODULE). services: kept running beside the pods.
-    breakable: what else planned faults can break, by their kind; called in the cluster's thread.
-    All pods share one preload process. Where FROSTLINE_PRELOAD names the socket of one that is there already, none is started:
-    many short runs can share it. FROSTLINE_PRELOAD=pods: each pod has its own, as on a cluster, so that a new pod starts cold.
+    breakable: further targets of planned faults, by kind; called in the cluster's thread. All pods share one preload process.
+    Where FROSTLINE_PRELOAD names the socket of an existing one, none is started, so that many short runs can share it.
+    FROSTLINE_PRELOAD=pods: each pod has its own, as on Kubernetes, so that a new pod starts cold.
     """
 
     def __init__(
@@ -110,11 +110,11 @@ class LocalCluster:
         self.error: BaseException | None = None
 
     def start(self) -> None:
-        """Run pods and services from a thread of its own, until `stop`."""
+        """Run pods and services in a separate thread, until `stop`."""
         self._thread.start()
 
     def stop(self, grace_seconds: float = 5.0) -> None:
-        """End every process: workers first, then the services; what has not ended after the grace is killed. Idempotent."""
+        """End every process: workers first, then the services; processes left after the grace period are killed. Idempotent."""
         self._grace_seconds = grace_seconds
         self._stopping.set()
         if self._thread.is_alive():
@@ -124,7 +124,7 @@ class LocalCluster:
             self._groups.remove()
 
     def process_id(self, name: str) -> int | None:
-        """Of a service or of a pod's agent; None while it is not running."""
+        """Return the process id of a service or of a pod's agent; None while it is not running."""
         for service in self._services:
             if service.service.name == name:
                 return service.process_id
@@ -132,11 +132,11 @@ class LocalCluster:
         return pod.process_id if pod else None
 
     def notes(self) -> list[str]:
-        """What a user should know and has not been told yet."""
+        """Return the messages for the user that no earlier call has returned."""
         return [self._notes.get_nowait() for _ in range(self._notes.qsize())]
 
     def pods_running(self) -> int:
-        """Pods whose agent process runs now."""
+        """Return the number of pods whose agent process runs now."""
         return sum(pod.process_id is not None for pod in list(self._pods.values()))
 
     def _run(self) -> None:
@@ -147,7 +147,8 @@ class LocalCluster:
                     self._round()
                     trouble = ""
                 except OSError as error:
-                    # A full disk, say: whatever it was doing is done in a later round. Without its directory there is no run.
+                    # For example a full disk: the interrupted work is done in a later round. Without its directory the run cannot
+                    # go on.
                     if not self.run_dir.exists():
                         raise
                     if trouble != str(error):
@@ -173,7 +174,7 @@ class LocalCluster:
         self._take_deletions(found["spec"]["deletions"])
         self._take_breakages(found["spec"].get("breakages", []))
         self._match(found["spec"]["replicas"])
-        # A run that waits after that has paused: its pods are tried again as those of one that trains.
+        # A run that waits after it has trained is paused: its pods are tried again, as those of a run that trains.
         state = found["metadata"]["annotations"].get(STATE)
         self._has_trained |= state in TRAINING
         trains = state in TRAINING or (state == RunStatus.WAITING and self._has_trained)
@@ -186,8 +187,8 @@ class LocalCluster:
         self._write_status()
 
     def _judge_pods(self, trains: bool) -> None:
-        """Whether the run cannot go on for its pods. One that fails is the run's failure before it trains, as a mistake in the
-        job is; afterwards it is tried again, and the run fails where too few others are left."""
+        """Set `failure` where pods keep the run from going on: before it trains, one failed pod does, as a mistake in the job
+        would; afterwards failed pods are tried again, and the run fails where too few others are left."""
         lost = [pod for pod in self._pods.values() if (pod.crash_looping if trains else pod.failed)]
         placement = self._job.placement
         needed = -(-placement.min_workers // placement.workers_per_pod) if trains else len(self._pods)
@@ -206,10 +207,10 @@ class LocalCluster:
         self.backend.change(lambda found: found["spec"].update(deletions=found["spec"]["deletions"][len(deletions) :]))
 
     def _take_breakages(self, breakages: list[dict[str, object]]) -> None:
-        """Planned faults of nodes and services."""
+        """Carry out planned faults of nodes and services."""
         if not breakages:
             return
-        # First forgotten, then done: a fault happens once, also where this round fails half-way.
+        # Requests are removed before they are carried out: a fault happens once, also where this round fails half-way.
         self.backend.change(lambda found: found["spec"].update(breakages=found["spec"]["breakages"][len(breakages) :]))
         for breakage in breakages:
             kind, pod = str(breakage["kind"]), self._pods.get(str(breakage["pod"]))
@@ -220,7 +221,8 @@ class LocalCluster:
                 self._lose_node(pod.ordinal // self._job.placement.pods_per_node, kind, float(breakage["seconds"]))  # type: ignore[arg-type]
 
     def _lose_node(self, number: int, kind: str, seconds: float) -> None:
-        """All its pods die at once; or they are replaced while their processes live on, cut off for so long."""
+        """Kill all pods of a node at once; or, for cut_node, replace the pods while their processes live on, cut off for
+        `seconds`."""
         self._lost_nodes[number] += 1
         lost = [pod for pod in self._pods.values() if pod.ordinal // self._job.placement.pods_per_node == number]
         if kind == "cut_node":
@@ -244,7 +246,7 @@ class LocalCluster:
         return f"node-{number}-{lost}" if lost else f"node-{number}"
 
     def _match(self, replicas: int) -> None:
-        """Ordinals 0 .. replicas - 1, made together; what is above goes, highest first."""
+        """Make all missing pods 0 .. replicas - 1 together; delete those above, highest ordinal first."""
         for pod in sorted(self._pods.values(), key=lambda pod: pod.ordinal, reverse=True):
             if pod.ordinal >= replicas:
                 pod.delete(0.0 if pod.phase == SUCCEEDED else GRACE_SECONDS)
@@ -274,7 +276,7 @@ class LocalCluster:
             self._written = pods
 
     def _end_all(self) -> None:
-        """Pods with grace, together; then controller and cache server; then the preload process and whatever is left."""
+        """End the pods together, with grace; then controller and cache server; then the preload process and all that is left."""
         for pod in self._orphans:
             pod.delete(0.0)
         for pod in self._pods.values():
@@ -300,7 +302,8 @@ class LocalCluster:
 
 
 def _cpu_groups(job: Job) -> CpuGroups | None:
-    """Control groups for workers of one speed, where the job asks for them. Raises ValueError where there can be none."""
+    """Return control groups for workers of equal speed, where the job requires them. Raises ValueError where they are not
+    possible."""
     share, cores = job.placement.worker_cpus, len(os.sched_getaffinity(0))
     if share is None:
         return None

@@ -1,4 +1,5 @@
-"""Settles what a job leaves to its run (`auto`) before the run begins: one process measures units, alone on this machine."""
+"""Settling of the fields that a job leaves open (`auto`) before the run begins: one process measures units, alone on this
+machine."""
 
 import os
 import subprocess
@@ -18,9 +19,9 @@ MEASURING = "frostline_trainer.process.sizes"
 
 
 def settled_here(job: Job) -> Settled | None:
-    """What stands in place of the job's `auto` on this machine; None where it says every number itself.
+    """Return the values for the job's `auto` fields on this machine; None where the job has none.
 
-    Raises UserMistake for what is wrong with job or data, CommandError where measuring fails.
+    Raises UserMistake where job or data are wrong, CommandError where measuring fails.
     """
     if not job.training.automatic:
         return None
@@ -32,7 +33,7 @@ def settled_here(job: Job) -> Settled | None:
 
 
 def settings_of(job: Job, settled: Settled) -> list[str]:
-    """What was settled as `--set` has it, for runs that are to have one answer."""
+    """Return the settled values as `--set` arguments, for several runs that have to use the same values."""
     return [f"training.{name}={getattr(settled, name)}" for name in job.training.automatic]
 
 

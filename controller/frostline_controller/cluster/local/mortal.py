@@ -1,7 +1,7 @@
-"""Becomes a program that the kernel kills when the thread that started it ends: `python -I -S mortal.py PARENT PROGRAM ...`.
+"""A launcher of a program that the kernel kills when the parent thread ends: `python -I -S mortal.py PARENT PROGRAM ...`.
 
-Run as a file of its own, with the standard library alone: it stands between a command and each of its children. PARENT: the
-process id of who starts it, whose end may come before the kernel has been asked.
+It runs as a file of its own with the standard library alone, since it starts each child of a command. PARENT: the process id of
+the parent, which may end before the kernel has the request.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
-    """Become PROGRAM. Returns 1 where PARENT has ended already, 127 where the program cannot be run."""
+    """Become PROGRAM. Return 1 where PARENT has ended already, 127 where the program cannot be run."""
     parent, program, *arguments = sys.argv[1:]
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent):

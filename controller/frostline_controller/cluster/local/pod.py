@@ -1,4 +1,4 @@
-"""One pod of the local cluster: an agent process under a stable name, restarted when it fails, ended with grace."""
+"""One pod of the local cluster: an agent process under a stable name, restarted when it fails, ended with a grace period."""
 
 import logging
 import time
@@ -18,18 +18,21 @@ log = logging.getLogger(__name__)
 
 RESTART_SECONDS_FIRST, RESTART_SECONDS_MAX = 0.2, 10.0
 RESTART_SECONDS_AFTER_SUCCESS = 3.0
-"""A pod that ended well is started again too (restartPolicy Always), unless it is scaled away meanwhile: so a run ends."""
+"""Seconds until a pod that ended well is started again (restartPolicy Always), unless it is scaled away meanwhile, as at a run's
+end."""
 RESTARTS_MAX = 6
 
 
 class Pod:
-    """The kubelet's view of one pod. All calls come from the cluster's one thread."""
+    """A pod as the kubelet sees it. All calls come from the cluster's one thread."""
 
     def __init__(self, name: str, node: str, env: dict[str, str], logs: Path, cuts: Path, folder: Path) -> None:
         """Make a pod of this machine; no process is started yet.
 
-        folder: what its processes work in. cuts: folder of the files that say which pods are cut off from the services, by
-        uid, and until when."""
+        Args:
+            folder: working directory of its processes.
+            cuts: folder with one file per pod that is cut off from the services, named by uid, with the end of the cut.
+        """
         self.name, self.node, self.uid = name, node, str(uuid.uuid4())
         self._cut = cuts / self.uid
         self.log = logs / f"{name}.log"
@@ -48,7 +51,7 @@ class Pod:
         self.exit_code: int | None = None
 
     def info(self) -> dict[str, object]:
-        """As the status shows it."""
+        """Return the pod as the status shows it."""
         ready = self.phase == RUNNING and self._kill_at is None
         return asdict(PodInfo(self.name, self.uid, self.node, self.phase, self._started_at, ready))
 
@@ -59,7 +62,7 @@ class Pod:
 
     @property
     def process_id(self) -> int | None:
-        """Of the agent; None while there is none."""
+        """The process id of the agent; None while it does not run."""
         return self._agent.process_id
 
     @property
@@ -69,11 +72,12 @@ class Pod:
 
     @property
     def failed(self) -> bool:
-        """It does not stay up by itself: a mistake, a refusal, or ends one after the other."""
+        """Whether the pod does not stay up by itself: after a mistake, a refusal, or repeated early ends."""
         return self.phase == FAILED and bool(self.exit_code)
 
     def advance(self, keep_trying: bool = False) -> None:
-        """Start what should run, note what has ended, kill what has had its grace. keep_trying: start what has failed, too."""
+        """Start the agent where it is due, record its end, kill it after its grace period. keep_trying: also start a failed
+        agent."""
         code = self._agent.take_end()
         if code is not None:
             self._note_end(code)
@@ -88,7 +92,7 @@ class Pod:
             log.info("pod started pod=%s uid=%s process=%s", self.name, self.uid, self._agent.process_id)
 
     def delete(self, grace_seconds: float) -> None:
-        """SIGTERM, and SIGKILL after the grace (at once where it is 0)."""
+        """Send SIGTERM, and SIGKILL after the grace period (at once where it is 0)."""
         if self._kill_at is not None and grace_seconds > 0:
             return
         self._kill_at = time.monotonic() + grace_seconds
@@ -98,22 +102,22 @@ class Pod:
             self._agent.kill()
 
     def strike(self) -> None:
-        """SIGKILL to everything in it; `delete` is still to be called."""
+        """Send SIGKILL to all of the pod's processes; `delete` is still to be called."""
         self._agent.strike()
 
     def cut_off(self, seconds: float) -> None:
-        """From now on no control message of its workers passes, for so long. Its processes know nothing of it."""
+        """Block all control messages of the pod's workers for `seconds`. The pod's processes are not informed."""
         self._cut.parent.mkdir(parents=True, exist_ok=True)
         replace_durably(self._cut, str(time.time() + seconds))
 
     def outlives(self) -> bool:
-        """Of a pod that nobody looks after any more: whether anything of it still runs."""
+        """Whether anything still runs of a pod that is no longer managed."""
         self._agent.take_end()
         return self._agent.present
 
     @property
     def gone(self) -> bool:
-        """It was deleted and nothing of it runs any more."""
+        """Whether the pod was deleted and none of its processes runs any more."""
         return self._kill_at is not None and not self._agent.present
 
     def _note_end(self, code: int) -> None:

