@@ -173,7 +173,7 @@ def entry_plan(draft: PlanDraft, *, base: GenerationId | None, checkpoint: tuple
 
 
 def survivors_plan(draft: PlanDraft, *, base: Plan, found: GoOn) -> Plan:
-    """Return a plan that goes on from the survivors of `base` after a failure: every piece from one state (docs/protocols.md 4.4).
+    """Return a plan that goes on from the survivors of `base` after a failure, every piece at one state (docs/protocols.md 4.4).
 
     Holders outside the placement take part as leavers where no other participant has a piece, or none in another failure domain:
     a lost node's workers do not end at the same moment, and workers that have reported may end before the plan's first vote.
@@ -211,7 +211,7 @@ def survivors_plan(draft: PlanDraft, *, base: Plan, found: GoOn) -> Plan:
 
 
 def _needed_leavers(placement: Placement, holders: Sequence[Sequence[str]], domains: Mapping[str, str]) -> tuple[str, ...]:
-    """Return few holders outside the placement, so that each piece has a participant that holds it, in two domains if possible."""
+    """Return few holders outside the placement with which each piece has participants that hold it, in two domains if possible."""
     givers = _few_of_each([set(workers) for workers in holders if placement.global_ranks.keys().isdisjoint(workers)])
     there = placement.global_ranks.keys() | set(givers)
     elsewhere = list[set[str]]()

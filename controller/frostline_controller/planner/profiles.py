@@ -1,4 +1,4 @@
-"""The profiles of the run's workers: handed to workers that join later, and kept in profile.json for `frostline plan --profile`."""
+"""The profiles of the run's workers: handed to later joiners, and kept in profile.json for `frostline plan --profile`."""
 
 import asyncio
 

@@ -26,10 +26,10 @@ class Quota:
     def after_a_wait(self, sustained: np.ndarray) -> np.ndarray:
         """Return the mean seconds of work that begins at a random time of a period with an unused quota.
 
-        Let c be the work's seconds at full speed, P the period, q the quota, and c = n q + r with 0 < r <= q. With n = 0 the work
-        takes c. Work that begins in the first P - q of a period uses up that quota, waits for the period's end, and ends n periods
-        and r after the period's begin. Work that begins in the last q goes on with the next period's quota, and stands still n or
-        n - 1 times.
+        Let c be the work's seconds at full speed, P the period, q the quota, and c = n q + r with 0 < r <= q. With n = 0 the
+        work takes c. Work that begins in the first P - q of a period uses up that quota, waits for the period's end, and ends
+        n periods and r after the period's begin. Work that begins in the last q goes on with the next period's quota, and
+        stands still n or n - 1 times.
 
         Args:
             sustained: seconds of the same work as a part of sustained work.

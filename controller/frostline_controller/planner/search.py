@@ -145,8 +145,7 @@ def _least_seconds(model: CostModel, limits: ShapeLimits, dp: int) -> float:
 def _least_pace(model: CostModel, depths: np.ndarray, micro_batches: int, virtual: int) -> np.ndarray:
     """Return, for each depth, the least seconds beyond the fill that the slowest rank computes.
 
-    That rank has at least an equal share of the work, and at least trainable units / depth units (rounded up), at best the
-    smallest ones.
+    It has at least an equal share of the work, and at least trainable units / depth units (rounded up), at best the smallest.
     """
     inputs = model.inputs
     trainable = np.sort(np.diff(model.compute)[inputs.freeze_point :])
@@ -183,10 +182,7 @@ def _candidates(model: CostModel, limits: ShapeLimits, dp: int) -> list[Candidat
 
 
 def _table_groups(costs: StageCosts, depths: list[int]) -> list[list[int]]:
-    """Return the groups of depths that share a table: one, or each depth alone where memory in flight depends on the depth.
-
-    With more than ALL_DEGREES_UP_TO members all depths share one table.
-    """
+    """Return the groups of depths that share a table: one group, or each depth alone where memory in flight depends on it."""
     if costs.figures.from_the_end or len(costs.model.inputs.members) > ALL_DEGREES_UP_TO or costs.unlimited:
         return [depths]
     return [[depth] for depth in depths]

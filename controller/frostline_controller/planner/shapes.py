@@ -26,7 +26,7 @@ class ShapeLimits:
 
 
 def asked_degrees(inputs: PlanInputs) -> tuple[int | None, int | None]:
-    """Return (pp, dp) as the job and its switches demand for a running run, whether they fit or not; None: the planner's choice."""
+    """Return (pp, dp) as job and switches demand for a running run, whether they fit or not; None: the planner's choice."""
     pp, dp, current = inputs.placement.pp_degree, inputs.placement.dp_degree, inputs.current
     if pp is None and not inputs.elastic.pipeline:
         pp = inputs.start_pp_degree or (current.pp_degree if current else None)
