@@ -211,7 +211,7 @@ def survivors_plan(draft: PlanDraft, *, base: Plan, found: GoOn) -> Plan:
 
 
 def _needed_leavers(placement: Placement, holders: Sequence[Sequence[str]], domains: Mapping[str, str]) -> tuple[str, ...]:
-    """Return few holders outside the placement with which each piece has participants that hold it, in two domains if possible."""
+    """Return few holders outside the placement so that participants hold each piece, in two failure domains if possible."""
     givers = _few_of_each([set(workers) for workers in holders if placement.global_ranks.keys().isdisjoint(workers)])
     there = placement.global_ranks.keys() | set(givers)
     elsewhere = list[set[str]]()

@@ -1,1 +1,1 @@
-"""Predictions for shapes beyond pipeline and replicas: tensors cut over the workers of a group, state shared out over replicas."""
+"""Predictions for shapes beyond pipeline and replicas: tensors cut over a group's workers, state shared out over replicas."""

@@ -1,7 +1,7 @@
 """The largest model that fits: the most blocks, of the job's width, for which each family of shapes has memory on the workers.
 
-Bytes are those of the cost model (`planner.cost`), with nothing frozen. Blocks are equal, so the number of blocks that fit a stage
-is its free memory over the bytes of one block, and no search of cuts is needed.
+Bytes are those of the cost model (`planner.cost`), with nothing frozen. Blocks are equal, so the number of blocks that fit a
+stage is its free memory over the bytes of one block, and no search of cuts is needed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -87,8 +87,7 @@ def largest_models(inputs: PlanInputs) -> tuple[Room, ...]:
 
 
 def _room(inputs: PlanInputs, family: Family, groups: Mapping[Sharing, "Groups"]) -> Room:
-    """Return the most blocks of all shapes of the family; of equal shapes that with the smallest group, then the fewest replicas
-    and stages."""
+    """Return the shape of the family with the most blocks; of equal ones the smallest group, then the fewest replicas."""
     best = Room(family.name, 0, 0, Sharing(), {})
     for way, one in groups.items():
         for dp, pp in _degrees(one.inputs, family) if family.allows(way) else []:
