@@ -1,4 +1,4 @@
-"""The keeping of the run's books: fed with workers' reports and pods, written to ledger.json, taken over by the next controller."""
+"""The keeping of the run's books: fed by workers' reports and pods, written to ledger.json, taken over by a next controller."""
 
 import asyncio
 import json

@@ -67,7 +67,7 @@ class Ledger(Frozen):
 def with_taken_back(used: Mapping[Use, float], taken_back: float) -> dict[str, float]:
     """Return the uses with the time of steps that were taken back counted as lost; the sum stays the same.
 
-    That time is subtracted from the uses of steps in proportion, since the uses of a step's seconds are known of one member alone.
+    That time is subtracted from the uses of steps in proportion, since only one member reports the uses of a step's seconds.
     """
     of_steps = sum(used[use] for use in OF_STEPS)
     moved = min(taken_back, of_steps)
