@@ -236,8 +236,8 @@ def _member(worker: Worker, device: str, total_seconds: float, current: Placemen
     """Return the planner's record of a worker, with its speed relative to the reference profile.
 
     The speed differs from 1 only for another kind of device, or where a member has lastingly computed more slowly than its peers.
-    Any other measured difference is noise; on one machine, where all workers share the cores, every difference in speed of a
-    member is noise. `device` and `total_seconds` are those of the reference profile.
+    Any other measured difference is noise; so is lasting slowness on one machine, where all workers share the cores. `device` and
+    `total_seconds` are those of the reference profile.
     """
     speed = 1.0
     if worker.lasting_slowness > 1 and not one_machine:
@@ -270,7 +270,7 @@ def _median_link(told: Sequence[LinkProfile | plan_pb2.LinkProfile | None]) -> L
 
 
 def measured_cache(workers: tuple[Worker, ...]) -> CacheProfile | None:
-    """What workers measured of the cache, field by field the median; None before anybody has read from it."""
+    """Return the median of the workers' cache measurements, field by field; None before any worker has read from the cache."""
     found = [worker.cache for worker in workers if worker.cache is not None and worker.cache.fetch_seconds_per_sample > 0]
     if not found:
         return None
