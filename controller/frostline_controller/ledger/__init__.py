@@ -1,4 +1,5 @@
-"""The run's ledger: what each worker-second went to, and estimates of what freezing, cache and handed back pods saved.
+"""The run's ledger: the use of each worker-second, and estimates of the savings by freezing, cache and handed back pods.
 
-Arithmetic alone in `uses`, `books`, `steps`, `saved` and `sums`; `keeping` feeds it with what the controller knows and keeps it.
+`uses`, `books`, `steps`, `saved` and `sums` are arithmetic alone; `keeping` feeds them with the controller's facts and writes the
+ledger to a file.
 """

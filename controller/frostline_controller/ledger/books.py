@@ -1,8 +1,8 @@
-"""The accounts of a run's workers: the newest word of each, and what has passed since. Facts and sums; times are given.
+"""The accounts of a run's workers: the newest report of each, and the time since. Facts and sums; times are arguments.
 
-A worker tells sums over its life, so that the newest word replaces the one before: nothing is counted twice, also where a new
-controller hears it again. What a predecessor knew of workers comes from its file (`dump`, `load`); time that nobody saw, between
-that file and a worker that never came back, is not counted.
+A worker reports sums over its life, so that its newest report replaces the one before: nothing is counted twice, also where a new
+controller receives a report again. The accounts of a predecessor come from its file (`dump`, `load`); the time of a worker that
+never comes back, from that file on, is not counted.
 """
 
 from collections.abc import Mapping
@@ -13,15 +13,19 @@ from frostline_controller.ledger.saved import UnitTimes
 from frostline_controller.ledger.uses import Use, by_use, use_of
 
 CLOSED_KEPT = 256
-"""Accounts of so many workers that left are kept apart, since one that was given up may come back; older ones are added up."""
+"""Accounts of workers that left which are kept apart, since a worker that was given up may come back; older ones are added up."""
 
 
 @dataclass
 class Account:
-    """One worker's. used: seconds by use, as it told last, at `at`. going_on: what it was doing then, and has done since.
+    """The account of one worker.
 
-    until: the last moment that counts, where it has left or was not heard of by this controller; None: it is there.
-    tail: what the time since its last word went to, where that is settled.
+    Attributes:
+        used: seconds by use, by its newest report.
+        at: time of that report.
+        going_on: its use of time at that report, and since.
+        until: the last moment that counts, where it has left or this controller has received nothing of it; None: it is there.
+        tail: the use of the time since its newest report, where that is settled.
     """
 
     used: dict[Use, float]
@@ -31,7 +35,7 @@ class Account:
     tail: Use | None = None
 
     def sums(self, now: float) -> dict[Use, float]:
-        """Seconds by use up to `now`, or up to its end."""
+        """Return the seconds by use up to `now`, or up to the account's end."""
         sums = dict(self.used)
         sums[self.tail or self.going_on] += max(0.0, (now if self.until is None else self.until) - self.at)
         return sums
@@ -41,10 +45,16 @@ class Account:
 class Books:
     """All accounts of a run.
 
-    closed: sums over workers whose accounts are not kept any more. start_workers: of the pods that the run began with; 0: it has
-    not begun. given_back: worker-seconds that it held fewer, up to `held_at`; since then it holds `held`. fetch_seconds: so
-    long a step was kept waiting for one cached sample, as workers told last; None: none has. times: of the units, once measured.
-    over: the run has ended, and what workers say while they exit is not the run's.
+    Attributes:
+        accounts: by worker id.
+        closed: sums over workers whose accounts are no longer kept.
+        start_workers: workers of the pods that the run began with; 0: it has not begun.
+        held: workers of the pods that the run holds since `held_at`.
+        held_at: begin of that time; None: the run holds no pods.
+        given_back: worker-seconds of pods handed back, up to `held_at`.
+        fetch_seconds: time for which a step waits for one cached sample, by the newest reports; None: none has any.
+        times: of the units, once measured.
+        over: the run has ended; reports of workers that exit no longer count.
     """
 
     accounts: dict[str, Account] = field(default_factory=dict)
@@ -58,12 +68,12 @@ class Books:
     over: bool = False
 
     def admit(self, worker_id: str, at: float) -> None:
-        """A worker is there; it has told nothing yet. One that is known goes on."""
+        """Open an account for a worker that has reported nothing yet; the account of a known worker goes on."""
         if worker_id not in self.accounts:
             self.accounts[worker_id] = Account(dict.fromkeys(Use, 0.0), at, Use.RESHAPING)
 
     def hear(self, worker_id: str, seconds: Mapping[str, float], waiting: Mapping[str, float], phase: str, at: float) -> None:
-        """A worker's newest word, also of one that was given up before: what it says covers its whole life."""
+        """Take a worker's newest report, also of a worker that was given up before: a report covers its whole life."""
         known = self.accounts.get(worker_id)
         if self.over:
             return
@@ -72,7 +82,7 @@ class Books:
         self.accounts[worker_id] = Account(by_use(seconds, waiting), at, use_of(phase))
 
     def leave(self, worker_id: str, at: float, died: bool) -> None:
-        """A worker is gone. died: nobody had asked it to go, so what came after its last word is lost."""
+        """Close the account of a worker that is gone. died: it was not asked to go, so the time since its last report is lost."""
         account = self.accounts.get(worker_id)
         if account is None or account.tail is not None:
             return
@@ -81,32 +91,32 @@ class Books:
         self._add_up_oldest()
 
     def leave_all(self, at: float) -> None:
-        """The run has ended."""
+        """Close all accounts, since the run has ended."""
         self.over = True
         for worker_id in list(self.accounts):
             self.leave(worker_id, at, died=False)
 
     def open(self) -> list[str]:
-        """Workers that have not left."""
+        """Return the workers that have not left."""
         return [worker_id for worker_id, account in self.accounts.items() if account.tail is None]
 
     def hold(self, workers: int, at: float) -> None:
-        """The run holds pods for so many workers from now on; the first number is what it began with."""
+        """Note that the run holds pods for so many workers from now on; the first number is that of the run's start."""
         self.start_workers = self.start_workers or workers
         self.given_back = self.given_back_by(at)
         self.held, self.held_at = workers, at
 
     def rest(self, at: float) -> None:
-        """The run holds no pods for a while: it is suspended, or has ended."""
+        """Note that the run holds no pods for a while: it is suspended, or has ended."""
         self.given_back, self.held_at = self.given_back_by(at), None
 
     def given_back_by(self, now: float) -> float:
-        """Worker-seconds of pods that were handed back."""
+        """Return the worker-seconds of pods that were handed back, up to `now`."""
         since = 0.0 if self.held_at is None else max(0.0, now - self.held_at)
         return self.given_back + max(0, self.start_workers - self.held) * since
 
     def used(self, now: float) -> dict[Use, float]:
-        """Worker-seconds by use: of all workers that the run has had."""
+        """Return the worker-seconds by use of all workers that the run has had, up to `now`."""
         sums = dict(self.closed)
         for account in self.accounts.values():
             for use, seconds in account.sums(now).items():
@@ -122,7 +132,7 @@ class Books:
     # ---- durable
 
     def dump(self, now: float) -> dict[str, Any]:
-        """As JSON values; times as ages at `now`."""
+        """Return the books as JSON values, with times as ages at `now`."""
         return {
             "closed": dict(self.closed),
             "accounts": {
@@ -137,9 +147,12 @@ class Books:
 
     @staticmethod
     def load(values: Mapping[str, Any], now: float) -> "Books":
-        """What `dump` made, taken over by another controller at `now`. Workers that were there have yet to be heard of again.
+        """Return the books from a predecessor's `dump`, taken over at `now`.
 
-        Raises ValueError, KeyError or TypeError for values that are no such thing.
+        An account that was open counts only up to the dump until its worker reports again.
+
+        Raises:
+            ValueError, KeyError, TypeError: the values are not those of a dump.
         """
         books = Books(closed=_seconds(values["closed"]), start_workers=int(values["start_workers"]))
         books.given_back, books.fetch_seconds = float(values["given_back"]), values["fetch_seconds"]

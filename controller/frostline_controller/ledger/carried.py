@@ -1,4 +1,4 @@
-"""What the run's workers sent, received and hold, added up from records; a step that is taken back had its traffic."""
+"""The bytes that the run's workers sent, received and hold, added up from records; steps that are taken back count too."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -12,11 +12,11 @@ WORDS = {
     "tp": "within tensor groups", "buddies": "to buddies", "moves": "state moved", "cache": "cache",
     "other": "votes and the rest",
 }  # fmt: skip
-"""What bytes travelled for, for people."""
+"""The uses of traffic in words, by the names of usage records."""
 
 
 class Carried:
-    """Sums over a run. sent, received: bytes of all workers, by way. newest: the members' word of the last interval, by id."""
+    """Sums over a run. sent, received: bytes of all workers by use. newest: the members' usage of the last interval, by id."""
 
     def __init__(self, records: Iterable[StepRecord] = ()) -> None:
         self.sent, self.received = Counter[str](), Counter[str]()
@@ -26,7 +26,7 @@ class Carried:
             self.add(record)
 
     def add(self, record: StepRecord) -> None:
-        """A record, once; most have no usage."""
+        """Add a record, which must not be added twice; most records have no usage."""
         for one in record.usage:
             self.sent.update(one.sent)
             self.received.update(one.received)
@@ -35,23 +35,23 @@ class Carried:
             self.newest = {one.worker_id: one for one in record.usage}
 
     def most_resident(self) -> dict[str, int]:
-        """Of each kind the most that any of the last interval's members holds."""
+        """Return by kind the most bytes that any of the last interval's members holds."""
         return most_resident(one.resident for one in self.newest.values())
 
     def as_json(self) -> dict[str, Any]:
-        """As result.json has it."""
+        """Return the sums in the form of result.json."""
         workers = {name: one.model_dump(exclude={"worker_id"}) for name, one in self.newest.items()}
         return {"sent": dict(self.sent), "received": dict(self.received), "last_interval": workers}
 
 
 def most_resident(told: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Of each kind the most that any worker holds. told: each worker's bytes by kind."""
+    """Return by kind the most bytes that any worker holds. told: each worker's bytes by kind."""
     workers = list(told)
     return {kind.value: max((one.get(kind, 0) for one in workers), default=0) for kind in Held}
 
 
 def usage_lines(carried: Mapping[str, int], resident: Mapping[str, int]) -> list[str]:
-    """For the terminal: one line of traffic, largest first, and one of memory; none where nobody has told."""
+    """Return the lines for the terminal: one of traffic, largest first, and one of memory; none without figures."""
     ways = [f"{WORDS.get(way, way)} {size(count)}" for way, count in sorted(carried.items(), key=lambda one: -one[1]) if count]
     kinds = [f"{kind} {size(count)}" for kind, count in resident.items() if count]
     found = [f"sent by all workers: {', '.join(ways)}"] if ways else []
@@ -59,7 +59,7 @@ def usage_lines(carried: Mapping[str, int], resident: Mapping[str, int]) -> list
 
 
 def size(count: int) -> str:
-    """Bytes as people write them."""
+    """Return a number of bytes in words, such as "1.5 MB"."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale:
             return f"{count / scale:,.1f} {unit}"

@@ -1,4 +1,4 @@
-"""Keeps the run's books: fed with what workers tell and with pods, written to ledger.json, taken over by the next controller."""
+"""The keeping of the run's books: fed by workers' reports and pods, written to ledger.json, taken over by a next controller."""
 
 import asyncio
 import json
@@ -20,14 +20,14 @@ from frostline_controller.run.store import RunStore
 log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 10.0
-"""Between two writes. A worker that lives tells its sums again, so a controller that ends loses nothing by what came since."""
+"""Time between two writes. A live worker reports its sums again, so nothing since the last write is lost with a controller."""
 LOOK_SECONDS = 0.5
-"""Between two looks at who has come and gone: a thousand workers are many to look at in each round."""
+"""Time between two checks for workers that have come or gone: a thousand workers are too many to check in each round."""
 LEDGER_VERSION = 1
 
 
 class Bookkeeping:
-    """Call `advance` in every round, and `close` when the run ends."""
+    """Keeps the run's books: `advance` is called in every round, and `close` when the run ends."""
 
     def __init__(self, facts: RunFacts, store: RunStore) -> None:
         self._facts, self._store = facts, store
@@ -36,7 +36,7 @@ class Bookkeeping:
         self._take_over()
 
     def _take_over(self) -> None:
-        """What the controller before knew. A file that cannot be read is told and left behind: nothing is decided by it."""
+        """Take over the books of the controller before. An unreadable file is logged and ignored: no decision depends on it."""
         try:
             found = read_json(self._store.places.ledger)
             if found:
@@ -45,7 +45,7 @@ class Bookkeeping:
             log.error("ledger.json cannot be read, the ledger begins anew error=%r", error)
 
     async def advance(self, now: float) -> None:
-        """Note who has come and gone, and what pods are held; write now and then, and soon after somebody has left."""
+        """Note workers that have come or gone, and the pods held; write regularly, and soon after a worker has left."""
         facts = self._facts
         if facts.ended or now - self._looked_at < LOOK_SECONDS:
             return
@@ -57,16 +57,16 @@ class Bookkeeping:
             await self.write(now)
 
     async def close(self, now: float) -> None:
-        """The run has ended: every account ends here."""
+        """Close every account, since the run has ended, and write the ledger."""
         hear(self._facts)
         self._facts.books.rest(now)
         self._facts.books.leave_all(now)
         await self.write(now)
 
     async def write(self, now: float) -> None:
-        """Replace ledger.json; where that fails (a full disk), nothing waits for it, and it is tried again later.
+        """Replace ledger.json; where that fails (a full disk), it is tried again later, and nothing waits for it.
 
-        Raises what `may_write` raises where this controller leads no more.
+        Raises the error of `may_write` where this controller no longer leads.
         """
         self._learn_times()
         values = {
@@ -79,7 +79,7 @@ class Bookkeeping:
             log.warning("ledger.json cannot be written, trying again later error=%s", error)
 
     def _learn_times(self) -> None:
-        """The units' times, from profile.json, which the first plan's workers have left."""
+        """Read the units' times from profile.json, which exists once there is a first plan."""
         facts, places = self._facts, self._store.places
         if facts.books.times is not None or facts.identity is None or not places.profile.exists():
             return
@@ -119,7 +119,7 @@ class Bookkeeping:
 
 
 def hear(facts: RunFacts) -> None:
-    """Take the newest word of every worker that is there."""
+    """Take the newest report of every present worker."""
     for worker in facts.members:
         if worker.presence != GONE:
             hear_one(facts.books, facts.members, worker.worker_id)
@@ -129,7 +129,7 @@ def hear(facts: RunFacts) -> None:
 
 
 def hear_one(books: Books, members: Membership, worker_id: str) -> None:
-    """Take a worker's newest word, where it has told this controller anything."""
+    """Take a worker's newest report, if this controller has received any."""
     worker = members.get(worker_id)
     if worker is not None and worker.spending is not None:
         told = worker.spending
@@ -137,7 +137,7 @@ def hear_one(books: Books, members: Membership, worker_id: str) -> None:
 
 
 def ledger_of(facts: RunFacts, store: RunStore) -> sums.Ledger:
-    """The ledger at this moment."""
+    """Return the ledger as of now."""
     if not facts.ended:
         hear(facts)
     now, books, job, recorded = facts.clock(), facts.books, facts.job, store.records.steps

@@ -1,4 +1,4 @@
-"""What steps cost and spared, added up from their records: by freeze point, and those that a later lineage took back apart."""
+"""Sums over the records of steps: by freeze point, and separately for steps that a later lineage took back."""
 
 from array import array
 from collections.abc import Mapping
@@ -8,13 +8,18 @@ from frostline_contract.mesh import Mesh
 from frostline_contract.statistics import StepRecord
 
 GAP_MAX = 10_000_000
-"""Steps without a record before one with: no run has that, and memory is taken for each."""
+"""Largest gap of steps without a record before a record; no run has such a gap, and each step takes memory."""
 
 
 @dataclass
 class StepSums:
-    """Of the surviving steps at one freeze point. steps: how many. replica_steps: each times its replicas. hits: samples that the
-    cache gave."""
+    """Sums over the surviving steps at one freeze point.
+
+    Attributes:
+        steps: number of steps.
+        replica_steps: number of steps, each times its replicas.
+        hits: samples read from the cache.
+    """
 
     steps: int = 0
     replica_steps: int = 0
@@ -22,10 +27,11 @@ class StepSums:
 
 
 class Steps:
-    """A few numbers a step, by step number, so that a lineage that begins can take back exactly what it cuts off.
+    """A few numbers of each step, so that a new lineage can take back exactly the steps that it cuts off.
 
-    by_point: sums by freeze point. taken_back: worker-seconds of the steps that were taken back: each one's seconds times its
-    members.
+    Attributes:
+        by_point: sums by freeze point.
+        taken_back: worker-seconds of the steps that were taken back, each step's seconds times its members.
     """
 
     def __init__(self) -> None:
@@ -36,7 +42,7 @@ class Steps:
         self._replicas, self._hits, self._lineages = array("i"), array("q"), array("q")
 
     def add(self, record: StepRecord) -> None:
-        """A record, once. It may come after the start of the lineage that takes it back."""
+        """Add a record, which must not be added twice. It may come after the start of the lineage that takes its step back."""
         worker_seconds = max(0.0, record.step_seconds) * Mesh.of(record.degrees).size
         if any(lineage > record.lineage and record.step > step for lineage, step in self._starts.items()):
             self.taken_back += worker_seconds
@@ -53,7 +59,7 @@ class Steps:
         self._count(step, 1)
 
     def start(self, lineage: int, step: int) -> None:
-        """A lineage begins at a committed step: later ones of older lineages are taken back. Said again, it changes nothing."""
+        """Begin a lineage at a committed step: later steps of older lineages are taken back. A repeated call has no effect."""
         if lineage in self._starts:
             return
         self._starts[lineage] = step
@@ -71,5 +77,5 @@ class Steps:
 
 
 def micro_batches(sums: Mapping[int, StepSums], a_step: int, per_replica: bool) -> dict[int, int]:
-    """Micro-batches that were computed, by freeze point. a_step: of a step, or with per_replica of each replica's part of it."""
+    """Return the micro-batches computed, by freeze point. a_step: those of a step; with per_replica of a replica's part of it."""
     return {point: a_step * (one.replica_steps if per_replica else one.steps) for point, one in sums.items()}

@@ -1,4 +1,4 @@
-"""The ledger as it is told: in the status, result.json, ledger.json, the report and the metrics."""
+"""The ledger in the form of the status, result.json, ledger.json, the report and the metrics."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,8 +14,10 @@ HOUR = 3600.0
 class Ledger(Frozen):
     """The ledger of one run at one moment.
 
-    used: worker-seconds by use; each of the run's is in exactly one. saved: estimates, by what saved them; one that nothing is
-    known of is left out. price_per_worker_hour: of the job; None: not given.
+    Attributes:
+        used: worker-seconds by use; each worker-second of the run has exactly one use.
+        saved: estimates of savings by their cause; unknown ones are left out.
+        price_per_worker_hour: of the job; None: not given.
     """
 
     used: dict[str, float]
@@ -28,11 +30,11 @@ class Ledger(Frozen):
         return sum(self.used.values())
 
     def cost(self, seconds: float) -> float | None:
-        """What so many worker-seconds cost; None without a price."""
+        """Return the cost of so many worker-seconds; None without a price."""
         return None if self.price_per_worker_hour is None else seconds / HOUR * self.price_per_worker_hour
 
     def as_json(self) -> dict[str, Any]:
-        """The documented form."""
+        """Return the ledger in its documented JSON form."""
         price = self.price_per_worker_hour
         cost = None if price is None else {
             "total": self.cost(self.total),
@@ -46,26 +48,26 @@ class Ledger(Frozen):
 
     @staticmethod
     def of_json(values: Mapping[str, Any]) -> "Ledger":
-        """What `as_json` made; fields of later versions are ignored."""
+        """Return the ledger from the values of `as_json`; fields of later versions are ignored."""
         return Ledger(
             used=values["used"], saved=values["saved_estimates"], price_per_worker_hour=values.get("price_per_worker_hour")
         )
 
     def message(self) -> pb.Ledger:
-        """For the Status RPC."""
+        """Return the ledger as a message of the Status RPC."""
         return pb.Ledger(used_seconds=self.used, saved_seconds=self.saved, price_per_worker_hour=self.price_per_worker_hour)
 
     @staticmethod
     def of_message(told: pb.Ledger) -> "Ledger":
-        """What `message` made."""
+        """Return the ledger from a message of the Status RPC."""
         price = told.price_per_worker_hour if told.HasField("price_per_worker_hour") else None
         return Ledger(used=dict(told.used_seconds), saved=dict(told.saved_seconds), price_per_worker_hour=price)
 
 
 def with_taken_back(used: Mapping[Use, float], taken_back: float) -> dict[str, float]:
-    """The uses after steps that were taken back have become lost time; the sum stays.
+    """Return the uses with the time of steps that were taken back counted as lost; the sum stays the same.
 
-    It is taken from the uses of steps in proportion: which of a step's seconds were which is told of one member alone.
+    That time is subtracted from the uses of steps in proportion, since only one member reports the uses of a step's seconds.
     """
     of_steps = sum(used[use] for use in OF_STEPS)
     moved = min(taken_back, of_steps)

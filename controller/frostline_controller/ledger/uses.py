@@ -1,4 +1,4 @@
-"""The uses of a worker-second, and which phase's time goes to which (docs/run-directory.md has the table for users)."""
+"""The uses of a worker-second, and the use of each phase's time (docs/run-directory.md has the table for users)."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -6,11 +6,11 @@ from enum import StrEnum
 from frostline_contract.phases import Phase
 
 SECONDS_MAX = 1e10
-"""A worker's life in one phase is shorter: three centuries."""
+"""Upper limit of a worker's time in one phase, about three centuries; larger numbers are ignored as wrong."""
 
 
 class Use(StrEnum):
-    """What a worker's second went to. Each second of a worker, from its admission to its leaving, has exactly one.
+    """The use of a worker's second. Each second of a worker, from its admission to its leaving, has exactly one use.
 
     BUBBLE: in a step, but blocked on other members: the pipeline's bubble, and slower members. LOST: to failures and rollbacks.
     RESHAPING: also the start, up to the first step. IDLE: a spare worker's, or waiting for the controller.
@@ -27,7 +27,7 @@ class Use(StrEnum):
 
 
 OF_STEPS = (Use.COMPUTING, Use.BUBBLE, Use.EXCHANGE, Use.DATA)
-"""What steps consist of: a step that is taken back leaves these for LOST."""
+"""The uses of a step's time; the time of a step that is taken back moves from these to LOST."""
 
 _OTHERS: dict[str, Use] = {
     Phase.LOAD: Use.DATA,
@@ -43,25 +43,26 @@ _OTHERS: dict[str, Use] = {
     Phase.DECISION: Use.IDLE,
     Phase.DONE: Use.IDLE,
 }
-"""Phases that are no computing, by their use."""
+"""The uses of phases other than computing."""
 
 
 def use_of(phase: str) -> Use:
-    """Where a phase's time goes that is not waiting for other members. An unknown phase, of a newer worker, computes."""
+    """Return the use of a phase's time, waiting for other members apart. A newer worker's unknown phase counts as computing."""
     return _OTHERS.get(phase, Use.COMPUTING)
 
 
 def by_use(seconds: Mapping[str, float], waiting: Mapping[str, float]) -> dict[Use, float]:
-    """A worker's seconds by use; their sum is that of `seconds`.
+    """Return a worker's seconds by use; their sum is that of `seconds`.
 
     Args:
         seconds: by phase.
-        waiting: of them, blocked on other members: a bubble where the phase computes or loads, else the phase's own.
+        waiting: the part of them spent blocked on other members; it counts as bubble where the phase computes or loads, else as
+            the phase's own use.
     """
     used = dict.fromkeys(Use, 0.0)
     for phase, spent in seconds.items():
         if not 0.0 <= spent < SECONDS_MAX:
-            continue  # no worker means that
+            continue  # an impossible number
         use, waited = use_of(phase), waiting.get(phase, 0.0)
         blocked = min(spent, waited) if use in (Use.COMPUTING, Use.DATA) and waited > 0.0 else 0.0
         used[Use.BUBBLE] += blocked

@@ -17,27 +17,27 @@ SAVINGS = {"freezing": "by freezing", "cache": "by the cache", "pods": "by pods 
 
 
 def worker_time(seconds: float) -> str:
-    """Worker-seconds as people write them: worker-hours where there are many."""
+    """Return a number of worker-seconds in words, from an hour on as worker-hours."""
     return f"{seconds / HOUR:,.2f} worker-hours" if abs(seconds) >= HOUR else f"{seconds:,.1f} worker-seconds"
 
 
 def money(cost: float | None) -> str:
-    """An amount in the job's currency; empty without a price."""
+    """Return an amount in the job's currency; empty without a price."""
     return "" if cost is None else f"{cost:,.2f}" if abs(cost) >= 1 else f"{cost:.4f}"
 
 
 def use_name(use: str) -> str:
-    """A use in words; one of a newer version as it is called."""
+    """Return a use in words; the plain name for a use of a newer version."""
     return USES[Use(use)] if use in set(Use) else use
 
 
 def share(ledger: Ledger, seconds: float) -> str:
-    """Of all that was used."""
+    """Return the share of `seconds` in all worker-seconds, in percent; empty for an empty ledger."""
     return f"{100 * seconds / ledger.total:.1f} %" if ledger.total > 0 else ""
 
 
 def lines(ledger: Ledger) -> list[str]:
-    """For the terminal: one line of uses, largest first, and one of savings."""
+    """Return the lines for the terminal: one of uses, largest first, and one of savings."""
     if not ledger.total:
         return []
     cost = money(ledger.cost(ledger.total))

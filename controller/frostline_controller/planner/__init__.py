@@ -1,4 +1,5 @@
-"""Planning: who computes what, and what a step will cost (docs/design.md 7).
+"""The planner: chooses the placement of the work and predicts the cost of a step (docs/design.md 7).
 
-Pure, without clock, I/O and torch, but for `choice` and `profiles`, which ask it and keep what workers measured.
+Its modules are pure, without clock, I/O and torch, but for `choice`, which calls the planner for the controller, and `profiles`,
+which keeps the measurements of workers.
 """

@@ -1,20 +1,21 @@
-"""Adapters in unit costs that come from arithmetic: what learns of a block is narrow, and its own weights take no gradient."""
+"""Analytic unit costs of a model with adapters: a block's adapters learn, and the block's own weights take no gradient."""
 
 from frostline_contract.job import Job
 from frostline_contract.job.adapters import blocks_with_adapters
 from frostline_contract.statistics import UnitProfile
 
 LINEAR_WIDTHS = 18
-"""Input and output widths of a block's linear layers, added up, in hidden sizes: four square ones, and two of 1 to 4."""
+"""Sum of the input and output widths of a block's linear layers, in hidden sizes: four square layers, and two of 1 to 4."""
 
 
 def with_adapters(job: Job, hidden: int, units: tuple[UnitProfile, ...]) -> tuple[UnitProfile, ...]:
-    """Unit costs of the job's model with its adapters; as they are where it has none.
+    """Return the unit costs of the job's model with its adapters; unchanged where the job has no adapters.
 
-    A target that is named counts as a square layer. A block hands gradients on for what its forward takes, and a unit before the
-    first adapter has no backward.
+    A target layer that the job names counts as a square layer. The backward of a block takes as long as its forward, since only
+    gradients of activations pass through it; a unit before the first adapter has no backward.
 
-    Raises ValueError for blocks that the model does not have.
+    Raises:
+        ValueError: the adapters name blocks that the model does not have.
     """
     adapters = job.model.adapters
     if adapters is None:

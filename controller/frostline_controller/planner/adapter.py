@@ -1,4 +1,4 @@
-"""The planner's adapter: from what the controller knows to a placement, and whether a change to it pays."""
+"""The planner's adapter: turns the controller's knowledge of a run into a placement, and judges whether a change to it pays."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ from frostline_proto.v1 import plan_pb2
 
 
 def check_shapes(job: Job, num_units: int) -> None:
-    """Check what the job asks of placements against the model and against what is installed where the controller plans.
+    """Check the shapes and schedules that the job asks for against the model and the schedules installed with the controller.
 
     Raises:
-        ValueError: a pipeline is deeper than the model of so many units is long, or the controller does not know a schedule.
+        ValueError: a pipeline has more stages than the model has units, or the controller does not know a schedule.
     """
     for name in (job.placement.schedule, *(reshape.schedule for reshape in job.reshapes)):
         if name != "auto":
@@ -47,16 +47,25 @@ def check_shapes(job: Job, num_units: int) -> None:
 
 @dataclass(frozen=True)
 class Situation:
-    """What a placement is chosen for.
+    """The state of a run for which a placement is chosen.
 
-    workers: those that a plan may name, members of the current placement first. start: degrees that the run began with,
-    empty before. pinned: a shape by command. steps_left: of the run. reshape_seconds: measured, of the last reshape.
-    parallel_slots: workers that can compute at once on one machine; None: all. cache_reachable: a cache server is there.
-    uncacheable: why nothing may be cached in this run; empty where it may. prefix_cost: of frozen units, over what was profiled.
-    tied: the head uses unit 0's matrix. present: ids of workers that are there, where that is more than `workers`.
-    memory_limit_bytes: a plan that was predicted to need more ran out of memory; 0: none has. never_learnt: units that have been
-    frozen since step 1. cache_shared: by several runs. optimizer_seconds_per_byte: of an update, for a byte of trainable weights,
-    where no worker has measured it.
+    Attributes:
+        workers: the workers that a plan may name, members of the current placement first.
+        start: degrees that the run began with; empty before its first plan.
+        pinned: the shape that a user has commanded.
+        steps_left: steps that the run has still to train.
+        reshape_seconds: measured duration of the last reshape.
+        uncacheable: why nothing may be cached in this run; empty where caching is allowed.
+        cache_reachable: whether there is a cache server.
+        parallel_slots: workers that can compute at once on one machine; None: all.
+        tied: whether the head uses unit 0's matrix.
+        prefix_cost: factor from a frozen unit's profiled time to its time in this run.
+        cache_shared: whether several runs share the cache.
+        present: ids of present workers, where there are more of them than `workers`.
+        memory_limit_bytes: most memory that a plan may be predicted to need, after a plan with a higher prediction ran out of
+            memory; 0: no plan has.
+        never_learnt: units that have been frozen since step 1.
+        optimizer_seconds_per_byte: seconds of an update for a byte of trainable weights, where no worker has measured it.
     """
 
     num_units: int
@@ -83,7 +92,7 @@ class Situation:
 
 @dataclass(frozen=True)
 class Choice:
-    """A placement, why it is the best, and whether it is worth a reshape from the current one, with the figures."""
+    """A placement, why it is the best, and whether a reshape from the current placement to it pays, with the figures."""
 
     placement: Placement
     pays: bool
@@ -92,7 +101,11 @@ class Choice:
 
 
 def choose_placement(job: Job, situation: Situation) -> Choice:
-    """The planner's best placement for the situation. Raises ValueError where nothing fits, with the numbers."""
+    """Return the planner's best placement for the situation.
+
+    Raises:
+        ValueError: no placement fits; the message has the numbers.
+    """
     inputs = plan_inputs(job, situation)
     planned = make_plan(inputs)
     reason = f"{planned.reason}; {planned.cache_reason}" if planned.cache_reason else planned.reason
@@ -106,8 +119,8 @@ def choose_placement(job: Job, situation: Situation) -> Choice:
     if situation.pinned is None and _has(planned.placement, asked) and not _has(current, asked):
         return Choice(planned.placement, True, f"the shape that the job asks for fits again; {reason}")
     before, after = len(current.workers), len(planned.placement.workers)
-    # The planner names more workers only to keep the pace; worker-seconds, of which fewer workers always need fewer, are
-    # what giving workers back is judged by.
+    # The planner adds workers only to keep the pace, so more workers are judged by throughput; handing workers back is judged
+    # by worker-seconds, which fewer workers always need fewer of.
     objective = job.placement.objective if after <= before else "throughput"
     pays, verdict = should_reshape(
         placement_cost(current, inputs), planned.cost, situation.steps_left, situation.reshape_seconds,
@@ -117,13 +130,13 @@ def choose_placement(job: Job, situation: Situation) -> Choice:
 
 
 def _has(placement: Placement, asked: tuple[int | None, int | None, int | None]) -> bool:
-    """Whether it has the degrees that are asked for: pp, dp, tp; None: any."""
+    """Whether the placement has the degrees (pp, dp, tp) of `asked`; None stands for any degree."""
     degrees = (placement.pp_degree, placement.dp_degree, placement.shape.tp_degree)
     return all(wanted in (None, degree) for wanted, degree in zip(asked, degrees, strict=True))
 
 
 def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
-    """What the planner may know. Raises ValueError for workers that measured no units."""
+    """Return the planner's inputs for the situation. Raises ValueError for workers that measured no units."""
     section, elastic = job.placement, job.elastic
     pinned = situation.pinned
     if pinned is not None:
@@ -179,14 +192,14 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
 
 
 def _communicator_bytes(job: Job, situation: Situation) -> int:
-    """Memory that is set aside for communicators, where the workers would exchange tensors by NCCL."""
+    """Return the bytes of memory set aside for communicators where the workers would use NCCL; 0 for another backend."""
     backend, _ = choose_backend(job.placement.backend, [worker.device for worker in situation.workers])
     wanted = [job.most_tp_degree, *([situation.pinned.degrees.get("tp_columns", 1)] if situation.pinned is not None else [])]
     return most_communicator_bytes(len(situation.workers), max(wanted)) if backend == NCCL else 0
 
 
 def _as_computed(profile: WorkerProfile, situation: Situation) -> tuple[UnitProfile, ...]:
-    """The units' times, those of frozen ones as the run's prefix tile makes them."""
+    """Return the units' costs, with the forward seconds of frozen units scaled to the run's prefix tile."""
     return tuple(
         unit.model_copy(update={"forward_seconds": unit.forward_seconds * situation.prefix_cost})
         if number < situation.freeze_point
@@ -196,10 +209,12 @@ def _as_computed(profile: WorkerProfile, situation: Situation) -> tuple[UnitProf
 
 
 def reference_profile(workers: tuple[Worker, ...], one_machine: bool) -> WorkerProfile:
-    """The profile of the worker whose units' total time is the median: one outlier on a busy machine misleads nobody.
+    """Return the profile of the worker with the median total time of units, so that one outlier on a busy machine has no effect.
 
-    one_machine: all workers share this machine, so that they differ by noise alone, which only adds (they measure while they
-    all start): each unit's least times.
+    Args:
+        workers: the workers that have measured.
+        one_machine: all workers share this machine. Their measurements then differ by noise alone, which only adds time (they
+            measure while all of them start), so each unit gets the least times that any worker measured.
     """
     profiles = sorted((worker.profile for worker in workers), key=_total_seconds)
     if not one_machine:
@@ -218,10 +233,11 @@ def _total_seconds(profile: KeptProfile) -> float:
 
 
 def _member(worker: Worker, device: str, total_seconds: float, current: Placement | None, one_machine: bool) -> MemberInfo:
-    """Speeds differ between kinds of devices, and where a member has lastingly computed more slowly than its peers.
+    """Return the planner's record of a worker, with its speed relative to the reference profile.
 
-    Else a measured difference is noise; on one machine, whose cores all share, it always is. device, total_seconds: of the
-    reference profile.
+    The speed differs from 1 only for another kind of device, or where a member has lastingly computed more slowly than its peers.
+    Any other measured difference is noise; so is lasting slowness on one machine, where all workers share the cores. `device` and
+    `total_seconds` are those of the reference profile.
     """
     speed = 1.0
     if worker.lasting_slowness > 1 and not one_machine:
@@ -234,12 +250,15 @@ def _member(worker: Worker, device: str, total_seconds: float, current: Placemen
 
 
 def measured_link(workers: tuple[Worker, ...]) -> LinkProfile | None:
-    """What workers measured between machines, or within the only one; None before anybody has measured."""
+    """Return the link measured between machines, or within the only machine; None before any worker has measured."""
     return _median_link([worker.link for worker in workers]) or _median_link([worker.near_link for worker in workers])
 
 
 def _median_link(told: Sequence[LinkProfile | plan_pb2.LinkProfile | None]) -> LinkProfile | None:
-    """Field by field the median of what was measured; where messages or sums were not, those of the other kind stand for them."""
+    """Return the median of the measured links, field by field; None where there are none.
+
+    Figures of sums stand for unmeasured figures of messages, and the other way round.
+    """
     found = [link for link in told if link is not None]
     values = {name: [value for link in found if (value := getattr(link, name)) > 0] for name in LinkProfile.model_fields}
     measured = {name: median(some) for name, some in values.items() if some}
@@ -251,7 +270,7 @@ def _median_link(told: Sequence[LinkProfile | plan_pb2.LinkProfile | None]) -> L
 
 
 def measured_cache(workers: tuple[Worker, ...]) -> CacheProfile | None:
-    """What workers measured of the cache, field by field the median; None before anybody has read from it."""
+    """Return the median of the workers' cache measurements, field by field; None before any worker has read from the cache."""
     found = [worker.cache for worker in workers if worker.cache is not None and worker.cache.fetch_seconds_per_sample > 0]
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""Advice on the micro-batch size: the one number of the numerics that is about speed (docs/design.md 7)."""
+"""Advice on the micro-batch size, the one number of the numerics that is chosen for speed (docs/design.md 7)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from frostline_controller.planner.search import PlannedPlacement, make_plan
 
 @dataclass(frozen=True)
 class Candidate:
-    """One size: samples a micro-batch, M, and either the best placement's step or why it cannot be used."""
+    """One micro-batch size: its samples, its number of micro-batches M, and either its best plan or the reason against it."""
 
     micro_batch_size: int
     num_microbatches: int
@@ -20,9 +20,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Advice:
-    """The micro-batch size that the planner advises, with what it was chosen from.
+    """The micro-batch size that the planner advises, with the sizes from which it was chosen.
 
-    best: the size with the least predicted step. candidates: all sizes, ascending. reason: for people.
+    Attributes:
+        best: the size with the least predicted step.
+        candidates: all sizes, ascending.
+        reason: for people.
     """
 
     best: int
@@ -33,12 +36,19 @@ class Advice:
 def advise(
     inputs: PlanInputs, batch_size: int, profiles: Mapping[int, tuple[UnitProfile, ...]], sizes: tuple[int, ...] = ()
 ) -> Advice:
-    """The micro-batch size whose best placement has the least predicted step, with reduction_leaves as it is.
+    """Return the micro-batch size whose best placement has the least predicted step; reduction_leaves stays as it is.
 
-    profiles: unit costs by measured size; sizes between and beyond are predicted by a line through them (fixed + a
-    sample's; with one size measured the fixed part is 0, so measure two). sizes: candidates; default powers of two up to
-    batch_size and the measured ones. A size with fewer micro-batches than leaves is refused, since the job would be.
-    Raises ValueError where no size works.
+    A size with fewer micro-batches than leaves is refused, since a job with it would be.
+
+    Args:
+        inputs: the planner's inputs for the job as it is.
+        batch_size: samples of a step.
+        profiles: unit costs by measured size. The costs of other sizes are predicted by a line through these (a fixed part and
+            a part for each sample; with one measured size the fixed part is 0, so measure two).
+        sizes: candidates; default: powers of two up to batch_size, the measured sizes and the job's own.
+
+    Raises:
+        ValueError: no size works, or `profiles` is empty.
     """
     if not profiles:
         raise ValueError("advice needs the unit profile of at least one micro-batch size, got 0")
@@ -66,12 +76,12 @@ def _candidate(inputs: PlanInputs, batch_size: int, size: int, profiles: Mapping
     )
     try:
         return Candidate(size, count, make_plan(sized))
-    except ValueError as error:  # no placement of this size fits: that is the row's answer
+    except ValueError as error:  # no placement of this size fits: the refusal is the candidate's result
         return Candidate(size, count, None, str(error))
 
 
 def units_at(profiles: Mapping[int, tuple[UnitProfile, ...]], size: int) -> tuple[UnitProfile, ...]:
-    """Unit costs at `size` samples: measured, or on the least-squares line through what is measured (never below 0)."""
+    """Return the unit costs at `size` samples: measured, or on the least-squares line through the measured sizes (at least 0)."""
     if size in profiles:
         return profiles[size]
     measured = sorted(profiles)

@@ -1,4 +1,4 @@
-"""Unit costs from arithmetic alone: a transformer on a device of a given speed, where nothing was measured."""
+"""Unit costs from arithmetic alone: a transformer on a device of a given speed, for use where nothing was measured."""
 
 from frostline_contract.statistics import UnitProfile
 
@@ -18,15 +18,26 @@ def analytic_profiles(
     fixed_seconds: float = 0.0,
     halves: bool = False,
 ) -> tuple[UnitProfile, ...]:
-    """Unit costs of a transformer from its FLOPs: embedding, blocks, head (num_blocks + 2 units).
+    """Return the unit costs of a transformer from its FLOPs: embedding, blocks, head (num_blocks + 2 units).
 
-    flops_per_second: what a worker achieves, not its peak. A block's forward is 24 h^2 + 4 s h FLOPs a token (matrices, and
-    the two attention products), the head's 2 h V a scored position; a backward is twice its forward. vocabulary: V, or the
-    number of classes. head_positions: positions that the head scores, default all (1 for a classifier).
-    embedding_parameters: default (vocabulary + sequence) * hidden. A block keeps about 17 h values a token for its backward
-    (arXiv 2205.05198, section 4, without the attention matrix, which fused kernels do not keep). moments: values of
-    optimizer state a parameter. bytes_per_value: of activations, and of weights where bytes_per_weight says nothing else.
-    fixed_seconds: overhead of each unit's call. halves: a block is two units, attention and MLP, as the paper cuts it.
+    A block's forward is 24 h^2 + 4 s h FLOPs a token (matrices, and the two attention products), the head's 2 h V a scored
+    position; a backward is twice its forward. A block keeps about 17 h values a token for its backward (arXiv 2205.05198, section
+    4, without the attention matrix, which fused kernels do not keep).
+
+    Args:
+        num_blocks: transformer blocks.
+        hidden: h, the hidden size.
+        sequence: s, tokens of a sample.
+        micro_batch: samples of a micro-batch.
+        flops_per_second: the throughput that a worker achieves, not its peak.
+        vocabulary: V, or the number of classes.
+        head_positions: positions of a sample that the head scores (1 for a classifier); None: all.
+        embedding_parameters: None: (vocabulary + sequence) * hidden.
+        bytes_per_value: of activations, and of weights without bytes_per_weight.
+        bytes_per_weight: None: bytes_per_value.
+        moments: values of optimizer state a parameter.
+        fixed_seconds: overhead of each unit's call.
+        halves: a block is two units, attention and MLP, as the paper cuts it.
     """
     tokens = micro_batch * sequence
     scored = micro_batch * (sequence if head_positions is None else head_positions)

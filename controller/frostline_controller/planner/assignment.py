@@ -1,4 +1,4 @@
-"""Which worker takes which place: replicas of a stage in different failure domains, and state where it already lies."""
+"""Assignment of workers to places: replicas of a stage in different failure domains, with as little state moved as possible."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -7,16 +7,18 @@ from frostline_contract.shape import ParallelShape
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs
 
 SWAP_SEARCH_UP_TO = 128
-"""Up to this many workers every pair is tried for a swap that moves less state."""
+"""Largest number of workers for which every pair is tried for a swap that moves less state."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """Which worker takes which global rank of a shape.
+    """The assignment of workers to the global ranks of a shape.
 
-    workers: ids by global rank. spares: ids outside the shape. moved_bytes: weights and moments that must travel.
-
-    uncovered_stages: pipeline ranks whose owners share one failure domain although there are two.
+    Attributes:
+        workers: ids by global rank.
+        spares: ids outside the shape.
+        moved_bytes: weights and moments that must be sent.
+        uncovered_stages: pipeline ranks whose owners share one failure domain although there are two or more.
     """
 
     workers: tuple[str, ...]
@@ -26,13 +28,13 @@ class Assignment:
 
 
 def assign_workers(inputs: PlanInputs, shape: ParallelShape, stage_bounds: tuple[int, ...]) -> Assignment:
-    """Deal the members over the rectangle: faster ones and those that hold state first, the rest are spares."""
+    """Assign members to the places of the shape, faster ones and those that hold state first; the rest are spares."""
     chosen = _choose(inputs.members, shape, inputs.placement.buddies)
     lacks = _missing_bytes(inputs, shape, stage_bounds, chosen)
     columns = _columns_by_state(chosen, lacks, shape)
     _swap_towards_state(columns, lacks)
     _spread_domains(columns, lacks)
-    for column in columns:  # row r of every column: near each other, in the order they have now
+    for column in columns:  # a replica is one row: sorted alike, its members are near each other, in their present order
         column.sort(key=lambda m: (-m.speed, m.failure_domain, m.global_rank < 0, m.global_rank, m.worker_id))
     places = ((shape.pp_rank(global_rank), shape.dp_rank(global_rank)) for global_rank in range(shape.world_size))
     workers = tuple(columns[pp_rank][dp_rank].worker_id for pp_rank, dp_rank in places)
@@ -44,10 +46,11 @@ def assign_workers(inputs: PlanInputs, shape: ParallelShape, stage_bounds: tuple
 
 
 def _choose(members: tuple[MemberInfo, ...], shape: ParallelShape, buddies: bool) -> list[MemberInfo]:
-    """The members to use, in domain order: faster ones first, then those that have a place now.
+    """Return the members to use, in domain order; faster members are chosen first, then those that have a place now.
 
-    Where stages have several owners, equally fast members of other failure domains are taken in until each stage can have one;
-    where each has one owner and buddies keep copies, until one member is there whose node's loss is not everybody's.
+    If all of these would lie in one failure domain, or nearly all, members of other domains that are no slower take the places of
+    some: with several owners a stage until each stage can have one such member; with one owner a stage and buddies until there is
+    one, so that the loss of one node does not lose owner and buddy.
     """
     count = shape.world_size
     ordered = sorted(members, key=lambda m: (-m.speed, m.global_rank < 0, m.global_rank, m.failure_domain, m.worker_id))
@@ -66,7 +69,7 @@ def _choose(members: tuple[MemberInfo, ...], shape: ParallelShape, buddies: bool
 def _missing_bytes(
     inputs: PlanInputs, shape: ParallelShape, stage_bounds: tuple[int, ...], chosen: list[MemberInfo]
 ) -> dict[str, list[int]]:
-    """For each chosen worker and pipeline rank, bytes of weights and moments that it would have to fetch."""
+    """Return by chosen worker, for each pipeline rank, the bytes of weights and moments that the worker would have to receive."""
     state = inputs.unit_state_bytes
     wanted = [
         {unit for stage in shape.stages_of(pp_rank) for unit in range(stage_bounds[stage], stage_bounds[stage + 1])}
@@ -90,7 +93,7 @@ def _missing_bytes(
 
 
 def _columns_by_state(chosen: list[MemberInfo], lacks: dict[str, list[int]], shape: ParallelShape) -> list[list[MemberInfo]]:
-    """One list of members a pipeline rank: whoever spares the most traffic first, then row by row in domain order."""
+    """Return one list of members a pipeline rank: members that save the most traffic first, then row by row in domain order."""
     columns: list[list[MemberInfo]] = [[] for _ in range(shape.pp_degree)]
     nothing = [max(row) for row in zip(*lacks.values(), strict=True)]
     gains = [
@@ -127,7 +130,7 @@ def _swap_towards_state(columns: list[list[MemberInfo]], lacks: dict[str, list[i
 
 
 def _spread_domains(columns: list[list[MemberInfo]], lacks: dict[str, list[int]]) -> None:
-    """Give each column whose members share one failure domain a member of another, by the cheapest swap there is.
+    """Give each column whose members share one failure domain a member of another domain, by the cheapest swap.
 
     A swap must not leave the other column in one domain.
     """

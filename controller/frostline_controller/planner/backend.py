@@ -1,4 +1,4 @@
-"""What carries activations and gradients in a plan: NCCL where each participant has a GPU of its own, gloo else. Pure."""
+"""The choice of a plan's backend for activations and gradients: NCCL where each participant has its own GPU, else gloo. Pure."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -8,13 +8,14 @@ from frostline_contract.plan import GLOO, NCCL, Backend
 
 
 def choose_backend(wanted: Literal["auto", "gloo", "nccl"], devices: Sequence[DeviceFacts | None]) -> tuple[Backend, str]:
-    """The plan's backend, and why in words.
+    """Return the plan's backend, and the reason in words.
+
+    NCCL refuses two ranks on one device, and ranks with different NCCL versions cannot communicate; both cases fall back to gloo
+    without an error.
 
     Args:
-        wanted: the job's `placement.backend`; anything but auto is taken as it is.
-        devices: of the plan's participants; None for one that has not told.
-
-    NCCL refuses two ranks on one device, and ranks of two versions do not understand each other: gloo then, and no error.
+        wanted: the job's `placement.backend`; any value but auto is taken as it is.
+        devices: the devices of the plan's participants; None for a participant that has reported none.
     """
     if wanted != "auto":
         return wanted, f"placement.backend is {wanted}"

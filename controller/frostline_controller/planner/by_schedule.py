@@ -1,4 +1,4 @@
-"""What each built-in schedule would make of a plan's degrees: its step, its bubble and its memory."""
+"""Comparison of the built-in schedules on a plan's degrees: the step, bubble and memory of each."""
 
 from dataclasses import dataclass, replace
 
@@ -8,13 +8,20 @@ from frostline_controller.planner.placing import PlannedPlacement
 from frostline_controller.planner.search import make_plan
 
 MOST_OPERATIONS = 10_000
-"""Forwards of a step whose orders are run on paper; those of a longer one are not compared."""
+"""Most forwards of a step for which schedules are compared; the orders of longer steps are not run on paper."""
 
 
 @dataclass(frozen=True)
 class ScheduleCost:
-    """A schedule on given degrees. bubble_seconds: of the step, in which the critical rank waits for other ranks. peak_bytes: of
-    the fullest worker. refused: why it has no plan; then the figures are 0.
+    """The cost of a step with a schedule on given degrees.
+
+    Attributes:
+        schedule: its name.
+        virtual_stages: of each pipeline rank.
+        step_seconds: the predicted step.
+        bubble_seconds: part of the step in which the critical rank waits for other ranks.
+        peak_bytes: memory of the fullest worker.
+        refused: why the schedule has no plan; the figures are then 0.
     """
 
     schedule: str
@@ -31,7 +38,7 @@ class ScheduleCost:
 
 
 def by_schedule(planned: PlannedPlacement, inputs: PlanInputs) -> tuple[ScheduleCost, ...]:
-    """The built-in schedules, and the plan's own, on the plan's degrees; none for a pipeline of one rank."""
+    """Return the costs of the built-in schedules and of the plan's own on the plan's degrees; none for a pipeline of one rank."""
     placement = planned.placement
     if placement.pp_degree == 1 or inputs.placement.planner != "optimal":
         return ()

@@ -1,17 +1,19 @@
-"""Whether the frozen prefix is read from the cache or computed (docs/design.md 8): fetch against recompute, build cost until
-paid."""
+"""The decision whether the frozen prefix is read from the cache or computed (docs/design.md 8).
+
+It compares the seconds of a fetch with those of a recompute, and counts the cost of filling until that is paid back.
+"""
 
 from frostline_controller.planner.cost import cache_seconds
 from frostline_controller.planner.inputs import PlanInputs
 
 
 def cache_verdict(inputs: PlanInputs) -> tuple[bool, str]:
-    """(use the cache, why), by seconds a sample.
+    """Return (whether to use the cache, why), judged by seconds a sample.
 
-    A cache that is in use already has paid for its fills; one that is not must save more on later passes than its first
-    pass over the training split costs. Where train_samples is unknown the build cost is one fill for each sample left. In a
-    cache that several runs share, the first pass may find what another run has filled, and what it fills is read by the next:
-    it counts as a later pass.
+    The fills of a cache in use are already paid for; a cache not yet in use must save more on later passes than the fills of its
+    first pass over the training split cost. Where train_samples is unknown, half of the samples left count as the first pass. In
+    a cache that several runs share, the first pass may read values that another run has filled, and its own fills are read by
+    later runs; so the first pass counts as a later one.
     """
     if inputs.freeze_point == 0:
         return False, "no cache: nothing is frozen"
@@ -46,6 +48,6 @@ def cache_verdict(inputs: PlanInputs) -> tuple[bool, str]:
 
 
 def verdict_in(reason: str) -> str:
-    """What `cache_verdict` said, from the reason of a plan that ends with it; the whole reason where it does not."""
+    """Return the words of `cache_verdict`, without their "cache: ", from a plan's reason that ends with them; else the reason."""
     starts = [place for mark in ("no cache: ", "cache: ") if (place := reason.find(mark)) >= 0]
     return reason[min(starts) :].removeprefix("no ").removeprefix("cache: ") if starts else reason

@@ -1,6 +1,7 @@
-"""Advice on the grid: in how many cells of equal FLOPs each sequence is best computed.
+"""Advice on the grid: the best number of cells of equal FLOPs for each sequence.
 
-The grid is numerics, fixed before the run, so nothing of a run chooses it: this is advice, to be written into the job by hand.
+The grid is a part of the numerics and fixed before the run, so a run never chooses it; a user writes the advised number into the
+job.
 """
 
 from collections.abc import Sequence
@@ -13,14 +14,20 @@ from frostline_controller.planner.search import PlannedPlacement, make_plan
 from frostline_controller.planner.shapes import ALL_DEGREES_UP_TO
 
 LEAST_TOKENS = 16
-"""Of a cell: shorter ones are calls more than work."""
+"""Least tokens of a cell; the time of shorter cells is mostly the overhead of calls."""
 WORTH = 1.02
-"""How much faster a grid must be than a coarser one to be advised; predictions are no better."""
+"""Least speed-up of a finer grid over a coarser one to be advised; predictions are no more accurate."""
 
 
 @dataclass(frozen=True)
 class GridCandidate:
-    """A number of cells. measured: whether its cells' seconds were; else they are a share of the whole and a call each."""
+    """A number of cells with its plan.
+
+    Attributes:
+        cells: of each sequence.
+        planned: the best plan with so many cells.
+        measured: whether the cells' seconds were measured; else each is a share of the whole sequence's and one call.
+    """
 
     cells: int
     planned: PlannedPlacement
@@ -29,10 +36,12 @@ class GridCandidate:
 
 @dataclass(frozen=True)
 class GridAdvice:
-    """Attributes:
-    best: cells of each sequence that are advised.
-    candidates: by ascending cells.
-    reason: for people.
+    """The number of cells that the planner advises, with the grids from which it was chosen.
+
+    Attributes:
+        best: the advised cells of each sequence.
+        candidates: by ascending cells.
+        reason: for people.
     """
 
     best: int
@@ -41,9 +50,9 @@ class GridAdvice:
 
 
 def is_asked(job: Job, devices: int) -> bool:
-    """Whether the job could compute cells, on so few devices that all grids are planned at once.
+    """Whether the job could compute cells, and on so few devices that all grids can be planned.
 
-    Whether its family reads in order is known where it runs.
+    Cells also need a causal model family, which is checked only where the job runs.
     """
     training = job.training
     return (
@@ -56,12 +65,12 @@ def is_asked(job: Job, devices: int) -> bool:
 
 
 def advise_cells(inputs: PlanInputs, tokens: int, call_seconds: float) -> GridAdvice:
-    """The number of cells whose best plan has the least predicted step; of nearly equal ones the fewest.
+    """Return the number of cells whose best plan has the least predicted step; of nearly equal numbers the fewest.
 
     Args:
-        inputs: as the job stands, with its own grid.
+        inputs: the planner's inputs for the job as it is, with its own grid.
         tokens: of a sequence.
-        call_seconds: what a unit's call costs however few tokens it is for; a forward and a backward of each cell take one.
+        call_seconds: fixed time of a unit's call, whatever its tokens; each cell takes one call forward and one backward.
 
     Raises:
         ValueError: nothing fits.
@@ -78,7 +87,7 @@ def advise_cells(inputs: PlanInputs, tokens: int, call_seconds: float) -> GridAd
 
 
 def in_cells(units: Sequence[UnitProfile], before: int, after: int, call_seconds: float) -> tuple[UnitProfile, ...]:
-    """Units that compute `before` cells as if they computed `after`: so many calls more, or fewer; unit 0 computes no cells."""
+    """Return the costs of units with `before` cells as if with `after`, by the calls more or fewer; unit 0 computes no cells."""
     calls = (after - before) * call_seconds
     none = {"cell_forward_seconds": (), "cell_backward_seconds": ()}
     return (

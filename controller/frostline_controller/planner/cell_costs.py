@@ -1,7 +1,7 @@
-"""What slices of token cells take in each stage, from the cells' own measured seconds.
+"""Seconds of slices of token cells in each stage, from the measured seconds of the cells.
 
 Units from the freeze point on, but for unit 0, compute cell by cell. The frozen prefix and unit 0 compute whole sequences:
-forward before a micro-batch's first cell, backward after it (docs/adr/0016).
+their forward before the forward of a micro-batch's first cell, their backward after its backward (docs/adr/0016).
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class SliceSeconds(NamedTuple):
     """Seconds of a slice's forward and backward, sending included.
 
-    forward, backward: a row a stage, a column a slice.
+    Attributes:
+        forward, backward: arrays with a row for each stage and a column for each slice.
     """
 
     forward: np.ndarray
@@ -26,7 +27,7 @@ class SliceSeconds(NamedTuple):
 
 
 class CellCosts:
-    """Seconds of each cell, added up over the units: row c, column u is what the units [0, u) take for cell c."""
+    """Prefix sums of each cell's seconds over the units: row c, column u is the time of the units [0, u) for cell c."""
 
     def __init__(self, inputs: PlanInputs) -> None:
         first = max(inputs.freeze_point, 1)
@@ -42,7 +43,14 @@ class CellCosts:
     def of_stages(
         self, model: "CostModel", low: np.ndarray, high: np.ndarray, slices: tuple[int, ...], speed: float
     ) -> SliceSeconds:
-        """Of the stages [low, high), at `speed`. slices: cells of each; () stands for all in one."""
+        """Return the seconds of slices in the stages [low, high), at `speed`.
+
+        Args:
+            model: the cost model with the stages' whole micro-batches and links.
+            low, high: first unit of each stage, and the first one after it.
+            slices: cells of each slice; () stands for one slice with all cells.
+            speed: of the stages' workers, relative to the profile's.
+        """
         inputs = model.inputs
         cells = slices or (inputs.token_cells,)
         edges = np.concatenate([[0], np.cumsum(cells)])
@@ -62,7 +70,7 @@ class CellCosts:
 
 
 def _shares(inputs: PlanInputs, unit: UnitProfile, name: str) -> list[float]:
-    """Each cell's share of the unit's seconds: as measured, or equal ones."""
+    """Return each cell's share of the unit's seconds: measured shares, or equal ones where the cells were not measured."""
     measured: tuple[float, ...] = getattr(unit, f"cell_{name}_seconds")
     if len(measured) != inputs.token_cells or sum(measured) <= 0:
         return [1 / inputs.token_cells] * inputs.token_cells

@@ -1,4 +1,4 @@
-"""Objective "cost": the shape of a run that gives workers back, judged as if all that it may have were there. Pure."""
+"""Objective "cost": the shape of a run that hands workers back, chosen as if all workers that it may have were there. Pure."""
 
 from dataclasses import replace
 
@@ -10,11 +10,11 @@ from frostline_controller.run.durable import PinnedShape
 
 
 def cheapest_placement(job: Job, situation: Situation, limit: int) -> tuple[Choice, int]:
-    """The placement, and how many workers the best shape would use where that is more than there are (else 0).
+    """Return the placement, and the number of workers of the best shape where that is more than there are (else 0).
 
-    The shape is chosen as if all workers that the run may have (`limit`) were there, so that a run which has handed pods back is
-    judged as it was before; then it is put on the lowest ordinals, since the highest are handed back. Where it needs more workers
-    than there are, those that are there all work.
+    The shape is chosen as if all workers that the run may have (`limit`) were there, so that a run is judged alike before and
+    after it hands pods back. The shape is then put on the workers with the lowest ordinals, since the highest are handed back.
+    Where the shape needs more workers than there are, the placement is the fastest on those that are there.
     """
     there = situation.workers
     choice = choose_placement(job, replace(situation, workers=(*there, *_expected(situation, limit))))
@@ -29,7 +29,7 @@ def cheapest_placement(job: Job, situation: Situation, limit: int) -> tuple[Choi
 
 
 def _expected(situation: Situation, limit: int) -> list[Worker]:
-    """Workers in pods that the run may have and does not hold. They add no measurement: their profile is the median one."""
+    """Return stand-ins for the workers of pods that the run may have and does not hold; each has the reference profile."""
     there = situation.workers
     profile = reference_profile(there, one_machine=situation.parallel_slots is not None)
     alike = replace(there[0], profile=KeptProfile.of(profile), link=None, cache=None)

@@ -1,4 +1,4 @@
-"""Asks the planner: for whom, for what shape, and whether a change pays. Holds what the planner was told last."""
+"""The controller's calls of the planner: collects its inputs from the run's facts, and drafts and stamps the plans."""
 
 import asyncio
 import logging
@@ -19,9 +19,10 @@ log = logging.getLogger(__name__)
 
 
 class Choosing:
-    """Asks the planner for the best placement of the workers that there are.
+    """Calls the planner for the best placement of the present workers.
 
-    wanted_by_plan: with objective "cost", workers that the newest choice would use and the run does not hold; else 0.
+    Attributes:
+        wanted_by_plan: with objective "cost", the number of workers of the newest choice where the run holds fewer; else 0.
     """
 
     def __init__(self, facts: RunFacts) -> None:
@@ -29,7 +30,7 @@ class Choosing:
         self.wanted_by_plan = 0
 
     def limit_workers(self) -> int:
-        """Workers that the run may have: the job's number, below a user's request where there is one."""
+        """Return how many workers the run may have: the job's number, or fewer at a user's request (at least min_workers)."""
         limit = self._facts.job.placement.workers
         requested = self._facts.state.requested_workers
         if requested > 0:
@@ -37,14 +38,16 @@ class Choosing:
         return limit
 
     def wanted_workers(self) -> int:
-        """Workers that the run waits for, spare ones not counted: its limit; with objective "cost" those of the pods that it
-        holds, if fewer."""
+        """Return how many workers the run waits for, spare ones not counted.
+
+        That is its limit; with objective "cost" the number in the pods that the run holds, where that is lower.
+        """
         section, replicas = self._facts.job.placement, self._facts.state.replicas
         held = max(1, replicas * section.workers_per_pod - section.spare_workers)
         return min(self.limit_workers(), held) if self._for_cost and replicas > 0 else self.limit_workers()
 
     def domains(self, workers: Iterable[str]) -> dict[str, str]:
-        """Failure domain by worker; empty where the job wants no buddies."""
+        """Return the failure domains of the given workers that are known; empty where the job has no buddies."""
         facts = self._facts
         if not facts.job.placement.buddies:
             return {}
@@ -54,9 +57,15 @@ class Choosing:
     def draft(
         self, choice: Choice, *, lineage: int, freeze_point: int, decision_number: int, reason: str, others: Iterable[str] = ()
     ) -> PlanDraft:
-        """The draft of a plan for a placement that was chosen, under a number that was never used.
+        """Return the draft of a plan for a chosen placement, with a generation that was never used.
 
-        others: workers outside the placement that may take part as leavers.
+        Args:
+            choice: the chosen placement.
+            lineage: of the plan's first step.
+            freeze_point: in force at its first step.
+            decision_number: of the decision that set the freeze point.
+            reason: for people.
+            others: workers outside the placement that may take part as leavers.
         """
         facts, placement = self._facts, choice.placement
         first = facts.members.get(placement.workers[0])
@@ -69,7 +78,7 @@ class Choosing:
         )  # fmt: skip
 
     def stamped(self, plan: Plan) -> Plan:
-        """A plan as it is written: with the job that its members are to follow, the run's prefix tile, and the backend."""
+        """Return the plan completed for writing: with the job revision of its members, the run's prefix tile and the backend."""
         facts = self._facts
         tile = facts.identity.prefix_tile if facts.identity is not None else plan.prefix_tile
         devices = [worker.device if worker is not None else None for worker in map(facts.members.get, plan.participants)]
@@ -78,10 +87,14 @@ class Choosing:
         return plan.model_copy(update={"job_revision": facts.job_revision, "prefix_tile": tile, "backend": backend})
 
     async def choose(self, workers: list[Worker], freeze_point: int, current: Placement | None, step: int) -> Choice:
-        """The placement for these workers. Raises ValueError where none fits.
+        """Return the planner's choice for these workers.
 
-        A pinned shape that they cannot fill is left out. Where nothing runs (`current` is None) so is one that does not fit them:
-        a shape that somebody asked for is no reason to end the run.
+        A pinned shape is ignored where it was pinned at another freeze point, or has more places than there are workers. Where
+        nothing runs (`current` is None) a pinned shape that does not fit is ignored too, since a user's command for a shape must
+        not end the run.
+
+        Raises:
+            ValueError: no placement fits.
         """
         pinned = self._facts.state.pinned
         if pinned is not None and (pinned.freeze_point != freeze_point or Mesh.of(pinned.degrees).size > len(workers)):
@@ -103,7 +116,7 @@ class Choosing:
     def _situation(
         self, workers: list[Worker], freeze_point: int, current: Placement | None, pinned: PinnedShape | None, step: int
     ) -> Situation:
-        """What the planner may know of the run."""
+        """Return the state of the run for the planner."""
         facts = self._facts
         assert facts.identity is not None
         return Situation(
@@ -132,7 +145,11 @@ class Choosing:
         return self._facts.job.placement.objective == "cost"
 
     def _candidates(self, workers: list[Worker], current: Placement | None) -> tuple[Worker, ...]:
-        """Those that a plan may name, best first: pods that stay, then members; with objective "cost" by ordinal alone."""
+        """Return the workers that a plan may name, at most the run's limit.
+
+        Workers in pods that stay come first, and among these present members. With objective "cost" their order is kept, and
+        workers in pods that go are left out unless there are no others.
+        """
         held = self._facts.state.replicas
         going = {worker.worker_id for worker in workers if 0 < held <= worker.ordinal}
         if self._for_cost:
@@ -143,6 +160,6 @@ class Choosing:
         return tuple(ordered[: self.limit_workers()])
 
     def _cheapest(self, situation: Situation) -> Choice:
-        """Objective "cost"; notes how many workers the shape would need beyond those that the run holds."""
+        """Return the choice for objective "cost", and set `wanted_by_plan`."""
         choice, self.wanted_by_plan = cheapest_placement(self._facts.job, situation, self.limit_workers())
         return choice

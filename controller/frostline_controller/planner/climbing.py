@@ -1,25 +1,27 @@
-"""From a good cut and grouping to a better one, by what a step takes on paper: one boundary moves at a time, while that pays.
+"""Hill climbing from a good cut and grouping to a better one, by the seconds of a step run on paper.
 
-The search cuts stages by their whole micro-batches, and groups cells for a mean stage. On paper it also counts which stage fills
-the pipeline first, and where an uneven slice is waited for.
+One boundary moves at a time, as long as that makes the step faster. The search before it cuts stages by their whole
+micro-batches, and groups cells for a mean stage. A step on paper also counts the order in which stages fill the pipeline, and the
+waits for uneven slices.
 """
 
 from collections.abc import Callable, Iterator
 from itertools import accumulate, pairwise, product
 
 Cut = tuple[tuple[int, ...], tuple[int, ...]]
-"""(bounds of the stages, cells of each slice; () for all in one)."""
+"""(bounds of the stages, cells of each slice); () stands for one slice with all cells."""
 
 
 def climb(start: Cut, cells: int, first_cut: int, price: Callable[[Cut], float], may_regroup: bool, most_prices: int) -> Cut:
-    """The best cut that steps from `start` lead to, each to the best neighbour.
+    """Return the cut where repeated moves to the best neighbour end, from `start` on.
 
     Args:
+        start: the first cut.
         cells: of a sequence.
         first_cut: the lowest unit that a second stage may begin with.
-        price: seconds; infinite for what cannot be.
+        price: returns the seconds of a cut; infinite for an impossible cut.
         may_regroup: whether slices may change.
-        most_prices: neighbours that are priced at most.
+        most_prices: most neighbours to be priced.
     """
     best, least, left = start, price(start), most_prices
     while True:
@@ -34,7 +36,7 @@ def climb(start: Cut, cells: int, first_cut: int, price: Callable[[Cut], float],
 
 
 def _moved_bounds(cut: Cut, first_cut: int) -> Iterator[Cut]:
-    """A bound is moved by a unit, alone or with all that follow."""
+    """Yield the cuts with one bound moved by a unit, alone or with all bounds after it."""
     bounds, slices = cut
     last = len(bounds) - 2
     for place in range(1, last + 1):
@@ -45,7 +47,7 @@ def _moved_bounds(cut: Cut, first_cut: int) -> Iterator[Cut]:
 
 
 def _regrouped(cut: Cut, cells: int) -> Iterator[Cut]:
-    """An edge between two slices is moved by a cell, added or taken away."""
+    """Yield the cuts with one edge between two slices moved by a cell, added or removed."""
     bounds, slices = cut
     edges = set(accumulate(slices[:-1]))
     for edge in range(1, cells):

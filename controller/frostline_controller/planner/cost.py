@@ -1,4 +1,4 @@
-"""What a step costs: seconds by part, and bytes by worker, for a given cut, dealing and schedule.
+"""The cost of a step: seconds by part, and bytes by worker, for a given cut, dealing and schedule.
 
 Stage i spends x_i seconds on a micro-batch: forward and backward of its trainable units, forward (or fetch) of its frozen
 ones, and its sends. A replica of m micro-batches fills and drains the pipeline once and is paced by its slowest stage:
@@ -11,8 +11,8 @@ micro-batches pass in slices of token cells, a stage fills the pipeline with its
 
     step = sum_i y_i / v + max_i [ m * x_i - y_i / v + exchange_i + optimizer_i ] + vote
 
-Where workers have a share of a processor, what the others do while the slowest rank waits begins after a wait of theirs
-(`planner.quota`).
+Where workers have a share of a processor, each computation of the other ranks for which the slowest rank waits begins after a
+wait of their own, and its seconds are those after a wait (`planner.quota`).
 """
 
 from dataclasses import dataclass
@@ -34,10 +34,11 @@ PARTS = ("forward", "backward", "prefix_recompute", "cache_fetch", "p2p", "bubbl
 
 @dataclass(frozen=True)
 class StepCost:
-    """A predicted step: total_seconds is the sum of parts (PARTS, seconds, on the critical path).
+    """A predicted step.
 
-    bubble: the critical stage waits. contention: what fewer cores than workers add. samples: trained by the step.
-    stage_seconds: x_i of the slowest replica. peak_bytes: memory of the fullest worker.
+    total_seconds: the sum of `parts` (PARTS, in seconds on the critical path; bubble: waits of the critical stage; contention:
+    time added by fewer cores than workers). samples: trained by the step. stage_seconds: x_i of the slowest replica.
+    peak_bytes: memory of the fullest worker.
     """
 
     total_seconds: float
@@ -48,14 +49,14 @@ class StepCost:
 
     @property
     def seconds_per_sample(self) -> float:
-        """What shapes are compared by: the same order as total_seconds but where the batch grows with the replicas."""
+        """Seconds a sample, by which shapes are compared: in the order of total_seconds unless the batch grows with replicas."""
         return self.total_seconds / self.samples
 
 
 class CostModel:
     """The prefix sums of one profile, freeze point and cache verdict; every array has num_units + 1 entries.
 
-    pipeline_link: what neighbours along the pipeline send over; None: PlanInputs' `link`. Shapes differ in it: `of_shape`.
+    pipeline_link: the link between neighbours along the pipeline; None: PlanInputs' `link`. It depends on the shape: `of_shape`.
     """
 
     def __init__(self, inputs: PlanInputs, use_cache: bool = False, pipeline_link: LinkProfile | None = None):
@@ -92,14 +93,14 @@ class CostModel:
         self.transient_bytes = 2 * float(max(column["output_bytes"][frozen], default=0.0))
 
     def of_shape(self, pp_degree: int, dp_degree: int) -> "CostModel":
-        """The model whose sends go over the link of pipelines that deep, whose units gather what so many replicas share out."""
+        """Return the model for a shape: with the link of pipelines of this depth, and with gathers of shared-out weights."""
         link, replicas = self.inputs.pipeline_link(pp_degree), dp_degree if self.inputs.gathers_at_use else 1
         if (link, replicas) not in self._by_shape:
             self._by_shape[link, replicas] = CostModel(with_gathers(self.inputs, replicas), self.use_cache, link)
         return self._by_shape[link, replicas]
 
     def _prefix_seconds(self, forward: np.ndarray, frozen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Seconds a micro-batch of (fetch, recompute) by unit; a fetch is booked on unit 0, misses are computed and filled."""
+        """Return the seconds a micro-batch of (fetch, recompute) by unit; fetches count for unit 0; misses are filled."""
         fetch, recompute = np.zeros_like(forward), np.where(frozen, forward, 0.0)
         if self.use_cache and frozen.any():
             seconds, fill, hit = cache_seconds(self.inputs)
@@ -108,14 +109,14 @@ class CostModel:
         return fetch, recompute
 
     def sends(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Seconds a micro-batch that stages [low, high) send: activations on, gradients back where the input needs one."""
+        """Return the seconds a micro-batch of the sends of stages [low, high): activations on, and gradients back if needed."""
         return self.send_seconds[high] + np.where(low > self.inputs.freeze_point, self.send_seconds[low], 0.0)
 
     def exchange(self, gradient_bytes: np.ndarray, leaf_bounds: tuple[int, ...]) -> np.ndarray:
-        """Seconds to sum gradients of that many bytes over the replicas, flat, in the tree's order.
+        """Return the seconds to sum flat gradients of that many bytes over the replicas, in the tree's order.
 
-        reduce_bandwidth is that of a two-member all-reduce, whose members send the buffer once. Where state is shared out the
-        gather of weights stands for that of sums: as many bytes.
+        reduce_bandwidth is that of a two-member all-reduce, whose members send the buffer once. Where state is shared out, a
+        gather of weights takes the place of the gather of sums, with as many bytes.
         """
         link, dp_degree = self.inputs.link, len(leaf_bounds) - 1
         if dp_degree == 1:
@@ -128,34 +129,34 @@ class CostModel:
         return calls * link.reduce_latency_seconds + factor * gradient_bytes / link.reduce_bandwidth_bytes_per_second
 
     def optimizer(self, gradient_bytes: np.ndarray) -> np.ndarray:
-        """Seconds of the optimizer's update of weights with these bytes of gradients, element by element."""
+        """Return the seconds of the optimizer's update of weights with these bytes of gradients, element by element."""
         return gradient_bytes * self.inputs.optimizer_seconds_per_byte
 
     def tie_seconds(self, pp_degree: int) -> float:
-        """Summing the tied matrix's two gradients between first and last stage."""
+        """Return the seconds to sum the tied matrix's two gradients between first and last stage."""
         if not self.inputs.tied or pp_degree == 1 or self.inputs.freeze_point > 0:
             return 0.0
         link = self.pipeline_link
         return link.latency_seconds + self.inputs.units[0].parameter_bytes / link.bandwidth_bytes_per_second
 
     def vote_seconds(self, world_size: int) -> float:
-        """One small all-reduce over the world: a slot a unit and two a micro-batch, 8 bytes each, log2(world) rounds."""
+        """Return the vote's seconds: an all-reduce, a slot a unit and two a micro-batch, 8 bytes each, log2(world) rounds."""
         if world_size == 1:
             return 0.0
         link, slots = self.inputs.link, self.inputs.num_units + 2 * self.inputs.num_microbatches
         return link.reduce_latency_seconds * (world_size - 1).bit_length() + 8 * slots / link.reduce_bandwidth_bytes_per_second
 
     def owned_share(self, dp_degree: int) -> float:
-        """Of what is shared out of a stage, what the replica with the most ranges holds: all where nothing is."""
+        """Return the share of a stage's shared-out state that the replica with the most ranges holds; 1 without sharing."""
         ranges = self.inputs.state_ranges
         return -(-ranges // dp_degree) / ranges if self.inputs.is_sharded and dp_degree <= ranges else 1.0
 
     def stage_bytes(self, low, high, in_flight, most_leaves: int, dp_degree: int, slices: int = 1):
-        """Memory of the stages [low, high): weights and moments (frozen ones too; of moments this member's share), gradient
-        buffers, activations in flight, and what the unit that needs most takes while it computes.
+        """Return the memory of the stages [low, high): weights and moments (frozen ones too; of shared state a member's share),
+        gradient buffers, activations in flight, and the most working bytes of any unit.
 
-        in_flight: micro-batches whose activations a stage holds at once, parts of them where they pass in `slices`. Works on
-        numbers and on arrays.
+        in_flight: micro-batches whose activations a stage holds at once; a fraction where they pass in `slices`. Takes numbers
+        and arrays.
         """
         buffers = gradient_buffers(most_leaves) + (1 if dp_degree > 1 else 0)  # one more to receive the others' pieces into
         total = self.state_bytes[high] - self.state_bytes[low]
@@ -163,7 +164,7 @@ class CostModel:
         total = total + buffers * (self.gradient_bytes[high] - self.gradient_bytes[low])
         total = total + in_flight * (self.activation_bytes[high] - self.activation_bytes[low])
         total = total + self.working_bytes[low, high]
-        if slices > 1:  # of micro-batches that are there in part a stage holds some things whole: two at a time
+        if slices > 1:  # some buffers of a micro-batch are held whole although its slices arrive one by one: two sets at a time
             total = total + 2 * (self.beside_bytes[high] - self.beside_bytes[low])
         total = total + np.where(low < self.inputs.freeze_point, self.transient_bytes, 0.0)
         if self.inputs.tied:  # the last stage holds a copy of unit 0's matrix, and its gradient while it learns
@@ -173,12 +174,12 @@ class CostModel:
 
 
 def predicted_cache_seconds(boundary_bytes: int, link: LinkProfile = LinkProfile()) -> float:  # noqa: B008  immutable
-    """Seconds to move one sample's activation to or from the cache, before anything was measured."""
+    """Return the predicted seconds to move one sample's activation to or from the cache, before any was measured."""
     return link.latency_seconds / 8 + boundary_bytes / min(1e9, link.bandwidth_bytes_per_second)
 
 
 def cache_seconds(inputs: PlanInputs) -> tuple[float, float, float]:
-    """(fetch seconds, fill seconds, hit fraction), a sample, that a step with a warm cache is planned with.
+    """Return the planned (fetch seconds, fill seconds, hit fraction), a sample, of a step with a warm cache.
 
     Unmeasured traffic is predicted from the boundary's bytes: a direct read moves about 1 GB/s with its share of the
     computing cores, and never more than the link. A cache that has not been filled yet is judged by its warm state.
@@ -192,14 +193,14 @@ def cache_seconds(inputs: PlanInputs) -> tuple[float, float, float]:
 
 
 def _sends_over(link: LinkProfile, output_bytes: np.ndarray) -> np.ndarray:
-    """Seconds to send a micro-batch's activations over the boundary before each unit; 0 at both ends of the model."""
+    """Return the seconds to send a micro-batch's activations over the cut before each unit; 0 at both ends of the model."""
     seconds = np.zeros(len(output_bytes) + 1)
     seconds[1:-1] = link.latency_seconds + output_bytes[:-1] / link.bandwidth_bytes_per_second
     return seconds
 
 
 def _beside_cells(inputs: PlanInputs) -> np.ndarray:
-    """Bytes by unit that a micro-batch keeps whole until its first cell is backward: keys and values, and what unit 0 keeps."""
+    """Return the bytes by unit that a micro-batch keeps whole until its first cell's backward: keys, values, unit 0's tensors."""
     learning = [index >= inputs.freeze_point for index in range(inputs.num_units)]
     kept = [2.0 * unit.output_bytes for unit in inputs.units[:-1]]
     kept[:1] = [float(inputs.units[0].activation_bytes)] if len(kept) > 0 else []
@@ -207,7 +208,7 @@ def _beside_cells(inputs: PlanInputs) -> np.ndarray:
 
 
 def _greatest(values: np.ndarray) -> np.ndarray:
-    """[low, high] -> the greatest of values[low:high], 0 where there is none."""
+    """Return a table: [low, high] is the greatest of values[low:high], 0 for an empty range."""
     table = np.zeros((len(values) + 1, len(values) + 1))
     for low in range(len(values)):
         table[low, low + 1 :] = np.maximum.accumulate(values[low:])
@@ -219,14 +220,14 @@ def _sums(values: np.ndarray) -> np.ndarray:
 
 
 def even_slices(inputs: PlanInputs, pp_degree: int, schedule: str, count: int = 0) -> tuple[int, ...]:
-    """Cells of each slice in `count` slices of even numbers of cells, 0 for as many as may be; () where all travel in one."""
+    """Return the cells of each slice, as even as possible, in `count` slices (0: as many as allowed); () for a single slice."""
     count = count or inputs.num_slices(pp_degree, schedule)
     bounds = [number * inputs.token_cells // count for number in range(count + 1)]
     return tuple(high - low for low, high in pairwise(bounds)) if count > 1 else ()
 
 
 def replica_micro_batches(inputs: PlanInputs, leaf_bounds: tuple[int, ...]) -> tuple[int, ...]:
-    """Micro-batches that each replica runs; in the paper's mode each runs the whole M."""
+    """Return the number of micro-batches of each replica; with batch "per_replica", as in the paper, each runs all M."""
     if inputs.batch == "per_replica":
         return (inputs.num_microbatches,) * (len(leaf_bounds) - 1)
     return micro_batch_counts(leaf_bounds, inputs.num_microbatches, inputs.reduction_leaves)
@@ -241,10 +242,10 @@ def step_cost(
     speeds: list[float],
     slices: tuple[int, ...] | None = None,
 ) -> StepCost:
-    """The cost of a step of any cut, transit shapes (frozen units outside stage 0) included.
+    """Return the cost of a step of any cut, transit shapes (frozen units outside stage 0) included.
 
-    stage_bounds: shape.num_stages + 1 unit indices. speeds: one a replica, that of its slowest member. slices: cells of each; ()
-    for all in one, None for as many as may be.
+    stage_bounds: shape.num_stages + 1 unit indices. speeds: one a replica, that of its slowest member. slices: cells of each
+    slice; () for a single slice, None for as many slices as allowed.
     """
     inputs = model.inputs
     bounds = np.asarray(stage_bounds)
@@ -257,7 +258,7 @@ def step_cost(
     owners = shape.pp_rank_of_stage(np.arange(shape.num_stages))
 
     def by_rank(sums: np.ndarray) -> np.ndarray:
-        """A pipeline rank's share: the sum over its virtual stages."""
+        """Return each pipeline rank's sum over its virtual stages."""
         return np.bincount(owners, sums[high] - sums[low])
 
     sends = np.bincount(owners, model.sends(low, high)) if pp_degree > 1 else np.zeros(1)
@@ -283,7 +284,7 @@ def step_cost(
     backward = (by_rank(model.backward) + split) / speed + sends / 2
     even = [_beside(inputs, whole, critical, virtual * count) / count for whole in (forward, backward)]
     parts["bubble"] = program.known_figures.bubble(critical, *(side.tolist() for side in even), virtual, m * count)
-    if count > 1:  # the figures know slices of equal length; the longest fill the pipeline
+    if count > 1:  # the figures assume slices of equal length; the longest fill the pipeline
         beyond = inputs.quickest * (longest - seconds / count)
         parts["bubble"] += float(beyond.sum() - beyond[critical]) / virtual
     parts["exchange"] = float(exchange[critical]) + model.tie_seconds(pp_degree)
@@ -300,7 +301,7 @@ def step_cost(
 
 
 def _beside(inputs: PlanInputs, seconds: np.ndarray, critical: int, parts: int) -> np.ndarray:
-    """Seconds of a micro-batch by pipeline rank, as the slowest rank sees them: the others have waited for each of its parts."""
+    """Return the seconds of a micro-batch by pipeline rank; ranks other than the critical one wait before each of its parts."""
     if inputs.quota is None:
         return seconds
     waited = parts * inputs.quota.after_a_wait(seconds / parts)
@@ -309,7 +310,7 @@ def _beside(inputs: PlanInputs, seconds: np.ndarray, critical: int, parts: int) 
 
 
 def contention_seconds(model: CostModel, micro_batches: int, dp_degree: int, workers: int, busy_seconds: float) -> float:
-    """Seconds by which all workers' computing, on fewer cores than workers, outlasts the pipeline's own time."""
+    """Return the seconds by which all workers' computing, on fewer cores than workers, exceeds the pipeline's own time."""
     slots = model.inputs.parallel_slots
     if slots is None or slots >= workers:
         return 0.0

@@ -1,12 +1,12 @@
-"""Where to cut: contiguous stages that minimise the bottleneck t_max, by dynamic programming over the cut points.
+"""The cut into contiguous stages with the least bottleneck t_max, by dynamic programming over the cut points.
 
-The frozen prefix rides in stage 0 and every stage has at least one trainable unit, so cuts lie in (freeze_point, num_units).
-What a stage adds to a step beyond the pipeline's fill is additive over its units (cost.py), so the least step time for a
+Stage 0 holds the frozen prefix and every stage has at least one trainable unit, so cuts lie in (freeze_point, num_units). The
+time that a stage adds to a step beyond the pipeline's fill is additive over its units (cost.py), so the least step time for a
 number of stages is the fill plus the least bottleneck. One table serves every number of stages: row j holds, for each first
-unit, the best bottleneck of j stages that end the model. It is exact: equal to trying all cuts, wherever all cuts carry the
-same bytes (they do: residual streams). For GPipe, paced by two maxima, and for interleaved stages, whose weights a rank adds
-up, the same cut is near the best but not always it (at worst 4 % slower in 300 random small cases); their costs are exact. The
-same holds for workers with a share of a processor, where another cut is another fill.
+unit, the best bottleneck of j stages that end the model. The result is exact, as if all cuts were tried, wherever all cuts send
+the same bytes (they do: residual streams). For GPipe, paced by two maxima, and for interleaved stages, where a rank has the sum
+of its stages' times, the cut is near the best but not always the best (at worst 4 % slower in 300 random small cases); their
+predicted costs are exact. The same holds for workers with a share of a processor, where the fill depends on the cut.
 """
 
 import numpy as np
@@ -19,9 +19,12 @@ from frostline_controller.planner.cost import CostModel
 class StageCosts:
     """Seconds and bytes of every possible stage for one (micro-batches, dealing, schedule).
 
-    cuts: the possible first units (0 stands for the prefix and the first trainable unit), then num_units. Arrays have a row
-    for each first cut i and a column for each length k: the stage from cuts[i] up to cuts[i + 1 + k]; columns end at the
-    longest stage that memory could ever hold. weights: seconds beyond the fill, infinite past the model's end.
+    Arrays have a row for each first cut i and a column for each length k: the stage from cuts[i] up to cuts[i + 1 + k]; columns
+    end at the longest stage that fits the memory under any schedule.
+
+    Attributes:
+        cuts: the possible first units (0 stands for the prefix and the first trainable unit), then num_units.
+        weights: seconds beyond the fill, infinite past the model's end.
     """
 
     def __init__(
@@ -42,7 +45,7 @@ class StageCosts:
         self.micro_batches, self.dp_degree = micro_batches, len(leaf_bounds) - 1
         self.cuts = np.array([0, *range(inputs.freeze_point + 1, inputs.num_units + 1)])
         last = len(self.cuts) - 1
-        # A rank's memory is shared by its virtual stages; an equal share each never exceeds it.
+        # A rank's virtual stages share its memory; with an equal share for each their sum cannot exceed it.
         self.cap = (inputs.memory_cap - inputs.base_bytes) / virtual if capped else float("inf")
         width = last if self.unlimited else min(last, longest_stage(model, self.cap))
         ends = np.arange(last + 1)[:, None] + 1 + np.arange(width)
@@ -60,7 +63,7 @@ class StageCosts:
         most_leaves = max(b - a for a, b in zip(leaf_bounds, leaf_bounds[1:], strict=False))
         self._fixed_bytes = model.stage_bytes(self.low, self.high, 0, most_leaves, self.dp_degree, slices)
         self._activations = model.activation_bytes[self.high] - model.activation_bytes[self.low]
-        if not self.unlimited:  # micro-batches in flight that each stage has room for
+        if not self.unlimited:  # micro-batches in flight whose activations fit into the rest of each stage's memory
             room = self.cap - self._fixed_bytes
             held = np.divide(room, self._activations, out=np.full_like(room, np.inf), where=self._activations > 0)
             self._most_held = np.where(room < 0, -1.0, held)
@@ -71,25 +74,25 @@ class StageCosts:
         return bool(np.isinf(self.cap))
 
     def capped_weights(self, held: float) -> np.ndarray:
-        """Weights, infinite where a stage that holds `held` micro-batches' activations exceeds the memory cap."""
+        """Return the weights, infinite where a stage that holds `held` micro-batches' activations exceeds the memory cap."""
         if self.unlimited:
             return self.weights
-        if self._capped is None or self._capped[0] != held:  # most schedules ask for the same count again and again
+        if self._capped is None or self._capped[0] != held:  # for most schedules successive calls have the same count
             self._capped = held, np.where(self._most_held < held, np.inf, self.weights)
         return self._capped[1]
 
     def held_from_end(self, stages_left: int, pp_degree: int) -> float:
-        """Micro-batches in flight in the stage that has `stages_left` stages from itself to the end."""
+        """Return the micro-batches in flight in the stage that has `stages_left` stages from itself to the end."""
         pp_rank = pp_rank_of_stage(pp_degree * self.virtual - stages_left, pp_degree, is_folded(self.schedule))
         return self.program.in_flight(pp_rank, pp_degree, self.virtual, self.micro_batches, self.slices)
 
     def after(self, best: np.ndarray) -> np.ndarray:
-        """For each stage, best[its end]: a window that slides with the row. Good until the next call."""
+        """Return best[end] for each stage's end, as a sliding-window view that is valid until the next call."""
         self._padded[: len(best) - 1] = best[1:]
         return self._window
 
     def follow(self, choices: list[np.ndarray], stages: int) -> tuple[int, ...]:
-        """The bounds that choices (a column for each row, by stages left) lead to."""
+        """Return the bounds that follow from `choices` (a column for each row, by stages left)."""
         place, bounds = 0, [0]
         for left in range(stages, 0, -1):
             place += 1 + int(choices[left - 1][place])
@@ -97,13 +100,13 @@ class StageCosts:
         return tuple(bounds)
 
     def heaviest(self, bounds: tuple[int, ...]) -> float:
-        """The bottleneck of given bounds, seconds."""
+        """Return the bottleneck of given bounds, in seconds."""
         index = {int(cut): place for place, cut in enumerate(self.cuts)}
         pairs = zip(bounds, bounds[1:], strict=False)
         return max(float(self.weights[index[low], index[high] - index[low] - 1]) for low, high in pairs)
 
     def least_peak(self, stages: int, pp_degree: int) -> float:
-        """Least possible bytes of the fullest worker with `stages` stages: the same recursion over bytes."""
+        """Return the least possible bytes of the fullest worker with `stages` stages, by the same recursion over bytes."""
         best = self.past_end()
         for left in range(1, stages + 1):
             held = self._fixed_bytes + self.held_from_end(left, pp_degree) * self._activations
@@ -111,18 +114,18 @@ class StageCosts:
         return float(best[0]) * self.virtual
 
     def past_end(self) -> np.ndarray:
-        """The recursion's start: nothing is left to place where the model has ended."""
+        """Return the recursion's start: 0 for no stages at the model's end, infinite elsewhere."""
         best = np.full(len(self.cuts), np.inf)
         best[-1] = 0.0
         return best
 
 
 def longest_stage(model: CostModel, cap: float) -> int:
-    """The most cut steps a stage can span within `cap` bytes under the leanest schedule and dealing; at least 1."""
+    """Return the most cut steps that a stage can span within `cap` bytes, with least activations and leaves; at least 1."""
     if cap in model.longest_stages:
         return model.longest_stages[cap]
     cuts = np.array([0, *range(model.inputs.freeze_point + 1, model.inputs.num_units + 1)])
-    shared = (1 - model.owned_share(model.inputs.most_replicas)) * model.shared_bytes  # at most so much is with other replicas
+    shared = (1 - model.owned_share(model.inputs.most_replicas)) * model.shared_bytes  # most bytes that other replicas may own
     spans, first = 1, 0
     for end in range(1, len(cuts)):  # two pointers: bytes grow with the stage
         while first < end - 1:
@@ -136,7 +139,7 @@ def longest_stage(model: CostModel, cap: float) -> int:
 
 
 class PartitionTable:
-    """The best bottleneck for 1 .. most_stages stages, and the cuts that reach it."""
+    """The least bottleneck for each of 1 .. most_stages stages, and the cuts that have it."""
 
     def __init__(self, costs: StageCosts, most_stages: int, pp_degree: int):
         self.costs = costs
@@ -152,11 +155,11 @@ class PartitionTable:
             self.bottlenecks.append(float(best[0]))
 
     def bottleneck(self, stages: int) -> float:
-        """Least possible bottleneck in seconds; infinite where `stages` do not fit."""
+        """Return the least possible bottleneck in seconds; infinite where `stages` do not fit."""
         return self.bottlenecks[stages - 1] if stages <= len(self.bottlenecks) else float("inf")
 
     def bounds(self, stages: int) -> tuple[int, ...]:
-        """stages + 1 unit indices that reach the bottleneck."""
+        """Return the stages + 1 unit indices of the cut with the least bottleneck."""
         assert np.isfinite(self.bottleneck(stages)), f"{stages} stages do not fit"
         return self.costs.follow(self._choices, stages)
 
@@ -164,9 +167,14 @@ class PartitionTable:
 def refined_bounds(
     costs: StageCosts, stages: int, pp_degree: int, bottleneck: float, here: tuple[int, ...] | None = None
 ) -> tuple[int, ...]:
-    """Among all cuts that reach `bottleneck`, the one that moves the fewest bytes, then the most even one.
+    """Return, among all cuts within `bottleneck` seconds, the one that moves the fewest bytes, then the most even one.
 
-    here: the bounds in force, where they have as many stages; None: evenness alone (sum of squared stage weights).
+    Args:
+        costs: of the possible stages.
+        stages: number of stages.
+        pp_degree: the pipeline's depth.
+        bottleneck: most seconds of a stage beyond the fill.
+        here: the bounds in force, where they have as many stages; None: evenness alone decides (sum of squared stage weights).
     """
     scale = bottleneck if bottleneck > 0 else 1.0
     best = costs.past_end()
@@ -186,7 +194,7 @@ def refined_bounds(
 
 
 def _moved_share(costs: StageCosts, here_low: int, here_high: int) -> np.ndarray:
-    """Share of the model's state that a stage [low, high) lacks where [here_low, here_high) lies already."""
+    """Return for each stage [low, high) the share of the model's state that it lacks where [here_low, here_high) is held."""
     state = costs.model.state_bytes
     kept_low, kept_high = np.maximum(costs.low, here_low), np.minimum(costs.high, here_high)
     kept = np.where(kept_high > kept_low, state[kept_high] - state[np.minimum(kept_low, kept_high)], 0.0)

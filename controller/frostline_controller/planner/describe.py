@@ -1,4 +1,4 @@
-"""A plan for people and for programs: what `frostline plan` prints."""
+"""The output of `frostline plan`: a plan as text for people and as JSON for programs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ PICTURE_REPLICAS = 8
 
 
 def describe(planned: PlannedPlacement, inputs: PlanInputs) -> str:
-    """Text: the shape, a picture of the stages, where the step's time goes, the other shapes, and the reasons."""
+    """Return the plan as text: the shape, a picture of the stages, the parts of the step, the other shapes, and the reasons."""
     placement, cost = planned.placement, planned.cost
     virtual = f" x {placement.virtual_stages} virtual stages" if placement.virtual_stages > 1 else ""
     rate = cost.samples / cost.total_seconds if cost.total_seconds > 0 else float("inf")
@@ -43,7 +43,7 @@ def describe(planned: PlannedPlacement, inputs: PlanInputs) -> str:
 
 
 def _cells(planned: PlannedPlacement, inputs: PlanInputs) -> list[str]:
-    """How token cells travel; nothing where sequences are computed as a whole."""
+    """Return the line about token cells and their slices; none where sequences are computed as a whole."""
     slices = planned.placement.slices
     if inputs.token_cells == 1:
         return []
@@ -52,7 +52,7 @@ def _cells(planned: PlannedPlacement, inputs: PlanInputs) -> list[str]:
 
 
 def _shares(planned: PlannedPlacement, inputs: PlanInputs) -> list[str]:
-    """What replicas share out; nothing where each owns all of its stages' state."""
+    """Return the line about shared-out state; none where each replica owns all of its stages' state."""
     placement = planned.placement
     if not placement.is_sharded:
         return []
@@ -63,13 +63,13 @@ def _shares(planned: PlannedPlacement, inputs: PlanInputs) -> list[str]:
 
 
 def _groups(planned: PlannedPlacement) -> list[str]:
-    """How many workers share a stage tile by tile; nothing where each computes whole stages."""
+    """Return the line about groups; none where each worker computes whole stages."""
     degree = planned.placement.shape.tp_degree
     return [f"{degree} workers share each stage tile by tile; the figures are each member's"] if degree > 1 else []
 
 
 def as_json(planned: PlannedPlacement) -> dict[str, Any]:
-    """The plan as plain data: placement, cost, spares, alternatives, reasons."""
+    """Return the plan as plain data: placement, cost, spares, alternatives, reasons."""
     return {
         "placement": planned.placement.model_dump(mode="json"),
         "cost": _cost_json(planned.cost),
@@ -83,7 +83,7 @@ def as_json(planned: PlannedPlacement) -> dict[str, Any]:
 
 
 def grid_lines(grid: GridAdvice) -> list[str]:
-    """The table of grids, and the advice."""
+    """Return the lines of the table of grids, and the advice."""
     lines = [f"{'token_cells':<14}{'shape':<15}{'schedule':<18}{'slices':>7}{'step':>12}"]
     for one in grid.candidates:
         placement, seconds = one.planned.placement, _seconds(one.planned.cost.total_seconds)
@@ -94,7 +94,7 @@ def grid_lines(grid: GridAdvice) -> list[str]:
 
 
 def grid_json(grid: GridAdvice) -> dict[str, Any]:
-    """The same as plain data."""
+    """Return the advice on the grid as plain data."""
     candidates = [
         {
             "token_cells": one.cells,
@@ -128,7 +128,7 @@ def _cost_json(cost: StepCost) -> dict[str, Any]:
 
 
 def _picture(planned: PlannedPlacement, inputs: PlanInputs) -> list[str]:
-    """One line a replica: a box a stage, as wide as its units' share, * a frozen unit, # a trainable one."""
+    """Return a line of boxes, one a stage with * for a frozen and # for a trainable unit, and a line of workers a replica."""
     placement = planned.placement
     cells = [("*" if unit < inputs.freeze_point else "#") for unit in range(inputs.num_units)]
     boxes = []
@@ -153,7 +153,7 @@ def _picture(planned: PlannedPlacement, inputs: PlanInputs) -> list[str]:
 
 
 def _parts(cost: StepCost) -> list[str]:
-    """The step's parts that take any time, largest first, with a bar."""
+    """Return the lines of the step's parts that take any time, largest first, each with a bar."""
     lines = [f"{'part':<18}{'time':>10}{'share':>8}"]
     for name, seconds in sorted(cost.parts.items(), key=lambda item: -item[1]):
         if seconds > 0:
@@ -173,7 +173,7 @@ def _alternatives(planned: PlannedPlacement) -> list[str]:
 
 
 def schedule_lines(costs: Sequence[ScheduleCost]) -> list[str]:
-    """The table of what each schedule would make of the plan's degrees; nothing for a pipeline of one rank."""
+    """Return the table of each schedule's cost on the plan's degrees; no lines for a pipeline of one rank."""
     lines = [f"{'same degrees by schedule':<37}{'step':>10}{'bubble':>9}{'memory':>11}"] if costs else []
     for one in costs:
         name = f"{one.schedule} x {one.virtual_stages} virtual stages" if one.virtual_stages > 1 else one.schedule

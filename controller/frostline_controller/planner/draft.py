@@ -1,4 +1,4 @@
-"""What every plan is made from, whichever way its members come into it."""
+"""The draft of a plan: the data from which every kind of plan is made."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,16 +11,16 @@ from frostline_controller.members.membership import Worker
 
 @dataclass(frozen=True, kw_only=True)
 class PlanDraft:
-    """A placement that was chosen, and what is in force where it starts.
+    """A chosen placement, and the numerics in force where it starts.
 
     Attributes:
         generation: the plan's own, never used before.
         lineage: of the first step.
         placement: who computes what.
-        first_worker: the worker of global rank 0, whose store the groups are formed over.
+        first_worker: the worker of global rank 0; process groups are formed over its store.
         freeze_point: in force at the first step.
-        decision_number: of the decision that says so; 0: none was taken.
-        domains: failure domain by worker id, of workers outside the placement too; empty: no buddies.
+        decision_number: of the decision that set the freeze point; 0: none was taken.
+        domains: failure domain by worker id, also of workers outside the placement; empty: no buddies.
         reason: for people.
         state_ranges: pieces of each unit's state, as the run's job says.
     """
@@ -37,11 +37,11 @@ class PlanDraft:
 
     @property
     def pieces(self) -> Pieces:
-        """The table of the run's pieces, whose units the placement deals."""
+        """The table of the run's pieces."""
         return Pieces(self.placement.stage_bounds[-1], self.state_ranges)
 
     def fields(self) -> dict[str, Any]:
-        """The fields of `Plan` that are the draft's."""
+        """Return the fields of `Plan` that the draft determines."""
         return {
             "generation": self.generation,
             "lineage": self.lineage,

@@ -1,4 +1,4 @@
-"""What the planner would do with a job, without a cluster: `frostline plan` and `api.plan` show it."""
+"""The planner's answer for a job without a cluster, as `frostline plan` and `api.plan` show it."""
 
 import os
 from collections.abc import Sequence
@@ -30,12 +30,12 @@ from frostline_controller.planner.search import PlannedPlacement, make_plan
 from frostline_controller.planner.tensor.advice import SharingAdvice, advise_sharing
 
 DEFAULT_STEPS = 1000
-"""Steps of a run whose data set is not here to be counted; it only weighs what a reshape costs."""
+"""Assumed steps of a run whose samples cannot be counted here; only the weight of a reshape's cost depends on it."""
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """What a plan assumes of a device where nothing was measured."""
+    """The figures that a plan assumes of a device where nothing was measured."""
 
     name: str
     teraflops: float
@@ -53,8 +53,8 @@ NVLINK = LinkProfile(
     reduce_bandwidth_bytes_per_second=2e10,
 )
 GPU = Hardware("gpu", 60.0, NVLINK, 3e-5, 5e-12, 8)
-"""Sustained matrix throughput, links, call overhead and optimizer (which moves about seven values a weight, at memory speed)
-of a core over loopback, and of a current data-centre GPU on NVLink."""
+"""Assumed figures of a core over loopback (CPU) and of a current data-centre GPU on NVLink: sustained matrix throughput, links,
+call overhead and optimizer (which moves about seven values a weight, at memory speed)."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,14 @@ class Forecast:
     """The plans of a job for several numbers of devices.
 
     Attributes:
-        job, size: what is to be trained.
-        hardware: what is assumed of a device where nothing was measured.
-        measured: of a run, in place of what is assumed; None: nothing was.
+        job, size: the job and its model's size.
+        hardware: the assumed figures of a device.
+        measured: measurements of a run, used in place of assumed figures; None: there are none.
         plans: one for each number of devices.
         advice: the micro-batch size with the least predicted step.
-        settled: why the job's `auto` would become these numbers; empty where it says all of them.
+        settled: why the job's `auto` would become these numbers; empty where the job gives all of them.
         grid: the number of token cells with the least predicted step; None where sequences cannot be computed in cells, or
-            on more devices than grids are planned for.
+            for more devices than grids are planned for.
     """
 
     job: Job
@@ -82,11 +82,11 @@ class Forecast:
     grid: GridAdvice | None = None
 
     def sharing(self, one: "DevicePlan") -> SharingAdvice:
-        """What tensor parallelism and sharded state would give one of the plans."""
+        """Return the predicted effect of tensor parallelism and of sharded state on one of the plans."""
         return advise_sharing(self.job, one.inputs, value_bytes(self.job, self.hardware)[0])
 
     def as_json(self) -> dict[str, Any]:
-        """What `frostline plan --json` prints (docs/run-directory.md)."""
+        """Return the output of `frostline plan --json` (docs/run-directory.md)."""
         return {
             "version": 1,
             "job": self.job.name,
@@ -126,11 +126,11 @@ class DevicePlan:
 
     @cached_property
     def by_schedule(self) -> tuple[ScheduleCost, ...]:
-        """What each schedule would make of the same degrees."""
+        """The cost of each built-in schedule on the same degrees."""
         return by_schedule(self.planned, self.inputs)
 
     def picture(self) -> str:
-        """The planned step as an SVG. Raises ValueError where it has more operations than a picture can show."""
+        """Return the planned step as an SVG. Raises ValueError where it has more operations than a picture can show."""
         placement = self.planned.placement
         title = f"{in_words(placement.degrees)}, {placement.schedule}: computations of a planned step of the slowest replica"
         return program_picture(paper_step(placement, self.inputs), title)
@@ -144,14 +144,14 @@ def forecast(
     hardware: Hardware | None = None,
     measured: MeasuredProfile | None = None,
 ) -> Forecast:
-    """Ask the planner.
+    """Return the planner's plans and advice for a job.
 
     Args:
-        job: what is to be trained.
+        job: the job to be planned.
         devices: numbers of equal devices to plan for; none: the job's workers.
         freeze_point: units before it are frozen; 0: those that the job freezes from step 1.
-        hardware: what is assumed of a device; None: `hardware_for` says it.
-        measured: of a run, in place of what is assumed.
+        hardware: the assumed figures of a device; None: those of `hardware_for`.
+        measured: measurements of a run, used in place of assumed figures.
 
     Raises:
         ValueError: the model's size is not known here, no placement fits, or the freeze point is outside the model.
@@ -170,7 +170,7 @@ def forecast(
 
 
 def _plan(job: Job, inputs: PlanInputs, hardware: Hardware) -> PlannedPlacement:
-    """The plan. Raises NothingFits, which tells what would fit if tensors or state were shared out."""
+    """Return the plan. Raises NothingFits, whose message also says what would fit if tensors or state were shared out."""
     try:
         return make_plan(inputs)
     except NothingFits as refusal:
@@ -181,7 +181,7 @@ def _plan(job: Job, inputs: PlanInputs, hardware: Hardware) -> PlannedPlacement:
 def settled_by_arithmetic(
     job: Job, size: ModelSize, hardware: Hardware, workers: int, measured: MeasuredProfile | None
 ) -> Settled | None:
-    """What the job's `auto` would become by these unit costs; a run measures its own. None where the job says every number."""
+    """Return the numbers for the job's `auto` by these unit costs (a run uses its own); None for a job without `auto`."""
     if not job.training.automatic:
         return None
     sizes = sizes_to_try(job.training, workers)
@@ -191,20 +191,20 @@ def settled_by_arithmetic(
 
 
 def _frozen(job: Job, size: ModelSize, freeze_point: int) -> int:
-    """The freeze point that is asked about; with 0 that of step 1. Raises ValueError where the model cannot begin so."""
+    """Return the freeze point to plan for; 0 stands for that of step 1. Raises ValueError for initial units that do not fit."""
     check_initial_units(job.initial_units, size.num_units)
     lowest, initial = job.lowest_freeze_point(size.num_units), job.initial_freeze_point(size.num_units)
     return max(freeze_point, lowest) if freeze_point else initial
 
 
 def hardware_for(job: Job, named_devices: bool, wanted: str | None = None, teraflops: float | None = None) -> Hardware:
-    """GPUs where the job or the question speaks of a cluster, this machine's cores otherwise.
+    """Return the hardware to assume: GPUs where the job or the user names devices of a cluster, else this machine's cores.
 
     Args:
-        job: what is to be trained.
-        named_devices: numbers of devices were asked about.
-        wanted: "cpu" or "gpu", whatever the job says.
-        teraflops: sustained, of a device; None: the table's.
+        job: the job to be planned.
+        named_devices: whether the user named numbers of devices.
+        wanted: "cpu" or "gpu", in place of the job's device.
+        teraflops: sustained throughput of a device; None: that of CPU or GPU above.
     """
     speaks_of_a_cluster = job.training.device == "cuda" or (named_devices and job.training.device == "auto")
     hardware = GPU if (wanted or ("gpu" if speaks_of_a_cluster else "cpu")) == "gpu" else CPU
@@ -214,13 +214,13 @@ def hardware_for(job: Job, named_devices: bool, wanted: str | None = None, teraf
 def plan_inputs(
     job: Job, size: ModelSize, hardware: Hardware, devices: int, freeze_point: int, measured: MeasuredProfile | None
 ) -> PlanInputs:
-    """The planner's inputs for `devices` equal workers. Raises ValueError for a freeze point outside the model."""
+    """Return the planner's inputs for `devices` equal workers. Raises ValueError for a freeze point outside the model."""
     units = measured.units if measured else unit_profiles(job, size, hardware, job.training.micro_batch_size)
     if not 0 <= freeze_point < len(units):
         raise ValueError(f"--freeze-point is {freeze_point}; it must be 0 to {len(units) - 1}, since the head always learns")
     memory, initial = job.placement.worker_memory_bytes or 0, job.initial_freeze_point(len(units))
     update = measured.optimizer_seconds_per_byte if measured else 0.0
-    # Locally the workers share this machine's cores, and a plan that forgot it would promise a speed-up that cannot be.
+    # Local workers share this machine's cores; a plan that ignored that would predict an impossible speed-up.
     local = hardware.name == "cpu"
     return PlanInputs(
         units=units,
@@ -238,7 +238,7 @@ def plan_inputs(
         tied=size.tied,
         elastic=job.elastic,
         placement=job.placement,
-        # With no more frozen than at step 1 it is the run's first plan; else the run started earlier, at the job's depth.
+        # At the freeze point of step 1 this is the run's first plan; beyond it the run has started earlier, at the job's depth.
         start_pp_degree=job.placement.initial_pp_degree if freeze_point > initial else None,
         steps_left=job.training.steps or DEFAULT_STEPS,
         parallel_slots=parallel_slots(job, os.cpu_count() or 1) if local else None,
@@ -260,13 +260,13 @@ def plan_inputs(
 
 
 def value_bytes(job: Job, hardware: Hardware) -> tuple[int, int]:
-    """Bytes of a weight, and of a value that crosses a cut."""
+    """Return the bytes of a weight, and of a value that crosses a cut."""
     types = VALUE_TYPES[resolve_precision(job.training.precision, hardware.name == "gpu")]
     return BYTES[types.weights], BYTES[types.boundary]
 
 
 def unit_profiles(job: Job, size: ModelSize, hardware: Hardware, micro_batch_size: int) -> tuple[UnitProfile, ...]:
-    """Analytic unit costs at a micro-batch size."""
+    """Return the analytic unit costs at a micro-batch size."""
     weight_bytes, boundary_bytes = value_bytes(job, hardware)
     units = analytic_profiles(
         num_blocks=size.num_blocks,
@@ -286,9 +286,9 @@ def unit_profiles(job: Job, size: ModelSize, hardware: Hardware, micro_batch_siz
 
 
 def walk(inputs: PlanInputs) -> list[tuple[int, PlannedPlacement]]:
-    """(freeze point, plan) as layers freeze: none but the initial ones, a quarter, half and two thirds of the blocks.
+    """Return (freeze point, plan) pairs as layers freeze: the initial units alone, a quarter, half and two thirds of the blocks.
 
-    The first plan is the start.
+    The later plans assume a run that began with the first plan's shape.
     """
     blocks, begin = inputs.num_units - 2, inputs.never_learnt
     points = dict.fromkeys(round(blocks * share) + (share > 0) for share in (0, 0.25, 0.5, 0.67))
@@ -302,7 +302,7 @@ def walk(inputs: PlanInputs) -> list[tuple[int, PlannedPlacement]]:
 def micro_batch_advice(
     job: Job, size: ModelSize, hardware: Hardware, inputs: PlanInputs, measured: MeasuredProfile | None
 ) -> Advice:
-    """The micro-batch size with the least predicted step; two analytic sizes, or the measured one, span the prediction."""
+    """Return the advised micro-batch size, predicted from the measured size or from up to three analytic ones."""
     if measured:
         return advise(inputs, job.training.batch_size, {measured.micro_batch_size: measured.units})
     sizes = sorted({1, job.training.micro_batch_size, job.training.batch_size})

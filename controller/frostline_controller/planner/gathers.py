@@ -1,8 +1,8 @@
-"""What it takes to gather weights at each use, where replicas share out weights too (ZeRO-3, arXiv 1910.02054; FSDP, 2304.11277).
+"""The cost of gathering weights at each use, where replicas share out weights too (ZeRO-3, arXiv 1910.02054; FSDP, 2304.11277).
 
-Of a unit's weights W each of r replicas has a part. The forward and the backward of each micro-batch gather the others' parts,
-(r - 1) / r of W each, and let go of them; nothing is taken to overlap. Sums of gradients go once a step, as ever: with the fixed
-tree's order a replica's gradients are whole until then.
+Each of r replicas has a part of a unit's weights W. The forward and the backward of each micro-batch gather the other replicas'
+parts, (r - 1) / r of W each time, and free them afterwards; no gather is assumed to overlap with computing. Gradients are summed
+once a step, as without gathers: the fixed tree's order needs a replica's whole gradients until then.
 """
 
 from dataclasses import replace
@@ -11,11 +11,11 @@ from frostline_contract.statistics import UnitProfile
 from frostline_controller.planner.inputs import PlanInputs
 
 GATHERED_UNITS = 2
-"""Units whose whole weights a replica holds at once: the one that computes, and the one that is gathered meanwhile."""
+"""Units whose whole weights a replica holds at once: the computing unit, and the unit gathered meanwhile."""
 
 
 def with_gathers(inputs: PlanInputs, replicas: int) -> PlanInputs:
-    """The inputs with each unit's gathers in its seconds, and what they bring in its memory; of one replica as they are."""
+    """Return the inputs with each unit's gathers added to its seconds and memory; unchanged for one replica."""
     if replicas == 1:
         return inputs
     link = inputs.link
@@ -31,8 +31,7 @@ def with_gathers(inputs: PlanInputs, replicas: int) -> PlanInputs:
 
 
 def with_seconds(unit: UnitProfile, share: float, added: float) -> UnitProfile:
-    """A unit whose forward and backward each take a share of their seconds, and so much longer; of what is added each cell has an
-    equal part."""
+    """Return the unit with its forward and backward times `share`, plus `added` seconds each, divided equally over its cells."""
     update: dict[str, object] = {}
     for name in ("forward_seconds", "backward_seconds"):
         update[name] = getattr(unit, name) * share + added

@@ -1,4 +1,4 @@
-"""Which slices are tried: how many, and which cells travel in each."""
+"""The slices that the search tries: their number, and the cells of each."""
 
 from functools import lru_cache
 
@@ -9,11 +9,11 @@ from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.token_slices import best_slices, measured_table
 
 BUCKETS = 200
-"""Bounds that the dynamic programme tries at most."""
+"""Most bounds that the dynamic programme tries."""
 
 
 def slice_counts(inputs: PlanInputs, pp_degree: int) -> list[int]:
-    """Numbers of slices worth trying: the powers of two up to the cells, and the cells; what placement.slices says alone."""
+    """Return the numbers of slices to try: placement.slices where set; else powers of two up to the cells, and the cells."""
     cells = inputs.token_cells
     if pp_degree == 1 or cells == 1:
         return [1]
@@ -23,7 +23,7 @@ def slice_counts(inputs: PlanInputs, pp_degree: int) -> list[int]:
 
 
 def groupings_of(model: CostModel, pp_degree: int, virtual: int, micro_batches: int, count: int) -> list[tuple[int, ...]]:
-    """Cells of each slice in `count` slices: even ones, and those of the dynamic programme where it takes about as many."""
+    """Return groupings into `count` slices: the even one, and the dynamic programme's where its number of slices is nearest."""
     if count == 1:
         return [()]
     inputs = model.inputs
@@ -37,7 +37,7 @@ def groupings_of(model: CostModel, pp_degree: int, virtual: int, micro_batches: 
 
 @lru_cache(maxsize=1024)
 def _programme(model: CostModel, pp_degree: int, virtual: int, micro_batches: int) -> tuple[int, ...]:
-    """The slices of the dynamic programme for an even share of the model a stage."""
+    """Return the slices of the dynamic programme, for stages with an even share of the model."""
     inputs = model.inputs
     seconds = (model.cells.forward[:, -1] + model.cells.backward[:, -1]) / (pp_degree * virtual)
     share = np.array(inputs.share_of_slices((1,) * inputs.token_cells))

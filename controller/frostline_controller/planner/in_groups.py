@@ -1,6 +1,6 @@
 """Plans whose workers share the tiles of their stages (`placement.tp_degree`): a group is planned as one worker, then spread.
 
-A group lies in one failure domain where that can be, since its members exchange sums in every block. A group is planned with the
+A group lies in one failure domain where possible, since its members exchange sums in every block. A group is planned with the
 seconds and bytes of one of its members (`tensor.built`). Where the job leaves the degree open, each degree is planned: a larger
 group is taken where no smaller one fits the memory, or where it saves more than `placement.hysteresis` of the step.
 """
@@ -18,14 +18,14 @@ Planner = Callable[[PlanInputs], PlannedPlacement]
 
 
 def plan_in_groups(inputs: PlanInputs, make_plan: Planner) -> PlannedPlacement:
-    """The best placement in groups of `placement.tp_degree` workers, of half as many where the workers do not suffice, and so on.
+    """Return the best placement in groups of `placement.tp_degree` workers; the degree is halved until the workers suffice.
 
     Args:
         inputs: workers and pins of the whole plan.
-        make_plan: plans for workers that compute whole stages.
+        make_plan: the planner for workers that compute whole stages.
 
     Raises:
-        NothingFits: as `make_plan` does.
+        NothingFits: `make_plan` finds no placement.
     """
     if inputs.placement.tp_degree is None:
         return _best_degree(inputs, make_plan)
@@ -34,7 +34,7 @@ def plan_in_groups(inputs: PlanInputs, make_plan: Planner) -> PlannedPlacement:
 
 
 def _in_groups_of(degree: int, note: str, inputs: PlanInputs, make_plan: Planner) -> PlannedPlacement:
-    """The best placement in groups of so many. note: why so many, for the plan's reason."""
+    """Return the best placement in groups of `degree` workers. note: the reason for the degree, for the plan's reason."""
     section = inputs.placement.model_copy(update={"tp_degree": 1})
     if degree == 1:
         planned = make_plan(replace(inputs, placement=section))
@@ -48,9 +48,9 @@ def _in_groups_of(degree: int, note: str, inputs: PlanInputs, make_plan: Planner
 
 
 def _best_degree(inputs: PlanInputs, make_plan: Planner) -> PlannedPlacement:
-    """The best placement of any degree that the tiles and the workers of one machine allow; see the module's rule.
+    """Return the best placement of any degree that the tiles and the workers of one machine allow; see the module's rule.
 
-    Raises NothingFits where no degree fits, with the words of whole stages.
+    Raises NothingFits, with the words for whole stages, where no degree fits.
     """
     best: PlannedPlacement | None = None
     refused: NothingFits | None = None
@@ -76,8 +76,7 @@ def _best_degree(inputs: PlanInputs, make_plan: Planner) -> PlannedPlacement:
 
 
 def _degrees(inputs: PlanInputs) -> list[int]:
-    """Degrees that may be chosen, ascending: groups that lie within a machine, and leave workers for the degrees that are
-    pinned."""
+    """Return the degrees that may be chosen, ascending: a group lies within a machine, and the pinned degrees keep workers."""
     pp, dp = asked_degrees(inputs)
     crowd = Counter(member.machine or member.failure_domain or member.worker_id for member in inputs.members)
     most = min(inputs.tensor_tiles, max(crowd.values()), len(inputs.members) // ((pp or 1) * (dp or 1)))
@@ -87,8 +86,10 @@ def _degrees(inputs: PlanInputs) -> list[int]:
 
 
 def group_degree(inputs: PlanInputs) -> tuple[int, str]:
-    """How many workers share a stage, and why so many: as many as the job asks for, halved until the workers suffice for the
-    pipeline's depth and the replicas that it pins."""
+    """Return the number of workers that share a stage, and the reason for it.
+
+    It is the number that the job asks for, halved until the workers suffice for the pipeline depth and replicas that are pinned.
+    """
     wanted, (pp, dp) = inputs.placement.tp_degree or 1, asked_degrees(inputs)
     workers, lines = len(inputs.members), (pp or 1) * (dp or 1)
     degree = wanted
@@ -100,8 +101,11 @@ def group_degree(inputs: PlanInputs) -> tuple[int, str]:
 
 
 def _groups(members: Sequence[MemberInfo], degree: int) -> Iterator[tuple[MemberInfo, ...]]:
-    """Members by groups, whole ones of one failure domain first, those that have places beside each other now together; who is
-    left over by the last group that can be made is a spare."""
+    """Yield the groups: first those within one failure domain, then those over several.
+
+    Members with neighbouring places in the current placement are grouped together. Members left over are in no group; they become
+    spares.
+    """
     by_domain: dict[str, list[MemberInfo]] = {}
     for member in sorted(members, key=lambda one: (one.global_rank < 0, one.global_rank, -one.speed, one.worker_id)):
         by_domain.setdefault(member.failure_domain, []).append(member)
@@ -118,7 +122,7 @@ def _whole_groups(crew: Sequence[MemberInfo], degree: int) -> Iterator[tuple[Mem
 
 
 def _as_one(group: Sequence[MemberInfo]) -> MemberInfo:
-    """A group as one member: as fast as its slowest, with the memory of its smallest."""
+    """Return a group as one member, with the speed of its slowest and the memory of its smallest member."""
     domains, machines = {member.failure_domain for member in group}, {member.machine for member in group}
     memory = [member.memory_bytes for member in group if member.memory_bytes > 0]
     return replace(
@@ -133,7 +137,7 @@ def _as_one(group: Sequence[MemberInfo]) -> MemberInfo:
 def _spread(
     planned: PlannedPlacement, inputs: PlanInputs, by_first: dict[str, tuple[MemberInfo, ...]], degree: int, note: str
 ) -> PlannedPlacement:
-    """The plan of groups as one of their members. by_first: a group by the id that stands for it."""
+    """Return the plan of groups as a plan of their members. by_first: each group by its first member's id."""
     placement = planned.placement
     workers = tuple(member.worker_id for first in placement.workers for member in by_first[first])
     taken = set(workers)

@@ -1,4 +1,4 @@
-"""Everything that a placement depends on, in one immutable record."""
+"""The planner's inputs: one immutable record of all that a placement depends on."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,16 +21,19 @@ from frostline_controller.planner.quota import Quota
 
 
 class NothingFits(ValueError):
-    """No placement of the workers that there are fits: the text has the figures, the field and what to do. More may fit."""
+    """No placement of the present workers fits; more workers may. The message has the figures, the field and the remedy."""
 
 
 @dataclass(frozen=True)
 class MemberInfo:
     """One worker that the planner may use.
 
-    failure_domain: what fails with it (a node). memory_bytes: what it may use, 0 where unknown. global_rank: its place in
-    the current placement, -1 where it has none. speed: relative to the worker whose unit times the profile holds. machine: whose
-    GPUs have fast links among each other, "" where it is not known.
+    Attributes:
+        failure_domain: the node, or other domain, that the worker fails with.
+        memory_bytes: memory that it may use; 0: unknown.
+        global_rank: its place in the current placement; -1: none.
+        speed: relative to the worker of the profile's unit times.
+        machine: the machine, within which GPUs have fast links; "": unknown.
     """
 
     worker_id: str
@@ -45,24 +48,39 @@ class MemberInfo:
 class PlanInputs:
     """The planner's whole view of a run; two equal inputs give equal plans.
 
-    units: measured costs at `micro_batch_size`, by unit index. num_microbatches: M, a step's micro-batches (with batch
-    "per_replica" each replica's). reduction_leaves: L. freeze_point: index of the first trainable unit.
-    members: the workers there are. link: between machines, or between any two members where that is not known apart.
-    near_link: within one machine; None where nobody has measured it. cache: measured traffic, None before there was any.
-    cache_available: there is a server to read from and the augmentation mode allows it. cache_shared: by several runs.
-    tied: the head uses unit 0's matrix.
-    current: the placement in force, None at the start. start_pp_degree, start_dp_degree: the shape that the run began
-    with, None before the start. steps_left: steps still to train. measured_reshape_seconds: what a reshape costs.
-    parallel_slots: how many workers can truly compute at once (cores shared on one machine); None: all of them.
-    samples_per_step: the global batch at one replica's width. train_samples: size of the training split, 0 where unknown.
-    boundary_bytes_per_sample: one sample's hidden activation. exact_numerics: gradients are summed over the fixed tree.
-    optimizer_seconds_per_byte: an optimizer step's time for a byte of trainable weights. base_bytes: memory of a worker
-    that holds no unit: communicators. cache_use: the job's cache.use. uncacheable: why nothing may be cached, or empty.
-    token_cells: cells of each sequence. cell_tokens: their lengths, where the job lists them; else they count as equal.
-    never_learnt: units frozen since step 1, which have no moments. quota: of workers that have a share of a processor, else None.
-    state_ranges: that each unit's state is cut into. tensor_tiles: that inner widths are computed in: the most workers that may
-    share a stage. gathers_at_use: where state is shared out, weights are too, and are gathered
-    in each pass (`planner.gathers`); what a run's plan cannot say.
+    Attributes:
+        units: measured costs at `micro_batch_size`, by unit index.
+        num_microbatches: M, a step's micro-batches (with batch "per_replica" each replica's).
+        reduction_leaves: L, the leaves of the summation tree.
+        freeze_point: index of the first trainable unit.
+        members: the present workers.
+        link: between machines, or between any two members where links are not measured apart.
+        near_link: within one machine; None: not measured.
+        cache: measured traffic; None: not measured yet.
+        cache_available: there is a cache server, and the augmentation mode allows its use.
+        cache_shared: several runs share the cache.
+        cache_use: the job's cache.use.
+        uncacheable: why nothing may be cached, or empty.
+        tied: the head uses unit 0's matrix.
+        current: the placement in force; None at the start.
+        start_pp_degree, start_dp_degree: degrees that the run began with; None before the start.
+        steps_left: steps still to train.
+        measured_reshape_seconds: duration of a reshape.
+        parallel_slots: workers that can compute at once (cores shared on one machine); None: all of them.
+        samples_per_step: the global batch at one replica's width.
+        train_samples: size of the training split; 0: unknown.
+        boundary_bytes_per_sample: one sample's hidden activation.
+        exact_numerics: gradients are summed over the fixed tree.
+        optimizer_seconds_per_byte: seconds of an update for a byte of trainable weights.
+        base_bytes: memory of a worker that holds no unit (communicators).
+        token_cells: cells of each sequence.
+        cell_tokens: lengths of the cells, where the job lists them; else cells count as equal.
+        never_learnt: units frozen since step 1, which have no moments.
+        state_ranges: ranges into which each unit's state is cut.
+        tensor_tiles: tiles of the inner widths: the most workers that may share a stage.
+        quota: of workers with a share of a processor, else None.
+        gathers_at_use: weights are shared out with the state, and gathered in each pass (`planner.gathers`); no run's plan can
+            have that.
     """
 
     units: tuple[UnitProfile, ...]
@@ -127,7 +145,7 @@ class PlanInputs:
 
     @cached_property
     def unit_state_bytes(self) -> tuple[int, ...]:
-        """Weights and moments of each unit; one that has never learnt has no moments."""
+        """Bytes of weights and moments by unit; a unit that has never learnt has no moments."""
         moments = [0 if index < self.never_learnt else unit.optimizer_bytes for index, unit in enumerate(self.units)]
         return tuple(unit.parameter_bytes + own for unit, own in zip(self.units, moments, strict=True))
 
@@ -138,12 +156,12 @@ class PlanInputs:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether replicas are to share the state of their stages out."""
+        """Whether replicas are to share out the state of their stages."""
         return self.placement.shard == STEP
 
     @property
     def most_replicas(self) -> int:
-        """Replicas that any shape can have: each has a leaf, and where they share state out a range of every unit."""
+        """The most replicas of any shape: each needs a leaf and, where state is shared out, a range of every unit."""
         return min(self.reduction_leaves, self.state_ranges) if self.is_sharded else self.reduction_leaves
 
     @property
@@ -153,18 +171,18 @@ class PlanInputs:
 
     @cached_property
     def memory_cap(self) -> float:
-        """Bytes that every worker has: the job's limit, or the least of what members measured; infinite where neither is."""
+        """Bytes that every worker may use: the least of the job's limit and the members' memory; infinite without either."""
         return min(self._memory_caps, key=lambda one: one[0])[0]
 
     @property
     def memory_cap_words(self) -> str:
-        """What the cap is, by its field and value."""
+        """The memory cap in words, with its field and value."""
         cap, whose = min(self._memory_caps, key=lambda one: one[0])
         return f"{whose} {int(cap):,}" if cap < float("inf") else "there is no cap"
 
     @property
     def _memory_caps(self) -> list[tuple[float, str]]:
-        """Every cap in bytes, and whose it is; of equal ones the job's counts."""
+        """Every cap in bytes, with words for its origin; the job's first, so that it counts among equal ones."""
         asked = self.placement.worker_memory_bytes
         caps = [(float(asked), "placement.worker_memory_bytes is")] if asked is not None else []
         measured = [(float(one.memory_bytes), "a worker's device has") for one in self.members if one.memory_bytes > 0]
@@ -172,35 +190,35 @@ class PlanInputs:
 
     @cached_property
     def machine_sizes(self) -> frozenset[int]:
-        """How many members machines have; {0} where that is not known of all."""
+        """The numbers of members that machines have; {0} where some member's machine is unknown."""
         if not all(member.machine for member in self.members):
             return frozenset({0})
         return frozenset(Counter(member.machine for member in self.members).values())
 
     def pipeline_link(self, pp_degree: int) -> LinkProfile:
-        """The link that neighbours along a pipeline send over: within a machine where every machine holds whole pipelines.
+        """Return the link between neighbours along a pipeline: `near_link` where every machine holds whole pipelines.
 
-        Members are dealt row by row, machine by machine (`planner.assignment`). Replicas of a stage are spread over machines on
-        purpose, so their sums always go over `link`.
+        Members are assigned row by row, machine by machine (`planner.assignment`). Replicas of a stage are spread over machines
+        on purpose, so their sums always go over `link`.
         """
         whole = all(size > 0 and gcd(size, pp_degree) == pp_degree for size in self.machine_sizes)
         return self.near_link if self.near_link is not None and whole else self.link
 
     def num_slices(self, pp_degree: int, schedule: str) -> int:
-        """The most slices in which a micro-batch may pass a pipeline of this depth; what placement.slices says is exactly so."""
+        """Return the most slices of a micro-batch in a pipeline of this depth; exactly placement.slices where that is set."""
         if pp_degree == 1 or self.token_cells == 1 or not schedule_named(schedule).takes_slices:
             return 1
         return min(self.placement.slices or self.token_cells, self.token_cells)
 
     def share_of_slices(self, slices: Sequence[int]) -> list[float]:
-        """Of each slice (its number of cells) the part of a micro-batch's tokens."""
+        """Return each slice's share of a micro-batch's tokens. slices: the number of cells of each."""
         tokens = self.cell_tokens or (1,) * self.token_cells
         ends = list(accumulate(slices))
         return [sum(tokens[end - cells : end]) / sum(tokens) for cells, end in zip(slices, ends, strict=True)]
 
     @property
     def quickest(self) -> float:
-        """The least share of its own seconds that work takes where it begins after a wait."""
+        """The least share of its sustained seconds that work takes where it begins after a wait."""
         return self.quota.share if self.quota is not None else 1.0
 
     @cached_property
@@ -209,22 +227,22 @@ class PlanInputs:
         return tuple(sorted((member.speed for member in self.members), reverse=True))
 
     def samples_of_step(self, dp_degree: int) -> int:
-        """Samples that one step trains: constant, but in the paper's mode, where it grows with the replicas."""
+        """Return the samples of a step: constant, except with batch "per_replica", where they grow with the replicas."""
         samples = self.samples_per_step or self.micro_batch_size * self.num_microbatches
         return samples * dp_degree if self.batch == "per_replica" else samples
 
 
 def replica_speeds(inputs: PlanInputs, workers: tuple[str, ...], shape: ParallelShape) -> list[float]:
-    """The speed of each replica: that of its slowest member. Members that the inputs do not name count with speed 1."""
+    """Return the speed of each replica's slowest member. Members that the inputs do not name count with speed 1."""
     speed_of = {member.worker_id: member.speed for member in inputs.members}
     replicas = (shape.replica(dp_rank) for dp_rank in range(shape.dp_degree))
     return [min(speed_of.get(workers[global_rank], 1.0) for global_rank in replica) for replica in replicas]
 
 
 def parallel_slots(job: Job, cores: int) -> int | None:
-    """Workers of a job that can compute at once on one machine; None: all, as devices of their own.
+    """Return how many workers of a job can compute at once on one machine; None: all, as on devices of their own.
 
-    cores: of the machine. With placement.worker_cpus each worker has its share to itself; else they take turns.
+    cores: of the machine. With placement.worker_cpus each worker has a share of its own; else workers take turns on the cores.
     """
     share = job.placement.worker_cpus
     if share is None:

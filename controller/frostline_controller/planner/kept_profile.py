@@ -1,5 +1,8 @@
-"""A worker's measurements as the controller keeps them: of a thousand workers with hundreds of units each, records would take
-hundreds of megabytes, and one turn of the event loop each to read."""
+"""A worker's profile in the compact form that the controller keeps.
+
+With a thousand workers of hundreds of units each, full records would take hundreds of megabytes, and to read one record would
+take one turn of the event loop.
+"""
 
 from dataclasses import dataclass, field
 
@@ -12,9 +15,12 @@ from frostline_rpc.convert import to_message, to_record
 
 @dataclass(frozen=True, eq=False)
 class KeptProfile:
-    """A worker's profile as the controller keeps it: the message, and its times as an array.
+    """A worker's profile as the controller keeps it: the serialized message, and its times as an array.
 
-    message: the worker's own, serialized. seconds: two rows, forward and backward of each unit. total_seconds: their sum.
+    Attributes:
+        total_seconds: sum of `seconds`.
+        seconds: two rows, forward and backward of each unit.
+        message: the worker's own message, serialized.
     """
 
     device: str
@@ -25,7 +31,7 @@ class KeptProfile:
 
     @staticmethod
     def of_message(message: plan_pb2.WorkerProfile) -> "KeptProfile":
-        """What arrived; the message itself is not kept."""
+        """Return the kept form of a received message; the message object itself is not kept."""
         forward = [unit.forward_seconds for unit in message.units]
         backward = [unit.backward_seconds for unit in message.units]
         total = sum(there + back for there, back in zip(forward, backward, strict=True))
@@ -35,9 +41,9 @@ class KeptProfile:
 
     @staticmethod
     def of(profile: WorkerProfile) -> "KeptProfile":
-        """The kept form of a profile that was not received as a message."""
+        """Return the kept form of a profile that was not received as a message."""
         return KeptProfile.of_message(to_message(profile, plan_pb2.WorkerProfile))
 
     def record(self) -> WorkerProfile:
-        """The whole profile."""
+        """Return the whole profile as a record."""
         return to_record(plan_pb2.WorkerProfile.FromString(self.message), WorkerProfile)

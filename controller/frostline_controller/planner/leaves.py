@@ -1,4 +1,4 @@
-"""Dealing leaves to replicas, and what an exchange in the tree's order then costs (docs/protocols.md 1.2)."""
+"""The dealing of leaves to replicas, and the cost of an exchange in the tree's order that follows (docs/protocols.md 1.2)."""
 
 from functools import lru_cache
 
@@ -6,10 +6,14 @@ from frostline_contract.shape import deal_leaves, leaf_micro_batches
 
 
 def deal_by_speed(reduction_leaves: int, speeds: list[float]) -> tuple[int, ...]:
-    """Leaf bounds (dp_degree + 1 of them) so that the slowest replica ends as early as possible.
+    """Return the leaf bounds (dp_degree + 1 of them) with which the slowest replica ends as early as possible.
 
-    speeds: one a replica, relative. Every replica gets at least one leaf. Giving each next leaf to whoever would end first
-    with it minimises the largest leaves / speed. Equal speeds are dealt evenly, as the contract does.
+    Every replica gets at least one leaf. Each next leaf goes to the replica that would end first with it; that minimises the
+    largest leaves / speed. With equal speeds leaves are dealt evenly, as in the contract.
+
+    Args:
+        reduction_leaves: leaves to be dealt.
+        speeds: one a replica, relative.
     """
     dp_degree = len(speeds)
     assert dp_degree <= reduction_leaves, f"{dp_degree} replicas for {reduction_leaves} leaves"
@@ -31,14 +35,14 @@ def _even(reduction_leaves: int, dp_degree: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=4096)
 def micro_batch_counts(leaf_bounds: tuple[int, ...], num_microbatches: int, reduction_leaves: int) -> tuple[int, ...]:
-    """Micro-batches of each replica."""
+    """Return the number of micro-batches of each replica."""
     starts = [leaf_micro_batches(leaf, num_microbatches, reduction_leaves).start for leaf in leaf_bounds[:-1]]
     starts.append(num_microbatches)
     return tuple(high - low for low, high in zip(starts, starts[1:], strict=False))
 
 
 def tree_pieces(low: int, high: int) -> int:
-    """Aligned sub-trees that the leaves [low, high) consist of: the partial sums a replica must send."""
+    """Return the number of aligned sub-trees in the leaves [low, high), which is that of the partial sums a replica must send."""
     pieces = 0
     while low < high:
         width = low & -low if low else 1 << ((high - low).bit_length() - 1)
@@ -51,11 +55,11 @@ def tree_pieces(low: int, high: int) -> int:
 
 @lru_cache(maxsize=4096)
 def exchange_bytes_factor(leaf_bounds: tuple[int, ...]) -> float:
-    """Bytes that the busiest replica sends, as a multiple of its stage's gradient bytes, in the exact exchange.
+    """Return the bytes that the busiest replica sends in the exact exchange, as a multiple of its stage's gradient bytes.
 
-    All-to-all: each piece in chunks to the other dp - 1 members, (dp - 1) / dp of the gradient a piece; then the all-gather
-    of the summed chunk, (dp - 1) / dp once more. One piece a replica gives a ring's bytes, 2 (dp - 1) / dp
-    (three replicas of eight leaves exchange five pieces instead of three).
+    An all-to-all sends each partial sum in chunks to the other dp - 1 members, (dp - 1) / dp of the gradient a sum; then an
+    all-gather sends the summed chunk, (dp - 1) / dp once more. With one partial sum a replica these are a ring's bytes,
+    2 (dp - 1) / dp (three replicas of eight leaves exchange five partial sums instead of three).
     """
     dp_degree = len(leaf_bounds) - 1
     busiest = max(tree_pieces(low, high) for low, high in zip(leaf_bounds, leaf_bounds[1:], strict=False))
@@ -63,5 +67,5 @@ def exchange_bytes_factor(leaf_bounds: tuple[int, ...]) -> float:
 
 
 def gradient_buffers(most_leaves: int) -> int:
-    """Gradient buffers that a replica of `most_leaves` leaves holds at once: one, and one for each level of its sub-tree."""
+    """Return the gradient buffers that a replica of `most_leaves` leaves holds at once: one, and one a level of its sub-tree."""
     return 1 + (most_leaves - 1).bit_length()

@@ -1,10 +1,10 @@
-"""Settles micro-batch size and leaves where a job says `auto`: pure, from measured unit times and what the planner makes of them.
+"""The choice of micro-batch size and leaves where a job says `auto`: pure, from measured unit times and the planner's plans.
 
-Few leaves allow few, large micro-batches, which compute faster; enough of both let the largest world fill its replicas and its
-pipeline. Which is worth more, the planner itself says: each pair is planned for the fewest and the most workers that the run may
-have, and for the most with half the blocks frozen and with all but one, as far as policy and rails let it come, within the memory
-of a worker. Near the best the fewest micro-batches are taken, then the fewest leaves: these cost the least memory, and
-measurements that differ by so little are noise.
+Few leaves allow few, large micro-batches, which compute faster; enough of both let the most workers fill their replicas and their
+pipeline. The planner weighs the two: each pair (micro-batch size, leaves) is planned for the fewest and the most workers that the
+run may have, and for the most workers with half the blocks frozen and with all but one, as far as policy and rails allow, within
+the memory of a worker. Among pairs close to the best one the fewest micro-batches are chosen, then the fewest leaves: these need
+the least memory, and such small differences of measurements are noise.
 """
 
 import math
@@ -24,12 +24,12 @@ from frostline_controller.planner.quota import quota_of
 from frostline_controller.planner.search import PlannedPlacement, make_plan
 
 NEAR = 0.03
-"""So much slower than the best a choice may be, on average over the worlds, to be taken for its fewer micro-batches."""
+"""How much slower than the best a pair may be, on average over the worlds, to be chosen for its fewer micro-batches."""
 
 
 @dataclass(frozen=True)
 class _Tried:
-    """One pair and what the planner makes of it in each world; None where nothing fits."""
+    """One pair of micro-batch size and leaves, with the plan for each world; None where nothing fits."""
 
     micro_batch_size: int
     num_microbatches: int
@@ -38,25 +38,25 @@ class _Tried:
 
     @property
     def unfit(self) -> int:
-        """In how many worlds nothing fits."""
+        """The number of worlds in which nothing fits."""
         return self.plans.count(None)
 
     def slowness(self, of_world: list[bool]) -> float:
-        """Mean logarithm of the seconds a sample, over the worlds that count."""
+        """Return the mean logarithm of the seconds a sample, over the worlds that count."""
         seconds = [plan.cost.seconds_per_sample for plan, counts in zip(self.plans, of_world, strict=True) if counts and plan]
         return sum(map(math.log, seconds)) / max(1, len(seconds))
 
 
 def settle(job: Job, inputs: PlanInputs, profiles: Mapping[int, tuple[UnitProfile, ...]]) -> Settled:
-    """What stands in place of the job's `auto`, and why.
+    """Return the numbers in place of the job's `auto`, and the reason.
 
     Args:
-        job: which fields are to be settled, and between which numbers of workers.
-        inputs: the planner's, for the most workers at any size, as the run begins.
-        profiles: unit costs by micro-batch size: the sizes that may be chosen.
+        job: its `auto` fields are settled, for its numbers of workers.
+        inputs: the planner's inputs for the most workers, at any micro-batch size, as the run begins.
+        profiles: unit costs by micro-batch size, for the sizes that may be chosen.
 
     Raises:
-        ValueError: nothing was measured, or no placement fits at any size, with the numbers.
+        ValueError: no measured size gives enough micro-batches, or no placement fits at any size; the message has the numbers.
     """
     worlds = _worlds(job, inputs)
     tried = [one for size in sorted(profiles) for one in _at_size(job, inputs, worlds, size, profiles[size])]
@@ -81,11 +81,11 @@ def settle(job: Job, inputs: PlanInputs, profiles: Mapping[int, tuple[UnitProfil
 
 
 def measured_inputs(job: Job, measured: SizeProfiles, slots: int | None) -> PlanInputs:
-    """The planner's inputs before there are workers to be told apart: as many as the job wants, like the one that measured.
+    """Return the planner's inputs before the run's workers are known: the job's number of workers, each like the measuring one.
 
     Args:
         job: with `auto` in it.
-        measured: what one worker found.
+        measured: the measurements of one worker.
         slots: workers that can compute at once on one machine; None: all.
     """
     first, section = measured.profiles[0], job.placement
@@ -123,22 +123,23 @@ def measured_inputs(job: Job, measured: SizeProfiles, slots: int | None) -> Plan
 
 
 def _share_of_processor(job: Job, device: str) -> float:
-    """How fast a worker of the job computes, relative to what measured: that one had a whole processor's time counted.
+    """Return the speed of the job's workers relative to the measured times, which are those of a whole processor.
 
-    A thread's own clock stands still where a quota halts it, so `placement.worker_cpus` is not in what was measured.
+    A thread's own clock stands still while a quota halts the thread, so the measured times do not contain the effect of
+    `placement.worker_cpus`.
     """
     share = job.placement.worker_cpus
     return min(1.0, share) if share is not None and device == "cpu" and job.training.threads == 1 else 1.0
 
 
 def settle_measured(job: Job, measured: SizeProfiles, slots: int | None) -> Settled:
-    """`settle` from what one worker measured. Raises ValueError as it does."""
+    """Return `settle` of one worker's measurements. Raises ValueError as `settle` does."""
     profiles = {one.micro_batch_size: one.units for one in measured.profiles}
     return settle(job, measured_inputs(job, measured, slots), profiles)
 
 
 def _worlds(job: Job, inputs: PlanInputs) -> list[PlanInputs]:
-    """The fewest workers, the most, and the most as blocks freeze: what a choice is judged by."""
+    """Return the worlds in which a pair is judged: the fewest workers, the most, and the most with blocks frozen."""
     pinned = (job.placement.pp_degree or 1) * (job.placement.dp_degree or 1) * (job.placement.tp_degree or 1)
     fewest = max(1, pinned, job.placement.min_workers)
     worlds = [replace(inputs, members=inputs.members[:fewest])] if fewest < len(inputs.members) else []
@@ -148,7 +149,7 @@ def _worlds(job: Job, inputs: PlanInputs) -> list[PlanInputs]:
 
 
 def _later_points(job: Job, num_units: int) -> list[int]:
-    """Freeze points to plan for beside the first one: half the blocks, and all but one, as far as policy and rails reach."""
+    """Return the further freeze points to plan for: half the blocks, and all but one, at most what policy and rails allow."""
     blocks = num_units - 2
     if not job.elastic.freeze or blocks < 2:
         return []
@@ -157,7 +158,7 @@ def _later_points(job: Job, num_units: int) -> list[int]:
 
 
 def _at_size(job: Job, inputs: PlanInputs, worlds: list[PlanInputs], size: int, units: tuple[UnitProfile, ...]) -> list[_Tried]:
-    """The size with each number of leaves that the job allows and some world can use."""
+    """Return the micro-batch size with each number of leaves that the job allows and some world can use."""
     count = -(-job.training.batch_size // size)
     found = []
     for leaves in _leaves(job, count, len(inputs.members)):
@@ -173,7 +174,10 @@ def _at_size(job: Job, inputs: PlanInputs, worlds: list[PlanInputs], size: int, 
 
 
 def _leaves(job: Job, num_microbatches: int, workers: int) -> list[int]:
-    """Powers of two that so many micro-batches fill: those that replicas of the largest world could use, and one more."""
+    """Return the numbers of leaves to try: the job's, or powers of two, at most the micro-batches.
+
+    The largest is the power of two after the one that the replicas of the most workers could use.
+    """
     if job.training.reduction_leaves != AUTO:
         return [job.training.reduction_leaves] if job.training.reduction_leaves <= num_microbatches else []
     least = max([job.placement.dp_degree or 1, *(one.dp_degree for one in job.reshapes)])
@@ -184,19 +188,19 @@ def _leaves(job: Job, num_microbatches: int, workers: int) -> list[int]:
 def _planned(inputs: PlanInputs) -> PlannedPlacement | None:
     try:
         return make_plan(inputs)
-    except ValueError:  # nothing fits: that is this choice's answer
+    except ValueError:  # nothing fits: None records it
         return None
 
 
 def _refuse(inputs: PlanInputs, world: PlanInputs, profiles: Mapping[int, tuple[UnitProfile, ...]]) -> Settled:
-    """Raises what the planner says of the smallest size."""
+    """Raise the planner's refusal of the smallest size."""
     size = min(profiles)
     make_plan(replace(world, units=profiles[size], micro_batch_size=size, freeze_point=inputs.freeze_point, reduction_leaves=1))
     raise ValueError(f"no placement of {len(inputs.members)} workers fits at any micro-batch size of {sorted(profiles)}")
 
 
 def _reason(job: Job, chosen: _Tried, tried: list[_Tried], counts: list[bool], worlds: list[PlanInputs], sizes: list[int]) -> str:
-    """The choice in words: what was settled, what is predicted of it, and what other sizes would take."""
+    """Return the choice in words: the settled numbers, their predicted steps, and the relative time of other sizes."""
     settled = " and ".join(f"{name} {getattr(chosen, name)}" for name in job.training.automatic)
     predicted = ", ".join(
         f"{_seconds(plan.cost.total_seconds)} {_world_in_words(world)} ({in_words(plan.placement.degrees)})"

@@ -1,7 +1,7 @@
-"""placement.planner: paper_greedy. The pipeline shrinks by the paper's rule, freed workers become replicas.
+"""The planner `paper_greedy` (placement.planner): the pipeline shrinks by the paper's rule, and freed workers become replicas.
 
-Units are whole blocks, so a block's parameters are shared between its halves as a transformer's are (attention 1, MLP 2) for
-the rule, and stages are then cut by the same greedy fill over whole units, with at least one trainable unit each.
+Units are whole blocks, so for the rule a block's parameters are divided between its halves as in a transformer (attention 1, MLP
+2). Stages are then cut by the same greedy fill over whole units, with at least one trainable unit each.
 """
 
 from frostline_contract.shape import ParallelShape
@@ -15,11 +15,14 @@ from frostline_controller.planner.shapes import schedules_for, shape_limits
 
 
 def paper_greedy_plan(inputs: PlanInputs) -> PlannedPlacement:
-    """The paper's placement: K by compression from the start's depth, dp = workers / K, as many as there are leaves.
+    """Return the paper's placement: K by compression from the start's depth, and workers / K replicas, at most one a leaf.
 
     The start's depth is start_pp_degree, else the current one, else placement.initial_pp_degree, else the largest power of
-    two that workers and units allow. Pins and elasticity switches hold as for the optimal planner. Raises ValueError where
-    the result exceeds the memory cap: the paper's rule does not model memory beyond parameters.
+    two that workers and units allow. Pins and elasticity switches hold as for the optimal planner.
+
+    Raises:
+        NothingFits: the placement exceeds the memory cap; the paper's rule does not model memory beyond parameters.
+        ValueError: the pinned schedule cannot run the shape.
     """
     workers, limits = len(inputs.members), shape_limits(inputs)
     start = inputs.start_pp_degree or (inputs.current.pp_degree if inputs.current else None)
@@ -50,7 +53,7 @@ def paper_greedy_plan(inputs: PlanInputs) -> PlannedPlacement:
 
 
 def _compressed(inputs: PlanInputs, start: int) -> int:
-    """K by the paper's rule: embedding, half-blocks and head from the units' parameters."""
+    """Return K by the paper's rule, with embedding, half-blocks and head weighed by the units' parameters."""
     sizes = [unit.parameter_bytes for unit in inputs.units]
     if len(sizes) < 3:
         return min(start, len(sizes))
@@ -62,7 +65,7 @@ def _compressed(inputs: PlanInputs, start: int) -> int:
 
 
 def _unit_bounds(inputs: PlanInputs, stages: int) -> tuple[int, ...]:
-    """Stage bounds of the greedy fill over whole units, moved where a stage would have no trainable unit."""
+    """Return the stage bounds of the greedy fill over whole units, moved where a stage would have no trainable unit."""
     sizes = [0.0 if i < inputs.freeze_point else unit.parameter_bytes / 1e6 for i, unit in enumerate(inputs.units)]
     wanted, bounds = greedy_bounds(sizes, stages), [0]
     for stage in range(1, stages):

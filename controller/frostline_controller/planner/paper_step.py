@@ -1,4 +1,4 @@
-"""A planned step on paper: when each operation of a placement's slowest replica begins and ends, by the cost model's seconds."""
+"""A planned step on paper: begin and end of each operation of a placement's slowest replica, by the cost model's seconds."""
 
 from frostline_contract.plan import Placement
 from frostline_contract.schedule_figures import Timed
@@ -8,7 +8,8 @@ from frostline_controller.planner.step_on_paper import step_on_paper
 
 
 def paper_step(placement: Placement, inputs: PlanInputs, replica: int | None = None) -> list[Timed]:
-    """Computations and sends, until the last rank has ended; what follows (exchange, vote, update) is not in it.
+    """Return the computations of a replica, with their sends, until its last rank has ended; exchange, vote and update are not
+    included.
 
     replica: its dp rank; None: the slowest.
     """

@@ -1,4 +1,4 @@
-"""From a chosen shape to a placement: its final cut, its workers, its dealing, and the prediction of it as it stands."""
+"""The placement of a chosen shape: its final cut, its workers, its dealing, and the prediction for just this placement."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,10 @@ from frostline_controller.planner.step_on_paper import paper_cost
 
 @dataclass(frozen=True)
 class Alternative:
-    """A shape that was costed: what `frostline plan` shows beside the chosen one. slices: cells of each, () for all in one."""
+    """A shape with its predicted cost; `frostline plan` lists the best ones that were not chosen.
+
+    slices: cells of each slice; () for a single slice.
+    """
 
     shape: ParallelShape
     schedule: str
@@ -25,15 +28,22 @@ class Alternative:
 
     @property
     def workers(self) -> int:
-        """Workers that the shape takes."""
+        """Number of workers of the shape."""
         return self.shape.world_size
 
 
 @dataclass(frozen=True)
 class PlannedPlacement:
-    """A placement with its prediction. spares: warm workers outside the shape. use_cache is in the placement.
+    """A placement with its prediction.
 
-    moved_bytes: weights and moments that the reshape moves. uncovered_stages: see Assignment.
+    Attributes:
+        placement: the placement, with the decision on the cache (use_cache).
+        cost: its predicted step.
+        spares: workers outside the shape.
+        alternatives: the best of the other shapes.
+        reason, cache_reason: for people.
+        moved_bytes: weights and moments that the reshape moves.
+        uncovered_stages: as in `Assignment`.
     """
 
     placement: Placement
@@ -55,9 +65,10 @@ def finish(
     cache_reason: str,
     alternatives: tuple[Alternative, ...] = (),
 ) -> PlannedPlacement:
-    """Give the chosen shape its final cut, workers and dealing, and predict it as it stands.
+    """Return the chosen shape's placement, with its final cut, workers and dealing, and with its prediction.
 
-    costs: None keeps `bounds` as they are; else the cut of the same bottleneck that moves least is taken.
+    costs: the possible stages, from which the cut of the same bottleneck that moves the fewest bytes is tried first; None: only
+    `bounds` are used.
     """
     if schedule_named(chosen.schedule).figures is None:
         reason += f"; schedule {chosen.schedule} brings no figures: its bubble and memory are counted from its operations"

@@ -1,4 +1,4 @@
-"""From a placement to a plan: where each piece's state comes from, who keeps copies, who leaves, when the switch may be. Pure."""
+"""The plan of a placement: the source of each piece's state, the buddies, the leavers, and the window of the switch. Pure."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -12,19 +12,24 @@ NO_WORKER = ""
 
 
 def pieces_in(placement: Placement, state_ranges: int) -> Pieces:
-    """The table of the run's pieces, whose units the placement deals."""
+    """Return the table of the run's pieces, for the units of a placement."""
     return Pieces(placement.stage_bounds[-1], state_ranges)
 
 
 def buddies_of(
     placement: Placement, domains: Mapping[str, str], held: Sequence[Collection[str]] = (), state_ranges: int = 1
 ) -> tuple[str, ...]:
-    """For each piece the member that keeps a copy of it; "" where its owners are in two failure domains, or no member is in
-    another than theirs.
+    """Return each piece's buddy; "" where the piece has none.
 
-    domains: failure domain by worker id; empty: nobody keeps anything. held: for each piece who has its state now. The pieces of
-    a stage that have the same owners have one buddy, since their updates are one act: the member that keeps the fewest pieces so
-    far, then the one that has the most of these already, then the next in global rank.
+    A piece has no buddy where its owners are in two failure domains, or where no member is in another domain than they are. The
+    pieces of a stage with the same owners have one buddy, since they are updated together: the member that keeps the fewest
+    pieces so far, then the one that has the most of these pieces already, then the next in global rank.
+
+    Args:
+        placement: the plan's.
+        domains: failure domain by worker id; empty: no piece has a buddy.
+        held: for each piece the workers that have its state now.
+        state_ranges: pieces of each unit.
     """
     table = pieces_in(placement, state_ranges)
     buddies = [NO_WORKER] * table.count
@@ -52,7 +57,7 @@ def buddies_of(
 
 
 def _kept_together(placement: Placement, table: Pieces) -> list[list[int]]:
-    """The pieces of each stage, those with the same owners together, by their first piece."""
+    """Return the pieces of each stage as lists of pieces with the same owners, in the order of their first piece."""
     found = list[list[int]]()
     for stage in range(placement.shape.num_stages):
         by_owners: dict[tuple[str, ...], list[int]] = {}
@@ -65,7 +70,7 @@ def _kept_together(placement: Placement, table: Pieces) -> list[list[int]]:
 def uncovered_of(
     placement: Placement, domains: Mapping[str, str], buddies: Sequence[str], state_ranges: int = 1
 ) -> tuple[int, ...]:
-    """The pieces that one failure domain's end would take: no buddy, and all owners in one domain (or domains are unknown)."""
+    """Return the pieces that the loss of one failure domain would lose: no buddy, and all owners in one (or unknown) domain."""
     table = pieces_in(placement, state_ranges)
     alone = {
         unit
@@ -77,9 +82,12 @@ def uncovered_of(
 
 
 def sources_of(base: Placement, new: Placement, num_units: int, state_ranges: int = 1) -> tuple[str, ...]:
-    """For each piece the owner in `base` that gives its state: one that stays, where there is one, else one that leaves.
+    """Return each piece's source: an owner in `base` that keeps the unit, else an owner that stays, else one that leaves.
 
-    Owners are taken in turn, so that no replica gives everything. Raises ValueError for a unit without an owner.
+    Owners take turns, so that no replica sends everything.
+
+    Raises:
+        ValueError: a unit has no owner.
     """
     table = Pieces(num_units, state_ranges)
     chosen = list[str]()
@@ -98,7 +106,7 @@ def sources_of(base: Placement, new: Placement, num_units: int, state_ranges: in
 
 
 def holders_at_switch(base: Plan, participants: Sequence[str]) -> list[list[int]]:
-    """For each piece the indices of the participants that have its state when `base` ends: its owners there and its buddy."""
+    """Return for each piece the indices of its holders when `base` ends: the participants that are its owners or its buddy."""
     holders: list[list[int]] = [[] for _ in range(base.pieces.count)]
     for index, worker in enumerate(participants):
         for piece in base.needs(worker):
@@ -107,10 +115,10 @@ def holders_at_switch(base: Plan, participants: Sequence[str]) -> list[list[int]
 
 
 def switching_plan(draft: PlanDraft, *, base: Plan, window: tuple[int, int]) -> Plan:
-    """A plan that members of `base` switch to by a vote (docs/protocols.md 3.1).
+    """Return a plan to which members of `base` switch by a vote (docs/protocols.md 3.1).
 
     Args:
-        draft: in force is what its window names.
+        draft: the new plan's draft, with the freeze point in force at its window's steps.
         base: the plan that runs.
         window: first and last step whose vote may switch.
     """
@@ -141,13 +149,13 @@ def switching_plan(draft: PlanDraft, *, base: Plan, window: tuple[int, int]) -> 
 
 
 def entry_plan(draft: PlanDraft, *, base: GenerationId | None, checkpoint: tuple[str, int] | None, run_epoch: int) -> Plan:
-    """A plan that all its members enter without a vote.
+    """Return a plan that all its members enter without a vote.
 
     Args:
-        draft: in force is what is at the step after the checkpoint's.
+        draft: the new plan's draft, with the freeze point in force at the step after the checkpoint's.
         base: the generation that is over; None: none has run.
         checkpoint: path and step; None: the plan starts from the initial weights.
-        run_epoch: that the plan is of, or begins.
+        run_epoch: the plan's run epoch, which it may begin.
     """
     placement, domains = draft.placement, draft.domains
     path, step = checkpoint or ("", 0)
@@ -165,15 +173,15 @@ def entry_plan(draft: PlanDraft, *, base: GenerationId | None, checkpoint: tuple
 
 
 def survivors_plan(draft: PlanDraft, *, base: Plan, found: GoOn) -> Plan:
-    """A plan from what is left of `base` after a failure: every piece from one state (docs/protocols.md 4.4).
+    """Return a plan that goes on from the survivors of `base` after a failure, every piece at one state (docs/protocols.md 4.4).
 
-    Holders that the placement leaves out take part as leavers where nobody else has a piece, or nobody in another failure domain:
-    a lost node's workers do not end in one moment, and those that reported may end before the plan's first vote.
+    Holders outside the placement take part as leavers where no other participant has a piece, or none in another failure domain:
+    a lost node's workers do not end at the same moment, and workers that have reported may end before the plan's first vote.
 
     Args:
-        draft: in force is what is at the step after the state's.
+        draft: the new plan's draft, with the freeze point in force at the step after the state's.
         base: the plan whose generation failed.
-        found: that state and who has it.
+        found: the state to go on from, and its holders.
     """
     placement, domains = draft.placement, draft.domains
     assert draft.pieces == base.pieces, f"the draft has {draft.pieces}, the plan that failed {base.pieces}"
@@ -203,7 +211,7 @@ def survivors_plan(draft: PlanDraft, *, base: Plan, found: GoOn) -> Plan:
 
 
 def _needed_leavers(placement: Placement, holders: Sequence[Sequence[str]], domains: Mapping[str, str]) -> tuple[str, ...]:
-    """Holders outside the placement, few, so that each piece has a participant that has it; in two domains where holders are."""
+    """Return few holders outside the placement so that participants hold each piece, in two failure domains if possible."""
     givers = _few_of_each([set(workers) for workers in holders if placement.global_ranks.keys().isdisjoint(workers)])
     there = placement.global_ranks.keys() | set(givers)
     elsewhere = list[set[str]]()
@@ -215,14 +223,14 @@ def _needed_leavers(placement: Placement, holders: Sequence[Sequence[str]], doma
 
 
 def _few_of_each(choices: Sequence[set[str]]) -> tuple[str, ...]:
-    """Workers, taken greedily, so that each of `choices` has one of them; none that the others make needless."""
+    """Return workers, chosen greedily, so that each set of `choices` has one of them; none of them is redundant."""
     lacking, taken = list(choices), list[str]()
     while lacking:
         count = Counter(worker for workers in lacking for worker in workers)
         most = min(count, key=lambda worker: (-count[worker], worker))
         taken.append(most)
         lacking = [workers for workers in lacking if most not in workers]
-    for earlier in list(taken):  # who was taken first may stand in sets that others, taken later, stand in too
+    for earlier in list(taken):  # workers chosen later may cover all sets of one chosen earlier
         others = set(taken) - {earlier}
         if not any(others.isdisjoint(workers) for workers in choices):
             taken.remove(earlier)
@@ -230,18 +238,18 @@ def _few_of_each(choices: Sequence[set[str]]) -> tuple[str, ...]:
 
 
 def _giver(piece: int, unit: int, holders: Sequence[str], placement: Placement) -> str:
-    """One that keeps the piece's unit, where there is one; taken in turn."""
+    """Return the piece's source: a holder that keeps the unit in the placement, else any holder; holders take turns by piece."""
     keeping = [worker for worker in holders if placement.holds(worker, unit)] or list(holders)
     return keeping[piece % len(keeping)]
 
 
 def _indices(workers: Sequence[str], participants: Sequence[str]) -> tuple[int, ...]:
-    """Workers by their place in `participants`; NOBODY for no worker."""
+    """Return the workers' indices in `participants`; NOBODY for no worker."""
     places = {worker: place for place, worker in enumerate(participants)} | {NO_WORKER: NOBODY}
     return tuple(places[worker] for worker in workers)
 
 
 def _state_source(found: GoOn, holders: Sequence[Sequence[str]]) -> str:
-    """The answer's own, where it takes part, else the participant that has the most."""
+    """Return the source of the run state: the one found if it has a piece here, else the participant that has the most pieces."""
     count = Counter(worker for workers in holders for worker in workers)
     return found.state_source if found.state_source in count else min(count, key=lambda worker: (-count[worker], worker))

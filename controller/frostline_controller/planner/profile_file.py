@@ -1,4 +1,4 @@
-"""profile.json: the measurements of one run, which another run of the same model and micro-batch size can be planned with."""
+"""The file profile.json: the measurements of one run, for planning other runs of the same model and micro-batch size."""
 
 from frostline_contract.statistics import CacheProfile, LinkProfile, WorkerProfile
 
@@ -6,10 +6,14 @@ PROFILE_VERSION = 1
 
 
 class MeasuredProfile(WorkerProfile):
-    """A worker's costs (seconds a micro-batch, bytes), and what the run measured later: None where it has not.
+    """A worker's measured costs (seconds a micro-batch, bytes), with later measurements of the run.
 
-    link: between workers, where a generation had any. cache: its traffic, where a generation had any. prefix_cost: of computing
-    frozen units, over their measured forward (`RunIdentity.prefix_cost`). A plain WorkerProfile is one without these.
+    A plain WorkerProfile is valid as one without later measurements.
+
+    Attributes:
+        link: between workers; None: no generation has measured links.
+        cache: the cache's traffic; None: no generation has measured it.
+        prefix_cost: time of computing frozen units over their measured forward (`RunIdentity.prefix_cost`).
     """
 
     version: int = PROFILE_VERSION

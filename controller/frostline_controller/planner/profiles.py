@@ -1,4 +1,4 @@
-"""What the run's workers measured: handed to those that join later, and kept in profile.json for `frostline plan --profile`."""
+"""The profiles of the run's workers: handed to later joiners, and kept in profile.json for `frostline plan --profile`."""
 
 import asyncio
 
@@ -12,10 +12,10 @@ from frostline_controller.run.store import RunStore
 
 
 class HandedOut:
-    """The run's profile of each kind of device, settled when it is first asked for after the first plan.
+    """The run's profile of each kind of device, fixed at the first request after the first plan.
 
-    A worker that joins later registers with it and measures nothing: among like workers the planner takes one for all, and what
-    a joiner measures beside members that train on the same machine would be the worse for it.
+    A worker that joins later registers with this profile and measures nothing. The planner uses one profile for all like workers,
+    and a joiner's measurements would be disturbed by members that train on the same machine.
     """
 
     def __init__(self, facts: RunFacts) -> None:
@@ -23,7 +23,7 @@ class HandedOut:
         self._known: dict[str, WorkerProfile] = {}
 
     def profiles(self) -> list[WorkerProfile]:
-        """None before the first plan: the workers that it is made for measure, all of them."""
+        """Return the profiles; an empty list before the first plan, since each worker of the first plan measures for itself."""
         facts = self._facts
         if facts.current is None:
             return []
@@ -37,7 +37,7 @@ class HandedOut:
 
 
 class ProfileFile:
-    """Written when the first plan exists, and again whenever a later generation has measured its links, or the cache."""
+    """The writer of profile.json, which is written after the first plan and after each later measurement of links or cache."""
 
     def __init__(self, facts: RunFacts, store: RunStore) -> None:
         self._facts, self._store = facts, store
@@ -45,7 +45,7 @@ class ProfileFile:
         self._cache: tuple[str, CacheProfile] | None = None
 
     async def advance(self) -> None:
-        """Write what has changed; the file is whole at any moment."""
+        """Write the profile if it has changed; the file is complete at any moment."""
         facts, store = self._facts, self._store
         workers = tuple(facts.members.available())
         if facts.current is None or not workers:
@@ -67,7 +67,7 @@ class ProfileFile:
         self._written = profile
 
     def _cache_of(self, workers: tuple[Worker, ...], generation: str) -> CacheProfile | None:
-        """What the cache costs, once a generation: it is measured all the time, and the file is for later runs."""
+        """Return the cache's measurements, taken once a generation, so that constant measuring does not rewrite the file."""
         if self._cache is None or self._cache[0] != generation:
             found = measured_cache(workers)
             if found is not None:

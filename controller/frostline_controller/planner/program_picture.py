@@ -1,4 +1,4 @@
-"""A step as a picture: a row for each pipeline rank, a box for each of its operations over time, as one SVG file."""
+"""The picture of a step as one SVG file: a row for each pipeline rank, and a box over time for each of its operations."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from frostline_contract.schedule_figures import Timed
 
 WIDTH, ROW, LEFT, TOP = 1200, 26, 64, 64
 MOST_BOXES = 20_000
-"""More than that is no picture any more."""
+"""Most operations in a picture; more of them would be illegible."""
 NAMES = {
     Kind.FORWARD: "forward",
     Kind.BACKWARD: "backward",
@@ -26,34 +26,35 @@ STYLE = """
 
 @dataclass(frozen=True)
 class Panel:
-    """A step as one block of rows. name: written above them; empty: nothing is."""
+    """One step of a picture, as a block of rows. name: written above the rows; empty: no name."""
 
     timed: Sequence[Timed]
     name: str = ""
 
     @property
     def seconds(self) -> float:
-        """From the step's first begin on, when its last operation ends."""
+        """Seconds from the step's begin to the end of its last operation."""
         return max(one.end for one in self.timed)
 
     @property
     def ranks(self) -> int:
-        """Rows."""
+        """Number of pipeline ranks, which is that of rows."""
         return 1 + max(one.pp_rank for one in self.timed)
 
     def busy(self, pp_rank: int) -> float:
-        """Seconds in which a rank computes."""
+        """Return the seconds in which a rank computes."""
         return sum(one.end - one.start for one in self.timed if one.pp_rank == pp_rank)
 
 
 def program_picture(timed: Sequence[Timed], title: str) -> str:
-    """The SVG of a step. Raises ValueError where it has more operations than a picture can show."""
+    """Return the SVG of a step. Raises ValueError where it has more operations than a picture can show."""
     return step_picture([Panel(timed)], title)
 
 
 def step_picture(panels: Sequence[Panel], title: str) -> str:
-    """The SVG of one or several steps on one axis of time. Boxes carry the number of their micro-batch, and of the slice where
-    there are several.
+    """Return the SVG of one or several steps on one axis of time.
+
+    Boxes have the number of their micro-batch, and of the slice where there are several.
 
     Raises:
         ValueError: the steps have more operations than a picture can show.
@@ -106,7 +107,7 @@ def _legend(timed: Sequence[Timed]) -> list[str]:
 
 
 def _box(one: Timed, top: int, scale: float, sliced: bool) -> str:
-    """An operation, with a tooltip; its number where there is room for it. top: of its panel."""
+    """Return the box of an operation, with a tooltip, and with its number where that fits. top: of its panel."""
     operation = one.operation
     number = f"{operation.micro_batch}.{operation.slice}" if sliced else f"{operation.micro_batch}"
     left, row, width = LEFT + one.start * scale, top + one.pp_rank * ROW + 3, (one.end - one.start) * scale

@@ -1,7 +1,7 @@
-"""A worker's share of a processor as a control group deals it: at full speed up to a quota, then nothing until the next period.
+"""A worker's share of a processor under a control group: full speed up to a quota, then a standstill until the next period.
 
-Work that goes on and on takes its processor time over the share. Work that begins after a wait finds the period's quota unused
-and is done sooner: at full speed where it needs less than the quota. What fills and drains a pipeline is such work.
+Sustained work takes its processor time divided by the share. Work that begins after a wait finds the period's quota unused and
+ends sooner: it runs at full speed if it needs less than the quota. The work that fills and drains a pipeline begins after a wait.
 """
 
 from dataclasses import dataclass
@@ -15,20 +15,24 @@ from frostline_contract.job import Job
 class Quota:
     """A worker's quota.
 
-    share: of the time in which all of its threads compute, above 0 and below 1. period_seconds: of the control group.
+    Attributes:
+        share: part of the time in which all of the worker's threads may compute, above 0 and below 1.
+        period_seconds: period of the control group.
     """
 
     share: float
     period_seconds: float
 
     def after_a_wait(self, sustained: np.ndarray) -> np.ndarray:
-        """Seconds of work that begins anywhere in a period whose quota is unused, on average.
+        """Return the mean seconds of work that begins at a random time of a period with an unused quota.
 
-        sustained: seconds of the same work where it goes on and on.
+        Let c be the work's seconds at full speed, P the period, q the quota, and c = n q + r with 0 < r <= q. With n = 0 the
+        work takes c. Work that begins in the first P - q of a period uses up that quota, waits for the period's end, and ends
+        n periods and r after the period's begin. Work that begins in the last q goes on with the next period's quota, and
+        stands still n or n - 1 times.
 
-        With c seconds at full speed, of period P and quota q, and c = n q + r for 0 < r <= q: at once where n is 0. Begun in the
-        first P - q of a period, it uses that quota up, waits for the period's end, and ends n periods and r after the period's
-        begin. Begun in the last q, it goes on into the next period's quota, and stands still n or n - 1 times.
+        Args:
+            sustained: seconds of the same work as a part of sustained work.
         """
         period, quota = self.period_seconds, self.share * self.period_seconds
         full = sustained * self.share
@@ -40,7 +44,7 @@ class Quota:
 
 
 def quota_of(job: Job, period_seconds: float) -> Quota | None:
-    """What a worker has, by the period that it measured under (0: none); None where nothing makes it stand still."""
+    """Return a worker's quota, with the period under which it measured (0: none); None where its threads are never halted."""
     cpus = job.placement.worker_cpus
     share = cpus / job.training.threads if cpus is not None else 1.0
     return Quota(share, period_seconds) if share < 1 and period_seconds > 0 else None

@@ -1,4 +1,4 @@
-"""Why no placement fits, with the numbers and what to do."""
+"""The message that no placement fits, with the numbers and the remedy."""
 
 from frostline_controller.planner.cost import CostModel, replica_micro_batches
 from frostline_controller.planner.cuts import StageCosts
@@ -8,7 +8,7 @@ from frostline_controller.planner.shapes import ShapeLimits, dp_choices, pp_choi
 
 
 def refusal(model: CostModel, limits: ShapeLimits) -> str:
-    """Why nothing fits, with numbers: memory, or a pinned schedule that no allowed shape can run."""
+    """Return why no placement fits, with numbers: memory, or a pinned schedule that no allowed shape can run."""
     inputs = model.inputs
     dps = dp_choices(inputs, limits)
     shapes = [(pp, dp) for dp in dps for pp in pp_choices(inputs, limits, dp)]
@@ -35,7 +35,7 @@ def refusal(model: CostModel, limits: ShapeLimits) -> str:
 
 
 def _least_peak(model: CostModel, pp: int, dp: int, schedule: str, virtual: int) -> float:
-    """The least possible memory of the fullest worker of a shape, without base_bytes."""
+    """Return the least possible memory of the fullest worker of a shape, without base_bytes."""
     leaf_bounds = deal_by_speed(model.inputs.reduction_leaves, [1.0] * dp)
     longest = max(replica_micro_batches(model.inputs, leaf_bounds))
     slices = model.inputs.num_slices(pp, schedule)

@@ -1,10 +1,9 @@
-"""make_plan: the best placement for what is known now, among all shapes that fit.
+"""The planner's search: `make_plan` returns the best placement for its inputs, among all shapes that fit.
 
 Rule of the choice. Objective "throughput": the least predicted seconds a sample; ties go to fewer workers, then to fewer
-stages. Objective "cost": the fewest workers whose step is no slower than COST_TOLERANCE above the reference, which is the
-step that the run would take with nothing frozen on the shape it began with (or the best step now, if that is slower): so
-what freezing saves is handed back in workers, and a run never becomes slower than it started. Workers outside the
-rectangle are spares.
+stages. Objective "cost": the fewest workers whose step is at most COST_TOLERANCE slower than the reference, which is the step
+of the run on the shape and with the frozen units of its start (or the best step now, if that is slower). So the savings of
+freezing are handed back as workers, and a run never becomes slower than it started. Workers outside the shape are spares.
 """
 
 from collections.abc import Callable
@@ -40,14 +39,14 @@ from frostline_controller.planner.without_bubbles import without_bubbles
 
 COST_TOLERANCE, ALTERNATIVES = 0.05, 8
 JUDGED, JUDGED_WITHIN, IMPROVED_OPERATIONS = 12, 1.5, 60_000
-"""Plans that are run on paper, how far their closed form may exceed the least, and operations on paper that improve one."""
+"""Plans run on paper, the largest ratio of their closed form to the least one, and operations on paper to improve a plan."""
 
 
 @dataclass
 class Candidate:
-    """A shape with a lower bound (seconds a sample) of its step; costed only where the bound can still win.
+    """A shape with a lower bound (seconds a sample) of its step; its cost is computed only where the bound can still win.
 
-    slices: cells of each slice, () for all in one.
+    slices: cells of each slice; () for a single slice.
     """
 
     bound: float
@@ -61,19 +60,19 @@ class Candidate:
 
     @cached_property
     def shape(self) -> ParallelShape:
-        """Its degrees, with the stages that the schedule gives a rank."""
+        """The candidate's degrees, with the schedule's stages of a rank."""
         return ParallelShape(self.pp, self.dp, self.virtual, folded=is_folded(self.table.costs.schedule))
 
     @property
     def workers(self) -> int:
-        """How many the shape takes."""
-        return self.pp * self.dp  # asked for every candidate: most are never costed, and never get a shape
+        """Number of workers of the shape."""
+        return self.pp * self.dp  # not from `shape`: this is read of every candidate, and most never need a shape
 
 
 def make_plan(inputs: PlanInputs, below: float = float("inf")) -> PlannedPlacement:
-    """The placement to run next. Pure: equal inputs, equal plans. below: seconds a sample that a plan must beat to be of use.
+    """Return the best placement. Pure: equal inputs give equal plans. below: seconds a sample that a plan must beat.
 
-    Raises NothingFits where no shape fits, with the memory needed and the cap, or none is below.
+    Raises NothingFits where no shape fits, with the memory needed and the cap, or where no plan is below.
     """
     if inputs.is_to_be_shared:
         return plan_shared_as_needed(inputs, make_plan)
@@ -101,13 +100,13 @@ def make_plan(inputs: PlanInputs, below: float = float("inf")) -> PlannedPlaceme
 
 
 def least_seconds(inputs: PlanInputs) -> float:
-    """A lower bound on the seconds a sample of any placement, memory apart; infinite where no shape is allowed."""
+    """Return a lower bound on the seconds a sample of any placement, memory apart; infinite where no shape is allowed."""
     model, limits = CostModel(inputs, cache_verdict(inputs)[0]), shape_limits(inputs)
     return min((_least_seconds(model, limits, dp) for dp in dp_choices(inputs, limits)), default=float("inf"))
 
 
 def _explore(model: CostModel, limits: ShapeLimits, below: float) -> tuple[list[Candidate], Candidate | None]:
-    """All candidates that may still win, and the cheapest; replica counts are left out once none of theirs can."""
+    """Return all candidates that may win, and the cheapest; replica counts whose bound cannot win are left out."""
     inputs = model.inputs
     for_cost = inputs.placement.objective == "cost"
     reference = _reference_seconds(inputs) if for_cost else 0.0
@@ -124,7 +123,7 @@ def _explore(model: CostModel, limits: ShapeLimits, below: float) -> tuple[list[
 
 
 def _least_seconds(model: CostModel, limits: ShapeLimits, dp: int) -> float:
-    """A lower bound on the seconds a sample of any shape with `dp` replicas; infinite where none is allowed."""
+    """Return a lower bound on the seconds a sample of any shape with `dp` replicas; infinite where none is allowed."""
     inputs = model.inputs
     leaf_bounds = deal_by_speed(inputs.reduction_leaves, [1.0] * dp)
     longest = max(replica_micro_batches(inputs, leaf_bounds))
@@ -144,7 +143,7 @@ def _least_seconds(model: CostModel, limits: ShapeLimits, dp: int) -> float:
 
 
 def _least_pace(model: CostModel, depths: np.ndarray, micro_batches: int, virtual: int) -> np.ndarray:
-    """The least seconds beyond the fill that the slowest of `depths` ranks computes.
+    """Return, for each depth, the least seconds beyond the fill that the slowest rank computes.
 
     It has at least an equal share of the work, and at least trainable units / depth units (rounded up), at best the smallest.
     """
@@ -155,7 +154,7 @@ def _least_pace(model: CostModel, depths: np.ndarray, micro_batches: int, virtua
 
 
 def _candidates(model: CostModel, limits: ShapeLimits, dp: int) -> list[Candidate]:
-    """Every shape with `dp` replicas that fits the workers and the memory."""
+    """Return the candidates of every shape with `dp` replicas that fits the workers and the memory."""
     inputs, found = model.inputs, []
     leaf_bounds = deal_by_speed(inputs.reduction_leaves, [1.0] * dp)
     longest = max(replica_micro_batches(inputs, leaf_bounds))
@@ -183,17 +182,17 @@ def _candidates(model: CostModel, limits: ShapeLimits, dp: int) -> list[Candidat
 
 
 def _table_groups(costs: StageCosts, depths: list[int]) -> list[list[int]]:
-    """Depths that share a table: all of them, but where memory in flight depends on the depth and is worth the precision."""
+    """Return the groups of depths that share a table: one group, or each depth alone where memory in flight depends on it."""
     if costs.figures.from_the_end or len(costs.model.inputs.members) > ALL_DEGREES_UP_TO or costs.unlimited:
         return [depths]
     return [[depth] for depth in depths]
 
 
 def _cost(model: CostModel, candidate: Candidate) -> float:
-    """Cost a candidate in full, once; returns seconds a sample, infinite where its dealing exceeds the memory cap."""
+    """Return the seconds a sample of a candidate, computed once; infinite where its dealing exceeds the memory cap."""
     if candidate.alternative is None:
         candidate.bounds = candidate.table.bounds(candidate.pp * candidate.virtual)
-        # Split backwards keep more than the closed form knows, and memory must not be found too small later.
+        # Split backwards keep more than the closed form counts, and a plan that exceeds the memory must be found here.
         splits = schedule_named(candidate.table.costs.schedule).splits
         return _price(model, candidate, paper_cost if splits else step_cost)
     cost = candidate.alternative.cost
@@ -201,9 +200,9 @@ def _cost(model: CostModel, candidate: Candidate) -> float:
 
 
 def _price(model: CostModel, candidate: Candidate, costing: Callable[..., StepCost]) -> float:
-    """Cost a candidate with its bounds and slices as they are. costing: `step_cost` or `paper_cost`."""
+    """Compute the cost of a candidate with its present bounds and slices. costing: `step_cost` or `paper_cost`."""
     inputs = model.inputs
-    # As if members were dealt by falling speed: the last of each replica is its slowest.
+    # As if members were assigned by falling speed: the last member of each replica is its slowest.
     speeds = [inputs.speeds[global_rank] for global_rank in candidate.shape.owners_of(candidate.pp - 1)]
     costs, cost = candidate.table.costs, None
     for dealing in (speeds, [1.0] * candidate.dp):  # by speed; evenly where that needs less memory
@@ -216,7 +215,7 @@ def _price(model: CostModel, candidate: Candidate, costing: Callable[..., StepCo
 
 
 def _cheapest(model: CostModel, candidates: list[Candidate], below: float) -> Candidate | None:
-    """The candidate of least cost: by ascending lower bound, until no bound can win any more."""
+    """Return the candidate of least cost, searched by ascending lower bound until no bound can win."""
     best, least = None, below
     for candidate in sorted(candidates, key=lambda c: (c.bound, c.workers, c.pp, c.virtual)):
         if candidate.bound > least * (1 + 1e-9):
@@ -230,7 +229,7 @@ def _cheapest(model: CostModel, candidates: list[Candidate], below: float) -> Ca
 
 
 def _best_on_paper(model: CostModel, candidates: list[Candidate], best: Candidate) -> tuple[Candidate, str]:
-    """The best of those that the closed form, which can be off by a quarter where slices differ, takes for the JUDGED best.
+    """Return the best on paper of the JUDGED candidates with the least closed form, which can be off by a quarter with slices.
 
     The best of each shape among them is improved on paper (`planner.climbing`).
     """
@@ -247,7 +246,7 @@ def _best_on_paper(model: CostModel, candidates: list[Candidate], best: Candidat
 
 
 def _improve(model: CostModel, candidate: Candidate) -> None:
-    """Move the candidate's bounds and regroup its cells while that pays on paper."""
+    """Move the candidate's bounds and regroup its cells as long as that is faster on paper."""
     inputs = model.inputs
     operations = 2 * candidate.pp * candidate.virtual * candidate.table.costs.micro_batches * inputs.token_cells
     if candidate.pp == 1:
@@ -274,7 +273,7 @@ def _improve(model: CostModel, candidate: Candidate) -> None:
 
 
 def _fewest_workers(model: CostModel, candidates: list[Candidate], best: Candidate) -> tuple[Candidate, str]:
-    """Objective "cost": see the module's rule. Never fewer than placement.min_workers where there are as many."""
+    """Return the choice for objective "cost" (the module's rule); at least placement.min_workers, where there are as many."""
     inputs = model.inputs
     least = _cost(model, best)
     reference = max(least, _reference_seconds(inputs))
@@ -295,9 +294,9 @@ def _fewest_workers(model: CostModel, candidates: list[Candidate], best: Candida
 
 
 def _reference_seconds(inputs: PlanInputs) -> float:
-    """Seconds a sample that the run took at its start: frozen what was so from step 1, the shape it began with.
+    """Return the seconds a sample of the run at its start: with the units frozen from step 1, on the shape it began with.
 
-    0.0 where that is unknown, or nothing more is frozen.
+    0.0 where that is unknown, or no further unit is frozen.
     """
     pp = inputs.start_pp_degree or (inputs.current.pp_degree if inputs.current else None)
     dp = inputs.start_dp_degree or (inputs.current.dp_degree if inputs.current else None)
@@ -315,6 +314,6 @@ def _reference_seconds(inputs: PlanInputs) -> float:
 
 
 def _others(candidates: list[Candidate], best: Candidate) -> tuple[Alternative, ...]:
-    """The best of the other shapes that were costed."""
+    """Return the best of the other shapes with a computed cost."""
     costed = [c.alternative for c in candidates if c.alternative is not None and c is not best]
     return tuple(sorted(costed, key=lambda a: a.cost.seconds_per_sample)[:ALTERNATIVES])

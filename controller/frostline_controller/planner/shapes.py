@@ -1,4 +1,4 @@
-"""Which shapes are allowed: the rectangle's arithmetic, the job's pins and the elasticity switches."""
+"""The allowed shapes: limits by the numbers of workers and units, the job's pins and the elasticity switches."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,16 @@ from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.leaves import deal_by_speed
 
 ALL_DEGREES_UP_TO = 64
-"""Up to this many workers every dp_degree is tried; beyond it only those that shorten the longest replica."""
+"""Most workers for which every dp_degree is tried; with more, only degrees that shorten the longest replica are."""
 
 
 @dataclass(frozen=True)
 class ShapeLimits:
-    """What limits the choice of a shape.
+    """The limits on the choice of a shape.
 
-    pp, dp: a degree that must be taken, None where the planner may choose. notes: why, in the plan's reason.
+    Attributes:
+        pp, dp: a degree that must be taken; None: the planner may choose.
+        notes: explanations for the plan's reason.
     """
 
     pp: int | None
@@ -24,7 +26,7 @@ class ShapeLimits:
 
 
 def asked_degrees(inputs: PlanInputs) -> tuple[int | None, int | None]:
-    """(pp, dp) that job and switches ask for while the run goes on, whether they fit or not; None: the planner's choice."""
+    """Return (pp, dp) as job and switches demand for a running run, whether they fit or not; None: the planner's choice."""
     pp, dp, current = inputs.placement.pp_degree, inputs.placement.dp_degree, inputs.current
     if pp is None and not inputs.elastic.pipeline:
         pp = inputs.start_pp_degree or (current.pp_degree if current else None)
@@ -34,10 +36,10 @@ def asked_degrees(inputs: PlanInputs) -> tuple[int | None, int | None]:
 
 
 def shape_limits(inputs: PlanInputs) -> ShapeLimits:
-    """Pins and switches, lowered to what workers and trainable units allow: any number of survivors has a plan.
+    """Return the limits by pins and switches, lowered to what workers, units and leaves allow: any survivors have a plan.
 
-    placement.pp_degree and dp_degree come first; then elastic.pipeline off keeps the pipeline's depth of the start and
-    elastic.replicas off the number of replicas; at the start initial_pp_degree sets the depth.
+    placement.pp_degree and dp_degree come first. Without them elastic.pipeline off keeps the pipeline's depth of the start, and
+    elastic.replicas off its number of replicas. At the start initial_pp_degree sets the depth.
     """
     wanted, notes = inputs.placement, []
     pp, dp = wanted.pp_degree, wanted.dp_degree
@@ -65,11 +67,11 @@ def shape_limits(inputs: PlanInputs) -> ShapeLimits:
 
 
 def dp_choices(inputs: PlanInputs, limits: ShapeLimits) -> list[int]:
-    """Replica counts worth trying, ascending.
+    """Return the replica counts to try, ascending.
 
-    With equal speeds, of all counts whose longest replica has the same number of micro-batches the least is at least as
-    fast (it exchanges less) and leaves more spares; so beyond ALL_DEGREES_UP_TO workers only those are tried. In the
-    paper's mode, where replicas add to the batch, the largest count for each depth is.
+    Of all counts whose longest replica has the same number of micro-batches, the least is with equal speeds at least as fast as
+    the others (it exchanges less) and leaves more spares; so with more than ALL_DEGREES_UP_TO workers only those are tried. With
+    batch "per_replica", where replicas add to the batch, the largest count for each depth is tried instead.
     """
     if limits.dp is not None:
         return [limits.dp]
@@ -86,7 +88,7 @@ def dp_choices(inputs: PlanInputs, limits: ShapeLimits) -> list[int]:
 
 
 def pp_choices(inputs: PlanInputs, limits: ShapeLimits, dp: int) -> list[int]:
-    """Pipeline depths that `dp` replicas leave room for, ascending."""
+    """Return the pipeline depths for which the workers suffice with `dp` replicas, ascending."""
     most = min(len(inputs.members) // dp, inputs.trainable_units)
     if limits.pp is not None:
         return [limits.pp] if limits.pp <= most else []
@@ -94,12 +96,12 @@ def pp_choices(inputs: PlanInputs, limits: ShapeLimits, dp: int) -> list[int]:
 
 
 def schedules_for(inputs: PlanInputs, pp: int, dp: int, slices: int = 0) -> list[tuple[str, int]]:
-    """(schedule, virtual stages) that can run this shape in so many slices; 0: in as many as may be.
+    """Return the (schedule, virtual stages) that can run this shape in so many slices; 0: in as many as allowed.
 
-    1F1B needs as many slices of micro-batches in every replica as stages; interleaved also needs whole rounds (a multiple of
-    max(1, m // pp), as torch.distributed.pipelining has it) and trainable units for pp * v stages. auto takes 1F1B, which
-    is never slower than GPipe and holds less, where it can run; interleaved too where virtual_stages > 1. One stage needs
-    no schedule. A pinned interleaved falls back to 1F1B where it has too few units or micro-batches left, and a V to zb_h1.
+    1F1B needs in every replica as many slices of micro-batches as stages; interleaved also needs whole rounds (a multiple of
+    max(1, m // pp), as in torch.distributed.pipelining) and trainable units for pp * v stages. Where it can run, auto takes
+    1F1B, which is never slower than GPipe and holds less; with virtual_stages > 1 also interleaved. One stage needs no schedule.
+    A pinned interleaved falls back to 1F1B where units or micro-batches do not suffice, and a pinned V to zb_h1.
     """
     pinned, virtual = inputs.placement.schedule, inputs.placement.virtual_stages
     if pp == 1:

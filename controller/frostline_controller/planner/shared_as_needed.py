@@ -15,7 +15,7 @@ from frostline_controller.planner.placing import PlannedPlacement
 
 
 def plan_shared_as_needed(inputs: PlanInputs, make_plan: Planner) -> PlannedPlacement:
-    """The best placement with groups and shared state as the job asks for them, or as the module's rule chooses.
+    """Return the best placement with groups and shared state as the job asks for them, or as the module's rule chooses.
 
     Args:
         make_plan: plans for workers that compute whole stages, and calls this function for others.
@@ -58,12 +58,12 @@ def may_share(inputs: PlanInputs) -> bool:
 
 
 def with_shard(inputs: PlanInputs, shard: str) -> PlanInputs:
-    """The inputs with one way asked for."""
+    """Return the inputs with `shard` as the job's request."""
     return replace(inputs, placement=inputs.placement.model_copy(update={"shard": shard}))
 
 
 def settled(inputs: PlanInputs) -> PlanInputs:
-    """The inputs with nothing left open: what `auto` and null come to without groups and without shared state."""
+    """Return the inputs with nothing left open: without groups, and without shared state, where the job leaves these open."""
     shard, degree = inputs.placement.shard, inputs.placement.tp_degree
     if shard != AUTO and degree is not None:
         return inputs

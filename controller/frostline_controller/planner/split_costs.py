@@ -1,7 +1,7 @@
-"""What a backward in two parts takes: the gradient of a stage's input, and the gradients of its weights, each for itself.
+"""The cost of a backward in two separate parts: the gradient of a stage's input, and the gradients of its weights.
 
-Measured unit by unit as shares of the whole backward (`UnitProfile.input_gradient_cost`); together they may take longer than it.
-Where nothing was measured each is taken for half of it.
+Both parts are measured unit by unit as shares of the whole backward (`UnitProfile.input_gradient_cost`); together they may take
+longer than the whole. Where nothing was measured, each part counts as half of the whole.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,7 +20,7 @@ HALF = 0.5
 class SplitSeconds(NamedTuple):
     """Seconds of each slice's gradient of the input, sending included, and of its gradients of weights.
 
-    input, weights: a row a stage, a column a slice.
+    input, weights: arrays with a row for each stage and a column for each slice.
     """
 
     input: np.ndarray
@@ -28,31 +28,34 @@ class SplitSeconds(NamedTuple):
 
 
 def are_measured(inputs: PlanInputs) -> bool:
-    """Whether the costs of both parts are known of every unit that a pipeline may split: not of the first, which has no input."""
+    """Whether the costs of both parts were measured for every unit with a backward to split; unit 0 has no input."""
     splitting = inputs.units[max(1, inputs.freeze_point) :]
     return all(unit.input_gradient_cost > 0 and unit.weight_gradient_cost > 0 for unit in splitting)
 
 
 def first_learning(inputs: PlanInputs, stage_bounds: np.ndarray) -> int:
-    """The first stage with a unit that learns. Its backwards are not split: nobody waits for the gradient of its input."""
+    """Return the first stage with a unit that learns; its backwards are not split, since no stage needs its input's gradient."""
     return int(np.searchsorted(stage_bounds[1:], inputs.freeze_point, side="right"))
 
 
 def split_seconds(
     model: "CostModel", low: np.ndarray, high: np.ndarray, slices: tuple[int, ...], backward: np.ndarray, speed: float
 ) -> SplitSeconds:
-    """Of the stages [low, high) at `speed`.
+    """Return the seconds of both parts in the stages [low, high).
 
     Args:
-        slices: cells of each; () stands for all in one.
+        model: the cost model.
+        low, high: first unit of each stage, and the first one after it.
+        slices: cells of each slice; () stands for a single slice.
         backward: seconds of each slice's whole backward, sending included, a row a stage.
+        speed: of the stages' workers, relative to the profile's.
     """
     whole, into, weights = (_of_stages(model, costs, low, high, slices) / speed for costs in (None, *_costs(model.inputs)))
     return SplitSeconds(backward - whole + into, weights)
 
 
 def split_price(model: "CostModel", stage_bounds: np.ndarray, schedule: str) -> np.ndarray:
-    """Seconds of a micro-batch by stage that both parts take beyond a whole backward; 0 where the schedule splits none."""
+    """Return by stage the seconds of a micro-batch that both parts take beyond a whole backward; 0 without splitting."""
     low, high = stage_bounds[:-1], stage_bounds[1:]
     if not schedule_named(schedule).splits:
         return np.zeros(len(low))
@@ -61,7 +64,7 @@ def split_price(model: "CostModel", stage_bounds: np.ndarray, schedule: str) -> 
 
 
 def _costs(inputs: PlanInputs) -> tuple[np.ndarray, np.ndarray]:
-    """Of each unit what the two parts take, over its whole backward."""
+    """Return the costs of the two parts by unit, as shares of the unit's whole backward."""
     told = [(unit.input_gradient_cost, unit.weight_gradient_cost) for unit in inputs.units]
     into, weights = (np.array([one[part] for one in told]) for part in (0, 1))
     known = (into > 0) & (weights > 0)
@@ -71,7 +74,7 @@ def _costs(inputs: PlanInputs) -> tuple[np.ndarray, np.ndarray]:
 def _of_stages(
     model: "CostModel", costs: np.ndarray | None, low: np.ndarray, high: np.ndarray, slices: tuple[int, ...]
 ) -> np.ndarray:
-    """Seconds of the stages' backwards by slice, each unit's times its cost; sends are not in them."""
+    """Return the seconds of the stages' backwards by slice, each unit's times its cost; sends are not included."""
     cells = slices or (model.inputs.token_cells,)
     edges = np.concatenate([[0], np.cumsum(cells)])[:-1]
     by_cell, whole = np.diff(model.cells.backward, axis=1), np.diff(model.backward)

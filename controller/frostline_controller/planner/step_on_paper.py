@@ -1,6 +1,6 @@
-"""A step on paper: when each operation of a placement's slowest replica begins and ends, and what its ranks hold.
+"""A step on paper: begin and end of each operation of a placement's slowest replica, and the bytes that its ranks hold.
 
-A closed form ranks many plans; where slices differ it can be off by a quarter either way, so the few best are run on paper.
+The closed form ranks many plans; where slices differ it can be off by a quarter either way, so the few best are run on paper.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from frostline_controller.planner.split_costs import first_learning, split_secon
 from frostline_controller.planner.tensor.built import in_groups_as_built, lie_at_home
 
 MOST_OPERATIONS = 60_000
-"""Of a step that is run on paper; a longer one is a long way from its fill, and the closed form serves."""
+"""Most operations of a step that is run on paper; in a longer step the fill matters little, and the closed form suffices."""
 
 
 BEFORE_THE_VOTE = ("forward", "backward", "prefix_recompute", "cache_fetch", "p2p", "bubble", "exchange", "optimizer")
@@ -37,11 +37,15 @@ def step_on_paper(
     micro_batches: int,
     speed: float = 1.0,
 ) -> list[Timed]:
-    """The operations of a replica until its last pipeline rank has ended; exchange, vote and update are not among them.
+    """Return the timed operations of a replica until its last pipeline rank has ended; exchange, vote and update not included.
 
     Args:
-        slices: cells of each; () for all in one.
-        micro_batches: that the replica runs.
+        model: the cost model.
+        stage_bounds: shape.num_stages + 1 unit indices.
+        shape: the degrees and virtual stages.
+        schedule: its name.
+        slices: cells of each slice; () for a single slice.
+        micro_batches: of the replica.
         speed: of its slowest member.
     """
     bounds = np.asarray(stage_bounds)
@@ -70,13 +74,13 @@ def held_on_paper(
     slices: tuple[int, ...],
     micro_batches: int,
 ) -> np.ndarray:
-    """Bytes of activations that each pipeline rank holds at most, by slices of their own sizes."""
+    """Return the most bytes of activations that each pipeline rank holds, with each slice's share by its tokens."""
     bounds, inputs = np.asarray(stage_bounds), model.inputs
     shares = inputs.share_of_slices(slices or (inputs.token_cells,))
     kept, split = np.diff(model.activation_bytes[bounds]), np.add.reduceat(_split_bytes(inputs), bounds[:-1])
 
     def keeps(operation: Operation) -> float:
-        """Between a split backward's two parts."""
+        """Return the bytes kept between the two parts of a split backward."""
         return float(split[operation.stage]) * shares[operation.slice]
 
     orders = _orders(shape, schedule, slices, micro_batches, first_learning(inputs, bounds))
@@ -110,11 +114,10 @@ def paper_cost(
     speeds: list[float],
     slices: tuple[int, ...],
 ) -> StepCost:
-    """`step_cost`; where sequences are computed in cells, or backwards are split, the waiting and the held activations are those
-    of the step on paper.
+    """Return `step_cost`, with bubble and memory of the step on paper where sequences have cells or backwards are split.
 
-    On paper work takes as long after a wait as it does in one go: workers with a quota (`planner.quota`) keep the closed form's
-    times.
+    On paper work takes as long after a wait as sustained work does, so for workers with a quota (`planner.quota`) the closed
+    form's times stay.
     """
     closed = step_cost(model, stage_bounds, leaf_bounds, shape, schedule, speeds, slices)
     inputs, owners = model.inputs, shape.pp_rank_of_stage(np.arange(shape.num_stages))
@@ -148,7 +151,7 @@ def _peak_on_paper(
     schedule: str,
     slices: tuple[int, ...],
 ) -> float:
-    """Bytes of the fullest worker."""
+    """Return the bytes of the fullest worker."""
     bounds, owners = np.asarray(stage_bounds), shape.pp_rank_of_stage(np.arange(shape.num_stages))
     most_leaves = max(high - low for low, high in pairwise(leaf_bounds))
     fixed = model.stage_bytes(bounds[:-1], bounds[1:], 0, most_leaves, shape.dp_degree, max(1, len(slices)))
@@ -157,7 +160,7 @@ def _peak_on_paper(
 
 
 def placement_cost(placement: Placement, inputs: PlanInputs) -> StepCost:
-    """The cost of a placement as it stands, e.g. the current one under a new freeze point.
+    """Return the cost of a given placement, e.g. of the current one under a new freeze point.
 
     Members that the inputs no longer name count with speed 1.
     """

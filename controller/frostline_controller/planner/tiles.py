@@ -1,8 +1,8 @@
-"""How many samples the frozen prefix computes together: a micro-batch, or one where the machine's kernels need that.
+"""The choice of the prefix tile: the frozen prefix computes a micro-batch at once, or one sample where the kernels need that.
 
-On some machines a sample's bits depend on its place in a tile. There a cached activation and one that is computed with its
-micro-batch would differ, so the prefix is computed one sample at a time, or the cache is refused. That is a choice of numerics,
-made once, when the first worker has measured both, and recorded with the run.
+On some machines a sample's bits depend on its place in a tile. There a cached activation and one computed with its micro-batch
+would differ, so the prefix is computed one sample at a time, or nothing is cached. The choice belongs to the numerics; it is made
+once, when the first worker has measured both ways, and recorded with the run.
 """
 
 from typing import Literal, NamedTuple
@@ -15,7 +15,9 @@ from frostline_controller.planner.cost import predicted_cache_seconds
 class TileChoice(NamedTuple):
     """The prefix tile that a run was given, and why.
 
-    tile: samples computed together. reason: in words; empty where there was nothing to choose.
+    Attributes:
+        tile: samples computed together.
+        reason: in words; empty where there was no choice.
     """
 
     tile: PrefixTile
@@ -30,11 +32,17 @@ def choose_prefix_tile(
     boundary_bytes: int,
     passes: float,
 ) -> TileChoice:
-    """Compare a cache filled one sample at a time with no cache and whole micro-batches, for a prefix of half the units.
+    """Return the prefix tile, by comparing a cache filled one sample at a time with whole micro-batches without a cache.
 
-    wanted: the job's cache.prefix_tile. dependence: what a worker found of kernels whose bits depend on a sample's place; empty:
-    nothing. sample_tile_cost: seconds one sample at a time over seconds in micro-batches. boundary_bytes: of one sample's
-    activation. passes: over the training split, in the whole run.
+    The times are those of a prefix of half the units.
+
+    Args:
+        wanted: the job's cache.prefix_tile.
+        dependence: a worker's finding, in words, that kernels' bits depend on a sample's place; empty: they do not.
+        sample_tile_cost: seconds of one sample at a time over seconds in micro-batches.
+        profile: a worker's measurements.
+        boundary_bytes: of one sample's activation.
+        passes: over the training split, in the whole run.
     """
     if wanted == SAMPLE:
         return TileChoice(SAMPLE, f"{dependence}; cache.prefix_tile is sample" if dependence else "cache.prefix_tile is sample")

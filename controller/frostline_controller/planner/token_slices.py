@@ -1,4 +1,4 @@
-"""Which cells travel together as a slice: TeraPipe's dynamic programme (Li et al. 2021) over the seconds of cells.
+"""The grouping of cells into slices: TeraPipe's dynamic programme (Li et al. 2021) over the seconds of cells.
 
 A micro-batch of n cells passes K stages in slices of consecutive cells. With M micro-batches and t the seconds of a slice in the
 slowest stage, at its place in the sequence, a step takes
@@ -6,7 +6,7 @@ slowest stage, at its place in the sequence, a step takes
     M * sum_s t_s + (K - 1) * max_s t_s
 
 For each bound on t_s that may matter, the least sum within the bound is a shortest path over the cells. The seconds come from a
-table, so that they may be measured: nothing is fitted, and a step in the times (a kernel's tile) is seen.
+table, so that they may be measured: no curve is fitted, and jumps in the times (a kernel's tile) are kept.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ class Slicing:
     Attributes:
         seconds: of a step, by the formula of this module.
         lengths: cells of each slice, first to last.
-        bounds_tried: how many bounds on a slice's seconds were looked at.
+        bounds_tried: number of bounds on a slice's seconds that were tried.
     """
 
     seconds: float
@@ -32,7 +32,7 @@ class Slicing:
 
 
 def slice_table(cells: int, seconds: Callable[[int, int], float]) -> np.ndarray:
-    """The table of a function of (cells of the slice, cells before it): [k - 1, j], infinite where j + k exceeds `cells`."""
+    """Return the table [k - 1, j] of `seconds`(k cells of the slice, j cells before it), infinite where j + k exceeds `cells`."""
     table = np.full((cells, cells), np.inf)
     for length in range(1, cells + 1):
         for before in range(cells - length + 1):
@@ -41,27 +41,26 @@ def slice_table(cells: int, seconds: Callable[[int, int], float]) -> np.ndarray:
 
 
 def measured_table(cell_seconds: Sequence[float], message_seconds: float = 0.0) -> np.ndarray:
-    """The table of measured cells, which are computed one after the other in whatever slice they travel.
+    """Return the table of measured cells, which are computed one after the other in any slice.
 
     Args:
         cell_seconds: of each cell at its own place in the sequence.
-        message_seconds: what each slice costs beside them.
+        message_seconds: further seconds of each slice.
     """
     sums = [0.0, *accumulate(cell_seconds)]
     return slice_table(len(cell_seconds), lambda length, before: sums[before + length] - sums[before] + message_seconds)
 
 
 def best_slices(table: np.ndarray, stages: int, micro_batches: int = 1, bucket_seconds: float = 0.0) -> Slicing:
-    """The cut of least seconds.
+    """Return the cut of least seconds.
 
     Args:
-        table: seconds of a slice of k cells behind j cells at [k - 1, j], infinite where there is none.
+        table: at [k - 1, j] the seconds of a slice of k cells after j cells, infinite where there is no such slice.
         stages: K.
         micro_batches: M.
-        bucket_seconds: 0.0 tries every bound that occurs, which is exact. Else of the bounds that fall into one bucket of this
-            width only the largest is tried: the result is then at most stages * bucket_seconds above the best. (With the
-            smallest of a bucket in its place the best cut may be refused although it lies within the bucket, and there is no
-            such limit.)
+        bucket_seconds: width of the buckets of bounds; only the largest bound of each bucket is tried, so that the result is at
+            most stages * bucket_seconds above the best. (With the smallest bound of each bucket the best cut might be refused
+            although it lies within the bucket, and there would be no such limit.) 0.0 tries every bound, which is exact.
 
     Raises:
         ValueError: there is no cell, stage or micro-batch.
@@ -89,17 +88,17 @@ def best_slices(table: np.ndarray, stages: int, micro_batches: int = 1, bucket_s
 
 
 def placed(lengths: Sequence[int]) -> list[tuple[int, int]]:
-    """(cells of the slice, cells before it) of each slice."""
+    """Return (cells of the slice, cells before it) for each slice."""
     return list(zip(lengths, accumulate([0, *lengths[:-1]]), strict=True))
 
 
 def _by_end(table: np.ndarray) -> list[np.ndarray]:
-    """For each end 1 .. n: the seconds of the slices of 1, 2, .. cells that end there."""
+    """Return for each end 1 .. n the seconds of the slices of 1, 2, .. cells that end there."""
     return [np.array([table[length - 1, end - length] for length in range(1, end + 1)]) for end in range(1, table.shape[1] + 1)]
 
 
 def _shortest(ending: list[np.ndarray], bound: float) -> tuple[float, tuple[int, ...]]:
-    """(least sum of slices none of which is above `bound`, their lengths); (infinite, ()) where there is none."""
+    """Return (least sum of slices within `bound` each, their lengths); (infinite, ()) where there are no such slices."""
     totals, last = np.full(len(ending) + 1, np.inf), [0] * (len(ending) + 1)
     totals[0] = 0.0
     for end, slices in enumerate(ending, start=1):

@@ -1,4 +1,4 @@
-"""Whether a better placement is worth its reshape."""
+"""The verdict whether a better placement is worth its reshape."""
 
 from typing import Literal
 
@@ -7,7 +7,7 @@ from frostline_controller.planner.cost import StepCost
 
 
 def differ(one: Placement, other: Placement) -> bool:
-    """Whether two placements differ in who computes what; predictions do not count."""
+    """Whether two placements differ in anything but their predictions."""
     predictions = {"predicted_step_seconds", "predicted_peak_bytes"}
     return one.model_dump(exclude=predictions) != other.model_dump(exclude=predictions)
 
@@ -22,11 +22,11 @@ def should_reshape(
     current_workers: int = 1,
     new_workers: int = 1,
 ) -> tuple[bool, str]:
-    """(reshape, why): saved time a step x steps left must exceed the reshape and `hysteresis` of the remaining time.
+    """Return (whether to reshape, why): the time saved in the steps left must exceed the reshape and a share of the time left.
 
-    hysteresis: share of the remaining time, as placement.hysteresis says. With objective "cost" time is multiplied by the
-    workers that spend it, so that giving workers back pays although no step becomes faster. Where the batch grows with the
-    replicas, steps are compared at the current batch (seconds a sample).
+    That share is `hysteresis` (placement.hysteresis). With objective "cost" time is multiplied by the workers that spend it, so
+    that handing workers back pays although no step becomes faster. Where the batch grows with the replicas, steps are compared
+    at the current batch (seconds a sample).
     """
     if steps_left <= 0:
         return False, f"no reshape: {steps_left} steps left"

@@ -1,8 +1,8 @@
-"""Whether a zero-bubble schedule pays, where `placement.schedule` is auto: judged by running it on paper, with slices and memory.
+"""The choice of a zero-bubble schedule, where `placement.schedule` is auto, by steps on paper, with slices and memory.
 
-A split backward costs more than a whole one and a bubble is saved once a step, so nothing is chosen before the costs of split
-backwards are measured, nor where the closed form would have to judge. To find an order and run it takes microseconds an
-operation, so the few shapes that promise most at best are looked at, until so much has been run.
+A split backward costs more than a whole one and a bubble is saved once a step, so no such schedule is chosen before the costs of
+split backwards are measured, nor where only the closed form could judge. To find an order and run it takes microseconds an
+operation, so only the few shapes with the least lower bounds are tried, up to a limit of operations.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from frostline_controller.planner.search import Candidate
 
 WORTH = 1.03
-"""How much faster a step must be on paper: predictions are no better."""
+"""Least speed-up of a step on paper; predictions are no more accurate."""
 ALIKE = 1.01
-"""Within that the schedule that needs the least memory is taken."""
+"""Ratio of times within which the schedule with the least memory is chosen."""
 SHAPES = 6
-"""With their slices, that are looked at."""
+"""Most shapes, with their slices, that are tried."""
 TURNS = 60_000
-"""That ranks on paper are asked what they do next, at most; those of a V count six times, since six of its orders are tried."""
+"""Most selections of a rank's next operation on paper; those of a V count six times, since six of its orders are tried."""
 OF_A_V = 6
 SPLITTING = tuple(name for name, schedule in BUILT_IN.items() if schedule.splits)
 
@@ -33,12 +33,13 @@ SPLITTING = tuple(name for name, schedule in BUILT_IN.items() if schedule.splits
 def without_bubbles(
     model: "CostModel", candidates: Sequence["Candidate"], best: "Candidate", price: Callable[["Candidate"], float]
 ) -> tuple["Candidate", str]:
-    """The best candidate, with a zero-bubble schedule where that pays; and why, to follow the plan's reason.
+    """Return the best candidate, with a zero-bubble schedule where that pays, and words to be appended to the plan's reason.
 
     Args:
+        model: the cost model.
         candidates: shapes and slices that may be taken, with other schedules.
-        best: of them.
-        price: costs a candidate on paper; seconds a sample, infinite where memory does not allow it.
+        best: the best of them.
+        price: returns a candidate's seconds a sample on paper; infinite where memory does not allow it.
     """
     inputs = model.inputs
     if inputs.placement.schedule != "auto" or inputs.quota is not None or not are_measured(inputs):
@@ -67,9 +68,10 @@ def without_bubbles(
 
 
 def _promising(model: "CostModel", candidates: Sequence["Candidate"], limit: float) -> list["Candidate"]:
-    """Pipelines that could be so fast if only the ramp, the forwards until the last rank begins, were waiting; the best first.
+    """Return the pipelines with a lower bound below `limit`, the best first.
 
-    Ranks that take turns on a processor have no waits to fill.
+    The lower bound counts only the ramp, the forwards until the last rank begins, as waiting. Pipelines whose ranks take turns on
+    a processor are left out, since they have no waits to fill.
     """
     inputs = model.inputs
     found: list[tuple[float, Candidate]] = []
@@ -83,20 +85,22 @@ def _promising(model: "CostModel", candidates: Sequence["Candidate"], limit: flo
 
 
 def _allowed(near: "Candidate") -> list[tuple[str, int]]:
-    """(schedule, stages a rank) that the candidate's depth has units for."""
+    """Return the (schedule, stages a rank) for which the units suffice at the candidate's depth."""
     ways = [(name, 2 if BUILT_IN[name].folded else 1) for name in SPLITTING]
     return [(name, virtual) for name, virtual in ways if near.pp * virtual <= near.table.costs.model.inputs.trainable_units]
 
 
 def _turns(near: "Candidate", virtual: int) -> int:
-    """How often ranks are asked while an order is found: each in every unit of time, of which a step has as many as a rank has
-    operations, and those of the ramps."""
+    """Return the number of selections while an order is found: one for each rank in every unit of time.
+
+    A step has as many units of time as a rank has operations, and those of the ramps.
+    """
     units = 3 * virtual * (near.table.costs.micro_batches * max(1, len(near.slices)) + near.pp)
     return near.pp * units * (OF_A_V if virtual == 2 else 1)
 
 
 def _with(near: "Candidate", name: str, virtual: int) -> "Candidate | None":
-    """The candidate with another schedule, its stages cut anew; None where memory allows none."""
+    """Return the candidate with another schedule and newly cut stages; None where no cut fits the memory."""
     costs, stages = near.table.costs, near.pp * virtual
     inputs = costs.model.inputs
     way = (costs.micro_batches, deal_by_speed(inputs.reduction_leaves, [1.0] * near.dp), name, virtual, inputs.speeds[0])

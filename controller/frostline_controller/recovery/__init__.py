@@ -1,4 +1,4 @@
-"""Recovery after a failure (docs/protocols.md 4): from what survivors hold to one plan.
+"""Recovery after a failure (docs/protocols.md 4): turns the state that survivors hold into one plan.
 
 `answer`, `target`, `may_start` and `budget` are pure; the model check drives them. `driver`, `reports` and `plans` act.
 """

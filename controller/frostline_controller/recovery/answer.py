@@ -6,7 +6,7 @@ from frostline_controller.recovery.target import find_target, missing_pieces
 
 
 def answer(failure: Failure) -> Answer:
-    """What to do about `failure` now (docs/protocols.md 4).
+    """Return the answer to `failure` as of now (docs/protocols.md 4).
 
     Returns:
         Wait: some workers may still report. A plan made without their reports could lose a step that they hold.

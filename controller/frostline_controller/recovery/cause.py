@@ -1,4 +1,4 @@
-"""The cause of a failure: in words for people, and whether the run itself caused it (which its retry budget pays for)."""
+"""The cause of a failure: in words for people, and whether the run itself caused it (then its retry budget is charged)."""
 
 from collections.abc import Collection
 
@@ -16,7 +16,7 @@ MARKS_OF_ITS_OWN = ("out of memory", "OutOfMemoryError", "Duplicate GPU", "inval
 
 
 def cause_of(recovery: Recovery, members: Membership, failure: Failure) -> str:
-    """The cause in words: which workers ended, hang or do not answer. Where there is none, the first worker's own error."""
+    """Return the cause in words: the workers that ended, hang or do not answer; without such workers, the first error."""
     name = members.name_of
 
     def why(worker_id: str) -> str:
@@ -35,13 +35,13 @@ def cause_of(recovery: Recovery, members: Membership, failure: Failure) -> str:
 
 
 def first_error(recovery: Recovery) -> tuple[str, str] | None:
-    """The worker that failed first, and its traceback. Errors that only say that a peer was lost count last."""
+    """Return the worker that failed first, and its traceback; None without errors. Errors about a lost peer count last."""
     own = ((worker_id, text) for worker_id, text in recovery.errors.items() if not of_a_peer(text))
     return next(own, next(iter(recovery.errors.items()), None))
 
 
 def of_its_own(recovery: Recovery, members: Membership, pods: Collection[str], failure: Failure) -> tuple[bool, str]:
-    """Whether the run itself made this failure: an error, a hang, or a crash in a pod that stays.
+    """Return whether the run itself caused this failure (by an error, a hang, or a crash in a pod that stays), and the error.
 
     Hangs count: the same step may hang again each time, or always be too slow for its deadline. Errors do not count where a
     worker has ended or is silent: the loss of one peer causes errors in the collectives of all others.
@@ -50,7 +50,7 @@ def of_its_own(recovery: Recovery, members: Membership, pods: Collection[str], f
         recovery: the failure.
         members: the run's workers.
         pods: uids of the pods that the run has.
-        failure: the facts that the answer was made from.
+        failure: the facts from which the answer was made.
 
     Returns:
         Whether the run caused the failure, and the traceback of the worker that failed (empty where there is none).
@@ -65,17 +65,17 @@ def of_its_own(recovery: Recovery, members: Membership, pods: Collection[str], f
 
 
 def of_a_peer(text: str) -> bool:
-    """Whether an error came from a collective that lost a peer. NCCL's errors about memory or wrong use are no such errors."""
+    """Whether an error came from a collective that lost a peer; NCCL's errors about memory or wrong use did not."""
     return any(mark in text for mark in MARKS_OF_A_PEER) and not any(mark in text for mark in MARKS_OF_ITS_OWN)
 
 
 async def tell_wrong_bits(recovery: Recovery, facts: RunFacts, outbox: Outbox, plan: Plan) -> None:
-    """Write the event that says which workers computed wrong bits, and on which nodes and devices, so that these can be checked.
+    """Write the event that names the workers that computed wrong bits, with nodes and devices, so that these can be checked.
 
     Args:
-        recovery: the failure, with what was found to differ.
+        recovery: the failure, with the differences that were found.
         facts: of the run.
-        outbox: where the event goes.
+        outbox: sends the event.
         plan: the answer.
     """
     workers = sorted(recovery.excluded)

@@ -1,4 +1,4 @@
-"""Failures of the running generation: noticed or reported, answered as soon as the answer is known (docs/protocols.md 4).
+"""Failures of the running generation: they are noticed or reported, and answered as soon as possible (docs/protocols.md 4).
 
 All participants of the running generation and of a prepared plan are sent a fence and report the state that they hold. Then one
 plan brings all pieces to one state, from survivors or from a checkpoint. A failure while members enter that plan is a failure of
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class Failures:
-    """The failure that is being answered, and its answer. RPC handlers call `note_report`; the reconciler calls the others.
+    """Handles the failure that is being answered. RPC handlers call `note_report`; the reconciler calls the other methods.
 
     Attributes:
         recovery: the failure that is being answered; None: there is none.
@@ -51,7 +51,7 @@ class Failures:
     # ---- how a failure becomes known
 
     def note_report(self, worker_id: str, request: pb.ReportRecoveryRequest) -> None:
-        """Take a survivor's report. Where a newer plan has answered it, send that plan again; wrong bits count in any case."""
+        """Take a survivor's report. Where a newer plan has answered it, that plan is sent again; wrong bits count in any case."""
         facts, outbox, plan, prepared = self._facts, self._outbox, self._facts.current, self._facts.state.prepared
         if plan is None or facts.state.between:
             return
@@ -62,7 +62,7 @@ class Failures:
                 # A joiner or spare that cannot prepare the next plan: the running generation does not need it.
                 self._reshaping.withdraw(f"{self._name(worker_id)} gave it up: {last_line(request.error) or 'no reason given'}")
                 return
-            member = True  # it has switched to it already
+            member = True  # the worker has switched to the prepared plan already
         answered = heard < plan.generation or (self._current_recovery is None and not member)
         if not answered or distrusts_anew(request, facts.state.lineages):
             self.fail(f"{self._name(worker_id)} reports: {last_line(request.error) or 'its peers are gone'}")
@@ -87,13 +87,13 @@ class Failures:
             self._facts.wake.set()
 
     def exclude(self, worker_id: str, reason: str) -> None:
-        """Exclude a member that hangs. The answer is made without it, and its pod is deleted after the answer."""
+        """Exclude a member that hangs: the answer is made without the member, and its pod is deleted afterwards."""
         self.fail(f"{self._name(worker_id)} is excluded: {reason}")
         if self.recovery is not None:
             self.recovery.exclude_hung(worker_id, reason)
 
     def watch_members(self) -> None:
-        """Note a failure where a member is gone, or says by its heartbeat that it waits for the answer to a failure."""
+        """Begin a recovery where a member is gone, or reports by heartbeat that it waits for the answer to a failure."""
         facts, plan = self._facts, self._facts.current
         assert plan is not None
         if loss := facts.loss_among(plan.placement.workers, facts.members.dead_after_seconds):
@@ -106,7 +106,7 @@ class Failures:
                 return
 
     def fences(self) -> list[pb.WatchPlanResponse]:
-        """The fence for a worker whose stream has just opened while a failure is being answered."""
+        """Return the fence for a worker whose stream has just opened; none unless a failure is being answered."""
         if self._current_recovery is None:
             return []
         newest = max(plan.generation for plan in self._facts.live_plans)
@@ -124,7 +124,7 @@ class Failures:
     # ---- the answer
 
     async def advance(self, now: float) -> None:
-        """Answer the failure, as soon as the answer is known and enough workers are there. Raises CheckpointsGone."""
+        """Answer the failure as soon as the answer is known and there are enough workers. Raises CheckpointsGone."""
         facts, recovery = self._facts, self.recovery
         assert recovery is not None
         await self._starting.finish_epoch()
@@ -160,7 +160,7 @@ class Failures:
         await self._removals.advance()
 
     async def _wait(self, why: str, recovery: Recovery) -> None:
-        """Wait with the answer. It may need the replacements of excluded workers, so their pods are deleted now, not after it."""
+        """Wait with the answer. The plan may need replacements of excluded workers, so the pods of these are deleted now."""
         self._facts.message = why
         self._removals.add(recovery.may_be_replaced)
         await self._removals.advance()
@@ -178,7 +178,7 @@ class Failures:
         return await self._starting.from_checkpoint(workers, cause, found.reason, answers, epoch=isinstance(found, NewEpoch))
 
     async def _go_back_before(self, recovery: Recovery, workers: list[Worker], cause: str, answers: dict[str, object]) -> Plan:
-        """A plan from the newest checkpoint before the first wrong step. Its new run epoch makes all later checkpoints void."""
+        """Make a plan from the newest checkpoint before the first wrong step; a new run epoch makes later checkpoints void."""
         first = recovery.distrusted_from
         if recovery.cache_wrong:
             self._store.amendments.cache_off = f"the cache is off, a cached value was wrong: {cause}"
@@ -195,7 +195,7 @@ class Failures:
             amendments.retries = amendments.retries.charged(step, rollbacks, own, text)
 
     def _usable_workers(self, failure: Failure, now: float) -> list[Worker]:
-        """The workers that a plan may name: survivors that have reported, spare workers, and joiners."""
+        """Return the workers that a plan may name: survivors that have reported, spare workers, and joiners."""
         facts = self._facts
         plans = [plan for plan in (failure.current, failure.prepared) if plan is not None]
         named = {worker_id for plan in plans for worker_id in plan.participants}
@@ -215,7 +215,7 @@ class Failures:
         return usable
 
     def _too_few(self, found: Answer, failure: Failure, workers: list[Worker], recovery: Recovery, now: float) -> str:
-        """Why the plan waits for more workers; empty where it need not. Survivors keep their state while they wait."""
+        """Return why the plan waits for more workers; empty: it does not wait. Survivors keep their state while they wait."""
         job = self._facts.job
         least = job.placement.min_workers
         if len(workers) < least:

@@ -14,8 +14,10 @@ from frostline_contract.plan import GenerationId, Plan, SeenVote, StateTag
 class HeldPiece:
     """A piece that a survivor reports.
 
-    state: the piece's state; None where an update was interrupted half way. prepared: the survivor has the gradients of the next
-    step of `SurvivorReport.ran`, and can still commit that step.
+    Attributes:
+        piece: its number.
+        state: the piece's state; None where an update was interrupted.
+        prepared: the survivor has the gradients of the next step of `SurvivorReport.ran`, and can still commit that step.
     """
 
     piece: int
@@ -27,8 +29,14 @@ class HeldPiece:
 class SurvivorReport:
     """One worker's report, and its promise: the worker enters no generation up to `heard`, and ignores later votes of `ran`.
 
-    ran: the generation of which the worker was a member. held: the pieces that it has. seen: the results of votes that it saw.
-    switched: prepared plans of which it saw the switching vote. dead: prepared plans to which no vote will switch (expired).
+    Attributes:
+        worker_id: the worker.
+        heard: the newest generation that it has received.
+        ran: the generation of which it was a member.
+        held: the pieces that it has.
+        seen: the results of votes that it saw.
+        switched: prepared plans of which it saw the switching vote.
+        dead: prepared plans to which no vote will switch (expired).
     """
 
     worker_id: str
@@ -42,7 +50,7 @@ class SurvivorReport:
 
 @dataclass(frozen=True)
 class Failure:
-    """Everything that the answer may depend on.
+    """All facts on which the answer may depend.
 
     Args:
         current: the plan of generation n, durable.

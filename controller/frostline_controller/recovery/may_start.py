@@ -1,4 +1,4 @@
-"""Whether a plan may start: which workers may still report, and which generation could still run unseen (docs/protocols.md 4.2).
+"""The check whether a plan may start: workers that may still report, and generations that may run unseen (docs/protocols.md 4.2).
 
 A generation's votes are unanimous, so one member that has promised to stop, or has ended, stops the whole generation. Pure.
 """
@@ -8,21 +8,21 @@ from frostline_controller.recovery.facts import Failure
 
 
 def awaited(failure: Failure) -> tuple[str, ...]:
-    """Participants of n and n + 1 that must be waited for: no report yet, not ended, and their deadline has not passed."""
+    """Return the participants of n and n + 1 to wait for: no report yet, not ended, and their deadline has not passed."""
     named = {worker for plan in _plans(failure) for worker in plan.participants}
     return tuple(sorted(worker for worker in named if not _is_settled(failure, worker)))
 
 
 def unvouched(failure: Failure) -> tuple[GenerationId, ...]:
-    """Generations that may still run: no member has promised to stop or has ended, and they are not known to be over."""
+    """Return the generations that may still run: no member has promised to stop or has ended, and none is known to be over."""
     return tuple(plan.generation for plan in _plans(failure) if not (_is_over(failure, plan) or _is_stopped(failure, plan)))
 
 
 def is_bounded(failure: Failure) -> bool:
-    """Whether the reports bound how far every generation can have voted.
+    """Whether the reports bound the steps on which any generation can have voted.
 
-    A member takes part in each vote of its generation, so one member's report tells all votes. Where all members that stopped
-    have ended without a report, a member that cannot be reached may have seen votes that no reporter knows of.
+    A member takes part in each vote of its generation, so one member's report covers all votes. Where all members that stopped
+    have ended without a report, an unreachable member may have seen votes that no report contains.
     """
 
     def reported(plan: Plan) -> bool:
@@ -55,7 +55,7 @@ def _is_stopped(failure: Failure, plan: Plan) -> bool:
 
 
 def _is_over(failure: Failure, plan: Plan) -> bool:
-    """Whether a plan's fate is known: for n, that its switching vote was seen; for n + 1, that no vote will ever switch to it."""
+    """Whether a plan is known to be over: for n, its switching vote was seen; for n + 1, no vote can switch to it (expired)."""
     if plan is failure.prepared:
         return not failure.votable or any(plan.generation in report.dead for report in failure.reports.values())
     following = failure.prepared

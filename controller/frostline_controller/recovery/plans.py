@@ -41,18 +41,23 @@ class History:
     lineages: tuple[LineageStart, ...]
 
     def without_unstarted(self, reached: int, started: int) -> Self:
-        """Without the lineages of plans that never ran: restores above `reached` and above `started`, the newest recorded one."""
+        """Return the history without lineages of plans that never ran: restores above `reached` and above `started`.
+
+        Args:
+            reached: the lineage of the survivors' state.
+            started: the newest recorded lineage.
+        """
         lineages = tuple(s for s in self.lineages if s.kind != RESTORE or not max(reached, started) < s.lineage)
         return replace(self, lineages=lineages)
 
     def until(self, lineage: int) -> Self:
-        """The history before any lineage later than `lineage` was decided."""
+        """Return the history up to `lineage`, without decisions and starts of later lineages."""
         kept = tuple(start for start in self.lineages if start.lineage <= lineage)
         return replace(self, decisions=tuple(d for d in self.decisions if d.lineage <= lineage), lineages=kept)
 
 
 class Starting:
-    """Chooses the best placement of the workers at hand, and makes the plan."""
+    """Makes the plans, with the planner's best placement of the usable workers."""
 
     def __init__(
         self, facts: RunFacts, store: RunStore, outbox: Outbox, faults: PlannedFaults, choosing: Choosing, checkpoint_root: Path
@@ -74,7 +79,7 @@ class Starting:
         self, workers: list[Worker], reason: str, why_back: str = "", answers: dict[str, object] | None = None, *,
         epoch: bool = False, distrusted_from: int = 0,
     ) -> Plan:  # fmt: skip
-        """One plan for all `workers` that fit, from the newest complete checkpoint or from the initial weights.
+        """Make one plan for all `workers` that fit, from the newest complete checkpoint or from the initial weights.
 
         Args:
             workers: the usable workers.
@@ -119,9 +124,9 @@ class Starting:
     async def _check_not_gone(self) -> None:
         """Raise CheckpointsGone where the checkpoint root is empty and should not be: not mounted, removed, or lost.
 
-        It should not be empty where the run has written a checkpoint, started from one, or begun a second epoch; nor where it has
-        taken decisions, but its directory has no record of a step. Then nothing is planned: the run must not silently start again
-        at step 0.
+        It should not be empty where the run has written a checkpoint, started from one, or begun a second run epoch; nor where
+        the run has taken decisions, but its directory has no record of a step. Then no plan is made, since the run must not
+        silently start again at step 0.
         """
         facts, store, current = self._facts, self._store, self._facts.current
         had = store.events.counts["checkpoint"] or (current is not None and (current.run_epoch > 1 or current.checkpoint_path))
@@ -134,9 +139,9 @@ class Starting:
             )
 
     async def newer_checkpoint(self, failure: Failure, found: GoOn) -> int | None:
-        """The step of a checkpoint that is newer than the survivors' state; None where there is none.
+        """Return the step of a checkpoint that is newer than the survivors' state; None where there is none.
 
-        There is one where all workers that had gone further are lost.
+        There is such a checkpoint where all workers that had gone further are lost.
         """
         place = (lineage_at(failure, found.state), found.state.step)
         if found.state.step + 1 >= self._facts.step:
@@ -147,7 +152,7 @@ class Starting:
     async def from_survivors(
         self, failure: Failure, found: GoOn, workers: list[Worker], reason: str, answers: dict[str, object]
     ) -> Plan:
-        """One plan for all `workers` that fit, with every piece at `found.state`."""
+        """Make one plan for all `workers` that fit, with every piece at `found.state`."""
         facts, store, base = self._facts, self._store, failure.current
         lineage = lineage_at(failure, found.state)
         history = self._history().without_unstarted(lineage, store.records.lineage)
@@ -175,21 +180,21 @@ class Starting:
         return History(self._facts.state.decisions, self._facts.state.lineages)
 
     def _branch(self, lineage: int, step: int, reached: int, distrusts: bool = False) -> History:
-        """A new lineage that starts at `step`, from a state of lineage `reached`."""
+        """Return the history with a new lineage that starts at `step`, from a state of lineage `reached`."""
         state = self._facts.state
         decisions, lineages = without_pending_rollbacks(state.decisions, state.lineages, reached, step)
         start = LineageStart(lineage=lineage, starts_at_step=step, kind=RESTORE, distrusts=distrusts)
         return History(decisions, (*lineages, start))
 
     def _decision(self, history: History, step: int) -> Decision | None:
-        """The decision in force at the step after `step`, in the newest lineage."""
+        """Return the decision in force at the step after `step`, in the newest lineage."""
         assert self._facts.calendar is not None
         return in_force(surviving_decisions(history.decisions, history.lineages, self._facts.calendar), step + 1)
 
     async def _commit(
         self, plan: Plan, history: History, ends: list[dict[str, object]], answers: dict[str, object] | None
     ) -> None:
-        """Make the plan durable; `announce` sends it. ends: lines of plans.jsonl about the generations that it ends."""
+        """Make the plan durable; `announce` sends it. ends: lines of plans.jsonl for the generations that the plan ends."""
         facts, store, outbox, placement = self._facts, self._store, self._outbox, plan.placement
         continued = (*facts.state.continued, *(old.generation for old in facts.live_plans))
         # A pause's drain is over where none of its members is left: workers that start anew have not been asked to stop.
@@ -209,7 +214,7 @@ class Starting:
         outbox.untold = [*ends, {**line, "answers": answers} if answers else line]
 
     async def announce(self) -> None:
-        """Announce the newest plan, where that is still to be done: raise its run epoch, write it to plans.jsonl, then send it.
+        """Announce the newest plan if it is not announced yet: raise its run epoch, write it to plans.jsonl, then send it.
 
         Called in each round, so an act that failed is done again. Raises OSError.
         """
@@ -229,7 +234,7 @@ class Starting:
         )  # fmt: skip
 
     def _ends(self, failure: Failure, found: GoOn, ended_at: int) -> list[dict[str, object]]:
-        """The lines of plans.jsonl that end n, and n + 1 where some members had switched to it."""
+        """Return the lines of plans.jsonl that end n, and n + 1 where some members had switched to that."""
         base, following = failure.current, failure.prepared
         switched = _switched_at(failure, following.generation) if following is not None else None
         if following is None or switched is None:
@@ -242,7 +247,7 @@ class Starting:
 
 
 def _switched_at(failure: Failure, following: GenerationId) -> int | None:
-    """The step whose vote switched to `following`, from the reports; None where no report knows of a switch."""
+    """Return the step whose vote switched to `following`, from the reports; None where no report contains a switch."""
     known = [report for report in failure.reports.values() if report.ran == following or following in report.switched]
     base = failure.current.generation
     steps = [vote.step for report in known for vote in report.seen if vote.generation == base]
@@ -251,7 +256,7 @@ def _switched_at(failure: Failure, following: GenerationId) -> int | None:
 
 
 async def tell_gone(facts: RunFacts, outbox: Outbox, gone: CheckpointsGone) -> None:
-    """Report that the run's checkpoints are gone: by one event, and by the status until they are back."""
+    """Report that the run's checkpoints are gone: by one event, and in the status until they are back."""
     if facts.message != str(gone):
         facts.message = str(gone)
         await outbox.event("cannot_start", str(gone))

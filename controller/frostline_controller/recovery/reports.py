@@ -1,4 +1,4 @@
-"""One failure while it is being answered: which workers were asked, have reported, have ended, or will not answer.
+"""The facts of one failure while it is being answered: workers that were fenced, have reported, have ended, or are silent.
 
 This file gathers these facts; `recovery.answer` decides.
 """
@@ -19,25 +19,25 @@ from frostline_proto.v1 import plan_pb2
 from frostline_rpc.convert import to_message, to_record
 
 UNWATCHED_SECONDS = 0.3
-"""How long a worker's stream must be closed before an answer that loses nothing is made without it. A live worker opens it again
-sooner."""
+"""How long a worker's stream must be closed before an answer that loses nothing is made without the worker. A live worker opens
+its stream again sooner."""
 RETURN_SECONDS = 3.0
 """How long a new controller waits for members to connect to it before an answer that loses nothing is made without them."""
 
 
 @dataclass
 class Recovery:
-    """One failure of a generation, with the reports that have come so far.
+    """One failure of a generation, with the reports received so far.
 
-    A report is a promise: its worker enters no generation up to the one that it names. Workers that have reported or ended are
-    no longer waited for. A silent worker is waited for until `controller.dead_after_seconds` after its fence was sent.
+    A report is a promise: its worker enters no generation up to the one that the report names. Workers that have reported or
+    ended are no longer waited for. A silent worker is waited for until `controller.dead_after_seconds` after its fence was sent.
 
     Args:
-        since: when the first sign of the failure came, seconds by the run's clock.
-        reason: that sign, in words.
+        since: when the failure was first noticed, seconds by the run's clock.
+        reason: the first sign of the failure, in words.
         of: the generation that failed.
         reports: the newest of each worker.
-        errors: tracebacks that reports brought along, by worker, the first of each.
+        errors: tracebacks from the reports, by worker, the first of each.
         asked: when the fence was sent, seconds by the run's clock, by worker.
         excluded: workers that hang or computed wrong bits, with the reason. They stay excluded even if they report later.
         hung: those of the excluded workers that hang.
@@ -61,7 +61,7 @@ class Recovery:
     distrusted_detail: dict[str, str] = field(default_factory=dict)
 
     def take(self, request: pb.ReportRecoveryRequest, promise: bool = True) -> None:
-        """Take a report; it replaces an earlier one of its worker. promise: whether it is about the generation that failed."""
+        """Take a report, which replaces its worker's earlier one. promise: whether it concerns the generation that failed."""
         if promise:
             self.reports[request.worker_id] = survivor_report(request)
         if request.error and not request.fenced:
@@ -73,12 +73,12 @@ class Recovery:
             self.distrusted_detail |= request.distrusted_detail
 
     def exclude_hung(self, worker_id: str, reason: str) -> None:
-        """Make the answer without a worker that hangs."""
+        """Exclude a worker that hangs from the answer."""
         self.excluded[worker_id] = reason
         self.hung.add(worker_id)
 
     def fence(self, facts: RunFacts, outbox: Outbox, now: float) -> None:
-        """Send the fence to all participants of n and n + 1 that have not had it: they stop, and report what they hold."""
+        """Send the fence to all participants of n and n + 1 that have not received it: they stop, and report their state."""
         plans = facts.live_plans
         newest = max(plan.generation for plan in plans)
         fenced = []
@@ -94,7 +94,7 @@ class Recovery:
             outbox.streams.send_to(fenced, fence_message(newest, self.reason))
 
     def failure(self, facts: RunFacts, now: float, votable: bool, doubted_too: bool = False) -> Failure:
-        """The facts as they are now. doubted_too: count doubtful workers, which may still come back, as silent."""
+        """Return the facts as of now. doubted_too: count doubtful workers, which may still come back, as silent."""
         assert facts.current is not None
         plans = facts.live_plans
         named = {worker for plan in plans for worker in plan.participants} | set(self.reports)
@@ -110,7 +110,9 @@ class Recovery:
         )
 
     def answer(self, facts: RunFacts, now: float, votable: bool) -> tuple[Answer, Failure]:
-        """The answer as of now. Doubtful workers are not waited for where the run can go on without them and loses no step.
+        """Return the answer as of now, and its facts.
+
+        Doubtful workers are not waited for where the run can go on without them and loses no step.
 
         votable: whether members may have received the notice that all are ready for the prepared plan.
         """
@@ -130,9 +132,9 @@ class Recovery:
         return {worker_id for worker_id in self.reports if facts.members.reachable(worker_id, now)}
 
     def _is_silent(self, facts: RunFacts, worker_id: str, now: float, doubted_too: bool) -> bool:
-        """Whether no report of a worker is expected: it hangs, is given up, or has missed its deadline. It may still run.
+        """Whether no report of a worker is expected: the worker hangs, is given up, or has missed its deadline. It may still run.
 
-        doubted_too: a broken stream or a few missed heartbeats are enough. A live worker on a busy machine may have those too.
+        doubted_too: a broken stream or a few missed heartbeats are enough, though a live worker on a busy machine may have them.
         """
         if self.goes_with_excluded(worker_id):
             return True
@@ -151,19 +153,19 @@ class Recovery:
         return doubted_too and (unheard or (not worker.watching and now - worker.unwatched_since > UNWATCHED_SECONDS))
 
     def goes_with_excluded(self, worker_id: str) -> bool:
-        """Whether a worker is excluded, or shares the pod of one that is. That pod is deleted after the answer."""
+        """Whether a worker is excluded, or shares the pod of an excluded worker; that pod is deleted after the answer."""
         pod = pod_uid_of(worker_id)
         return any(pod_uid_of(other) == pod for other in self.excluded)
 
     @property
     def may_be_replaced(self) -> dict[str, str]:
-        """Excluded workers whose pods may be deleted before the answer, since nothing more is expected of them: those that hang,
-        and those with wrong bits once they have reported."""
+        """Excluded workers whose pods may be deleted before the answer, since no further report is expected of them: those that
+        hang, and those with wrong bits once they have reported."""
         return {one: why for one, why in self.excluded.items() if one in self.hung or one in self.reports}
 
 
 def survivor_report(request: pb.ReportRecoveryRequest) -> SurvivorReport:
-    """The report as a record, from the message."""
+    """Return the report of a message as a record."""
     return SurvivorReport(
         worker_id=request.worker_id,
         heard=generation_of(request.generation),
@@ -178,13 +180,13 @@ def survivor_report(request: pb.ReportRecoveryRequest) -> SurvivorReport:
 
 
 def distrusts_anew(request: pb.ReportRecoveryRequest, lineages: Iterable[LineageStart]) -> bool:
-    """Whether the report calls results wrong that no lineage since the worker's own has declared wrong already."""
+    """Whether the report declares results wrong that no lineage since the worker's own has declared wrong already."""
     lineage = max((one.state.lineage for one in request.pieces if one.intact), default=0)
     return bool(request.distrusted_from) and Cuts(tuple(lineages)).distrusting().survives(lineage, request.distrusted_from)
 
 
 def without_distrusted(report: SurvivorReport, lineages: Iterable[LineageStart]) -> SurvivorReport:
-    """The report without the states that a later lineage has declared wrong."""
+    """Return the report without the states that a later lineage has declared wrong."""
     distrusting = Cuts(tuple(lineages)).distrusting()
 
     def trusted(state: StateTag | None, steps_ahead: int) -> bool:
@@ -200,7 +202,7 @@ def without_distrusted(report: SurvivorReport, lineages: Iterable[LineageStart])
 
 
 def facts_line(failure: Failure, found: Answer) -> dict[str, object]:
-    """The facts from which an answer was computed, as a line of plans.jsonl has them."""
+    """Return the facts from which an answer was computed, in the form of plans.jsonl."""
     return {
         "reported": sorted(failure.reports),
         "ended": sorted(failure.ended),
@@ -210,17 +212,17 @@ def facts_line(failure: Failure, found: Answer) -> dict[str, object]:
 
 
 def fence_message(generation: GenerationId, reason: str) -> pb.WatchPlanResponse:
-    """The notice that all generations up to this one are over. A worker that receives it reports the state that it holds."""
+    """Return the notice that all generations up to this one are over; a worker that receives it reports its state."""
     notice = pb.FenceNotice(generation=to_message(generation, plan_pb2.GenerationId), reason=reason)
     return pb.WatchPlanResponse(fence=notice)
 
 
 def last_line(text: str) -> str:
-    """The last line of a traceback that is not empty, which says what went wrong; "" for no text."""
+    """Return the last non-empty line of a traceback, which names the error; "" for no text."""
     lines = [line for line in text.strip().splitlines() if line.strip()]
     return lines[-1].strip() if lines else ""
 
 
 def generation_of(message: plan_pb2.GenerationId) -> GenerationId:
-    """The record of a generation's identifier on the wire."""
+    """Return the record of a generation's identifier on the wire."""
     return GenerationId(incarnation=message.incarnation, counter=message.counter)

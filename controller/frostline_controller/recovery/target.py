@@ -1,4 +1,4 @@
-"""The state from which a recovery goes on: the newest of which survivors hold every piece (docs/protocols.md 4.4). Pure.
+"""The choice of the state from which a recovery goes on: the newest whole state of the survivors (docs/protocols.md 4.4). Pure.
 
 A state is *whole* where each piece has a survivor that holds it. States are compared by their tags, never by step numbers alone:
 two generations may have voted on the same step.
@@ -37,10 +37,10 @@ class Source:
         return any(self._is_before(one, state) for one in self.pieces.values())
 
     def _is_before(self, one: HeldPiece, state: StateTag) -> bool:
-        """Whether the piece is one step before `state`, and the survivor has the reduced gradients that this vote is about.
+        """Whether the piece is one step before `state`, and the survivor has the reduced gradients of that step.
 
         Lineages may differ: the first step of a new lineage starts from a state of an older one. The survivor was a member of the
-        generation that voted, so no vote passed without it, and its gradients are those of that lineage's step.
+        generation that voted, so no vote passed without the survivor, and its gradients are those of that lineage's step.
         """
         before = one.state
         if not one.prepared or before is None or self.report.ran != state.generation:
@@ -60,7 +60,7 @@ class Target:
 
 
 def find_target(failure: Failure) -> Target | None:
-    """The newest whole state; None where no state is whole."""
+    """Return the newest whole state; None where no state is whole."""
     votes, sources = known_votes(failure), list(_sources(failure))
     for state in _candidates(sources, votes):
         holders = _holders(failure.pieces.count, sources, state, votes)
@@ -77,7 +77,7 @@ def find_target(failure: Failure) -> Target | None:
 
 
 def missing_pieces(failure: Failure) -> tuple[int, ...]:
-    """The pieces that are missing at the state that is nearest to whole: the one with the fewest missing, then the newest."""
+    """Return the pieces missing at the state that is nearest to whole: fewest missing pieces, then the newest state."""
     votes, sources = known_votes(failure), list(_sources(failure))
     lacking = [
         tuple(piece for piece, workers in enumerate(_holders(failure.pieces.count, sources, state, votes)) if not workers)
@@ -87,7 +87,7 @@ def missing_pieces(failure: Failure) -> tuple[int, ...]:
 
 
 def known_votes(failure: Failure) -> Votes:
-    """All votes that a reporter saw, by the state that committing them leads to. Reports of ended workers count too."""
+    """Return all votes that reporters saw, by the state after their commit. Reports of ended workers count too."""
     seen = [vote for _, report in sorted(failure.reports.items()) for vote in report.seen]
     if failure.current.vote is not None:
         seen.append(failure.current.vote)
@@ -95,11 +95,11 @@ def known_votes(failure: Failure) -> Votes:
 
 
 def counted(failure: Failure, report: SurvivorReport) -> tuple[HeldPiece, ...]:
-    """The pieces of a report that may be used (docs/protocols.md 5.8).
+    """Return the pieces of a report that may be used (docs/protocols.md 5.8).
 
-    A worker that is gone gives nothing. A worker that ran n or n + 1 gives all that it holds. Any other worker gives only the
-    pieces of which plan n names it as a holder, and those that it received on its way into n: a plan since its own generation may
-    have given up its other states.
+    Of a worker that is gone no piece may be used; of a worker that was a recent member (`_ran_lately`) all pieces; of any other
+    worker only the pieces of which plan n names it as a holder, and those that it received while entering n. A plan since the
+    worker's own generation may have discarded its other states.
     """
     if _is_gone(failure, report):
         return ()
@@ -109,7 +109,7 @@ def counted(failure: Failure, report: SurvivorReport) -> tuple[HeldPiece, ...]:
     given = current.start_tag if report.worker_id in current.places else None
     named = current.held_by(report.worker_id)
     return tuple(
-        # Of a received piece only the state counts: gradients from before are of a step on which others may have voted since.
+        # Of a received piece only the state counts: earlier gradients are of a step on which others may have voted since.
         one if one.piece in named else replace(one, prepared=False)
         for one in report.held
         if one.piece in named or (given is not None and one.state == given)
@@ -132,17 +132,17 @@ def _ran_lately(failure: Failure, report: SurvivorReport) -> bool:
 
 
 def tag_of(vote: SeenVote) -> StateTag:
-    """The state that committing the vote's step leads to."""
+    """Return the tag of the state after the commit of the vote's step."""
     return StateTag(lineage=vote.lineage, step=vote.step, generation=vote.generation)
 
 
 def lineage_at(failure: Failure, state: StateTag) -> int:
-    """The lineage of `state`: its own, or that of plan n where n began a new lineage at this state."""
+    """Return the lineage of `state`: its own, or that of plan n where n began a new lineage at this state."""
     return failure.current.lineage if state == failure.current.start_tag else state.lineage
 
 
 def _sources(failure: Failure) -> Iterator[Source]:
-    """The survivors whose state may be used, in the order of their ids."""
+    """Yield the survivors whose state may be used, in the order of their ids."""
     known = range(failure.pieces.count)
     for _, report in sorted(failure.reports.items()):
         pieces = {one.piece: one for one in counted(failure, report) if one.state is not None and one.piece in known}
@@ -151,7 +151,7 @@ def _sources(failure: Failure) -> Iterator[Source]:
 
 
 def _candidates(sources: list[Source], votes: Votes) -> list[StateTag]:
-    """Every state that a survivor holds or can reach by a late commit, newest first: by lineage, step, then generation."""
+    """Return every state that a survivor holds or can reach by a late commit, newest first: by lineage, step, then generation."""
     held = {one.state for source in sources for one in source.pieces.values() if one.state is not None}
     late = {state for state in votes if any(source.reaches(state) for source in sources)}
     return sorted(held | late, key=_recency, reverse=True)
@@ -167,7 +167,7 @@ def _holders(num_pieces: int, sources: list[Source], state: StateTag, votes: Vot
 
 
 def _state_source(sources: list[Source], holders: tuple[tuple[str, ...], ...], state: StateTag) -> str:
-    """The survivor that gives the run state (counters, sums): one whose pieces are all at `state` already, where there is one."""
+    """Return the survivor that sends the run state (counters, sums): if possible one with all its pieces already at `state`."""
 
     def preference(source: Source) -> tuple[bool, int, str]:
         settled = all(one.state == state for one in source.pieces.values())
@@ -189,7 +189,7 @@ def _is_beyond(failure: Failure, known: StateTag, state: StateTag) -> bool:
 
 
 def _known_outcomes(failure: Failure, sources: list[Source]) -> Iterator[StateTag]:
-    """Every vote result that reporters know: from states that they hold, and votes that they saw even if they have ended."""
+    """Yield every known vote result: from states that reporters hold, and from votes that they saw, even if they have ended."""
     for source in sources:
         yield from (one.state for one in source.pieces.values() if one.state is not None)
     named = {source.worker_id for source in sources}

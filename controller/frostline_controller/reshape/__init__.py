@@ -1,1 +1,1 @@
-"""Reshapes: what asks for another placement, and the two phases in which training members switch to it."""
+"""Reshapes: the triggers of another placement, and the two phases in which training members switch to it."""

@@ -1,5 +1,5 @@
-"""The job changes while the run goes on (docs/protocols.md 9): live fields are followed from the next generation on, fixed ones
-refused by name."""
+"""Changes of the job while the run goes on (docs/protocols.md 9): live fields hold from the next generation on, changed fixed
+fields are refused by name."""
 
 import asyncio
 import logging
@@ -17,21 +17,21 @@ log = logging.getLogger(__name__)
 
 
 class Offers(Protocol):
-    """Where a changed job may come from. Blocking; raises OSError."""
+    """A source of changed jobs. Its methods block and may raise OSError."""
 
     def changed(self) -> bool:
-        """Cheap: whether there may be something new since the last `accept`."""
+        """Whether there may be a change since the last `accept`; a cheap check."""
         ...
 
     def accept(self, run_dir: Path) -> tuple[Job, list[str]]:
-        """The job to follow from now on, durable in the run's folder, and what is to be told of it."""
+        """Return the job to follow from now on, made durable in the run's folder, and the texts of events about it."""
         ...
 
 
 class Following:
-    """Follows the job file while the run goes on: live fields are taken over, others refused by name.
+    """Follows the job file while the run goes on: changed live fields are taken over, others refused by name.
 
-    offers: None where nobody can change the job.
+    offers: the source of changed jobs; None where the job cannot change.
     """
 
     def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox, adapting: Adapting, offers: Offers | None) -> None:
@@ -39,8 +39,10 @@ class Following:
         self._asked: tuple[GenerationId, str] | None = None
 
     async def advance(self) -> None:
-        """Take what is offered, and have a generation made whose members follow it. Also what a predecessor took and did not
-        announce."""
+        """Take a changed job, and request a generation whose members follow it.
+
+        A job that a predecessor took without a new generation is handled too.
+        """
         facts, store, outbox = self._facts, self._store, self._outbox
         if self._offers is not None and self._offers.changed():
             job, said = await asyncio.to_thread(self._offers.accept, store.places.path)

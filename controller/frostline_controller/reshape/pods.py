@@ -1,8 +1,9 @@
-"""How many pods the run holds: what a person asked for, and with objective "cost" no more than the plan uses
-(docs/protocols.md 10). Beside them always those of `placement.spare_workers`, which no plan names until a worker is lost.
+"""The number of pods that the run holds: as a user requests, and with objective "cost" no more than the plan uses
+(docs/protocols.md 10).
 
-Scale requests and the annotation `frostline.io/requested-workers` are one wish: an upper limit on the workers, 0 to suspend.
-/scale counts pods, the spare ones among them; the annotation counts workers without the spare ones.
+The pods of `placement.spare_workers` always come on top; no plan names them until a worker is lost. Scale requests and the
+annotation `frostline.io/requested-workers` are the same request: an upper limit on the workers, 0 to suspend. /scale counts pods,
+spare ones included; the annotation counts workers without the spare ones.
 """
 
 import logging
@@ -25,7 +26,7 @@ SCALE_REQUEST, ANNOTATION = "a scale request", "annotation"
 
 
 class SizeRequest(NamedTuple):
-    """What a person asked for. kind: suspend, resume, or resize to at most `workers` (-1: no limit)."""
+    """A user's request. kind: suspend, resume, or resize to at most `workers` (-1: no limit). by: its source, in words."""
 
     kind: str
     by: str
@@ -33,7 +34,7 @@ class SizeRequest(NamedTuple):
 
 
 class Sizing:
-    """Writes spec.replicas: once for a plan or a request that changes it. The last to act in a round, on what is settled."""
+    """Writes spec.replicas, once for each plan or request that changes it. It acts last in a round, on the round's results."""
 
     def __init__(
         self, facts: RunFacts, store: RunStore, outbox: Outbox, pods: Pods, *,
@@ -45,24 +46,24 @@ class Sizing:
         self._outdated = False
 
     async def start_pods(self) -> None:
-        """Ask for the pods that the run wants, where nobody has yet."""
+        """Request the pods that the run wants, where no controller has yet."""
         await self._finish_write()
         if self._facts.state.replicas < 0 and not self._facts.ended:
             await self._scale(self._wanted_pods())
 
     async def request_workers(self, workers: int, by: str) -> None:
-        """At most so many workers from now on (-1: the job's number), answered by one scale and one event."""
+        """Limit the number of workers from now on (-1: the job's number), with one scale and one event as the answer."""
         facts = self._facts
         await self._store.commit(requested_workers=workers)
         pods = self._wanted_pods()
-        if not pods == facts.state.replicas == facts.cluster.spec_replicas:  # a write that was refused may be done by now
+        if not pods == facts.state.replicas == facts.cluster.spec_replicas:  # an earlier write may have been finished by now
             await self._scale(pods)
         asked = f"{workers} workers" if workers >= 0 else "no limit on the workers"
         self._adapting.ask(f"{asked} by {by}")
         await self._outbox.event("command", f"{by}: {asked}, answered by {self._choosing.wanted_workers()}")
 
     async def take_requests(self) -> SizeRequest | None:
-        """What a person wrote to /scale or to the annotation, again until it is durable."""
+        """Return the request that a user wrote to /scale or to the annotation, in each round until it is durable; else None."""
         facts, outbox = self._facts, self._outbox
         if facts.state.replicas < 0:
             return None
@@ -82,7 +83,7 @@ class Sizing:
             try:
                 await self._pods.annotate({REQUESTED_WORKERS: known}, {REQUESTED_WORKERS: text})
             except Conflict:
-                return None  # it was changed meanwhile: read again at the next round
+                return None  # the annotation was changed meanwhile: it is read again in the next round
             await self._pods.reread()
             await outbox.event(
                 "command", f"refused: {REQUESTED_WORKERS} is {text!r}; it must be a number of workers, 0 to suspend"
@@ -91,7 +92,7 @@ class Sizing:
         return await self._take_limit(int(text) if text is not None else -1, ANNOTATION)
 
     async def _take_limit(self, workers: int, by: str) -> SizeRequest | None:
-        """Take a limit on the number of workers that a person asks for; returns the request to be answered.
+        """Take a user's limit on the number of workers, and return the request to be answered; None: there is none.
 
         workers: -1 lifts the limit.
         """
@@ -116,8 +117,8 @@ class Sizing:
         return SizeRequest("resize", by, workers)
 
     async def advance(self) -> None:
-        """Follow the job where it asks for other numbers of workers; with objective "cost" hand back pods that the plan does not
-        use, and take them again when the planner wants more."""
+        """Follow the job's numbers of workers; with objective "cost" hand back pods that the plan does not use, and take them
+        again when the planner wants more workers."""
         facts = self._facts
         if facts.current is None or facts.state.replicas < 1 or facts.ended or facts.state.state == RunStatus.DRAINING:
             return
@@ -135,7 +136,7 @@ class Sizing:
             await self._hand_back()
 
     async def _follow_job(self) -> None:
-        """The job changed `workers` or `spare_workers`: whoever must go is asked to, and gives its state away."""
+        """Scale to the job's `workers` and `spare_workers` where they have changed; leaving workers hand over their state."""
         facts, wanted, held = self._facts, self._wanted_pods(), self._facts.state.replicas
         if wanted == held:
             return
@@ -146,7 +147,10 @@ class Sizing:
         self._adapting.ask(reason)
 
     async def _hand_back(self) -> None:
-        """The highest ordinals go, down to the highest that a member or a spare needs; never while pods are still starting."""
+        """Hand back the pods with the highest ordinals, down to the highest that a member or a spare needs.
+
+        Nothing is handed back while pods are still starting.
+        """
         facts = self._facts
         assert facts.current is not None
         per_pod, members = facts.job.placement.workers_per_pod, facts.current.placement.workers
@@ -164,7 +168,7 @@ class Sizing:
         await self._scale_and_tell(pods, "leave", text)
 
     async def _scale_and_tell(self, pods: int, kind: str, text: str) -> None:
-        """An event once the number is durable: what the cluster has not taken yet is finished by `_finish_write`."""
+        """Scale, and write an event once the number is durable; `_finish_write` finishes a write that the cluster refused."""
         try:
             await self._scale(pods)
         finally:
@@ -172,7 +176,7 @@ class Sizing:
                 await self._outbox.event(kind, text)
 
     async def _finish_write(self) -> None:
-        """A predecessor's, or our own that the cluster refused: it must not be taken for a person's request."""
+        """Finish an unfinished write of a predecessor or of this controller, so that it is not mistaken for a user's request."""
         facts, store, pods = self._facts, self._store, self._pods
         if facts.state.scaling_from < 0:
             return
@@ -192,6 +196,6 @@ class Sizing:
         return self._pods_for(self._choosing.wanted_workers())
 
     def _pods_for(self, workers: int) -> int:
-        """Of so many workers and the spare ones."""
+        """Return the number of pods for so many workers and the spare ones."""
         section = self._facts.job.placement
         return -(-(workers + section.spare_workers) // section.workers_per_pod)

@@ -1,5 +1,5 @@
-"""What is known of a plan that is prepared while training goes on: the steps whose votes may switch to it, who is ready, and how
-it ends (docs/protocols.md 3)."""
+"""The state of a plan that is prepared while training goes on: its window, the members that are ready, and its outcome
+(docs/protocols.md 3)."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -10,11 +10,11 @@ from frostline_controller.run.facts import RunFacts
 from frostline_proto.v1 import control_pb2 as pb
 
 ENTERED_WAIT_SECONDS = 2.0
-"""After a heartbeat of the new generation, how long Ready(entered) with the exact step of the switch is waited for."""
+"""Wait for Ready(entered), which has the exact step of the switch, after the first heartbeat of the new generation."""
 
 
 class Window(NamedTuple):
-    """Freeze point and number of the decision that a plan names; first and last step whose vote may switch to it."""
+    """The freeze point and decision number of a plan, and the first and last step whose vote may switch to the plan."""
 
     freeze_point: int
     decision_number: int
@@ -23,14 +23,14 @@ class Window(NamedTuple):
 
 
 def open_window(facts: RunFacts, not_before: int = 0) -> Window:
-    """The window of a plan that is made now, which may be empty.
+    """Return the window of a plan that is made now; the window may be empty.
 
-    The plan names the newest decision; votes may switch from the step from which that is in force, until the vote before the one
-    that adopts the next decision, and never at the run's last step.
+    The plan names the newest decision. Votes may switch from the step at which that decision takes effect until the vote before
+    the one that adopts the next decision, and never at the run's last step.
 
     Args:
         facts: of the run, whose identity is known.
-        not_before: a step that the switch has to wait for.
+        not_before: the first step at which the switch may happen.
     """
     assert facts.calendar is not None
     timeline = [decision for decision in facts.surviving() if not decision.void]
@@ -45,19 +45,21 @@ def open_window(facts: RunFacts, not_before: int = 0) -> Window:
 
 @dataclass
 class Preparation:
-    """The members' answers to the prepared plan. Whether it was switched to is decided by their vote alone.
+    """The members' answers to the prepared plan. Their vote alone decides whether they switch to it.
 
     Attributes:
         since: when the plan was made, by the run's clock.
         ready: preparation seconds, by worker.
-        taken_back: by worker the step that it had committed then, by its own word: the next vote may still count it as ready.
+        taken_back: by worker that is ready no more, the step that it reported as committed; the next vote may still count it as
+            ready.
         entered: step of the switch, and seconds that it took, by worker.
-        entered_heard: when the first heartbeat of the new generation came; None: none has.
-        announced: ReadyNotice was sent, so that a vote may switch; true as well after a restart, since a predecessor may have.
+        entered_heard: when the first heartbeat of the new generation was received; None: none was.
+        announced: ReadyNotice was sent, so that a vote may switch; also true after a restart, since a predecessor may have sent
+            it.
         told: this controller has sent ReadyNotice.
         sent: this controller has sent the plan.
-        withdrawn: why the plan was taken back; empty: it was not.
-        cause: kind of the event that the switch becomes.
+        withdrawn: why the plan was withdrawn; empty: it was not.
+        cause: the kind of the switch's event.
     """
 
     since: float
@@ -72,7 +74,7 @@ class Preparation:
     cause: str = "reshape"
 
     def take(self, worker_id: str, request: pb.ReadyRequest) -> None:
-        """A worker is ready, is ready no more, or has entered."""
+        """Take a worker's message that it is ready, is ready no more, or has entered."""
         if request.entered:
             self.entered[worker_id] = (request.step, request.seconds)
         elif request.ready:
@@ -80,10 +82,10 @@ class Preparation:
             self.taken_back.pop(worker_id, None)
         else:
             self.ready.pop(worker_id, None)
-            self.taken_back[worker_id] = request.step  # its own word: what heartbeats told of is older
+            self.taken_back[worker_id] = request.step  # the worker's own report; steps in heartbeats are older
 
     def switched_at(self, plan: Plan, members: Membership, recorded: int | None, now: float) -> int | None:
-        """The step whose vote switched; None while it is not known that one has. recorded: the plan's first step on record."""
+        """Return the step whose vote switched; None while no switch is known. recorded: the plan's first step on record."""
         if self.entered:
             return max(step for step, _ in self.entered.values())
         if recorded is not None:
@@ -101,7 +103,7 @@ class Preparation:
         return max(plan.switch_from, min(plan.switch_until, min(inside)))
 
     def has_expired(self, plan: Plan, base: Plan, members: Membership) -> bool:
-        """Whether no vote of `base` has switched to the plan and none will (docs/protocols.md 4.2: its fate is known)."""
+        """Whether the plan has expired: no vote of `base` has switched to it and none will (docs/protocols.md 4.2)."""
         if self.withdrawn and not self.announced:
             return True
         for worker_id in base.placement.workers:

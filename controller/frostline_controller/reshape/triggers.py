@@ -1,4 +1,4 @@
-"""When to ask the planner again, and what is urgent: decisions, joins, leaves, commands and scheduled reshapes."""
+"""The triggers of a new placement, and their urgency: decisions, joins, leaves, commands and scheduled reshapes."""
 
 import logging
 
@@ -17,15 +17,15 @@ from frostline_controller.run.store import RunStore
 log = logging.getLogger(__name__)
 
 MARGIN_STEPS = 2
-"""Steps between the newest progress that the controller knows and what the workers may have reached meanwhile."""
+"""Steps that the workers may be ahead of the newest progress that the controller knows."""
 
 
 class Joins:
-    """Joiners are taken in together: one reshape for all that come within `settle_seconds` of each other, and no two within
-    `pause_seconds`, so that churn does not stop progress. Times are of the run's clock."""
+    """The times of reshapes for joiners: one reshape for all that come within `settle_seconds` of each other, and no two within
+    `pause_seconds`, so that frequent joins do not stop progress. Times are by the run's clock."""
 
     SETTLES_MAX = 4
-    """A stream of joiners is not waited for longer than so many settling times."""
+    """Most settling times to wait for a stream of joiners."""
 
     def __init__(self, settle_seconds: float, pause_seconds: float) -> None:
         self.settle_seconds, self.pause_seconds = settle_seconds, pause_seconds
@@ -33,25 +33,25 @@ class Joins:
         self._newest = self._tried = float("-inf")
 
     def note(self, now: float) -> None:
-        """A worker joined."""
+        """Note that a worker has joined."""
         self._first = now if self._first is None else self._first
         self._newest = now
 
     def due_at(self, complete: bool) -> float:
-        """When a reshape that only takes in joiners may be tried. complete: all that the run wants are there, so nobody is waited
-        for."""
+        """Return when a reshape for joiners alone may be tried. complete: all workers that the run wants are there, so that
+        there is no settling time."""
         first = self._newest if self._first is None else self._first
         settle_seconds = 0.0 if complete else self.settle_seconds
         settled = min(self._newest + settle_seconds, first + self.SETTLES_MAX * settle_seconds)
         return max(settled, self._tried + self.pause_seconds)
 
     def tried(self, now: float) -> None:
-        """A plan was prepared that takes in all that are there."""
+        """Note that a plan with all present workers was prepared."""
         self._first, self._tried = None, now
 
 
 class Adapting:
-    """Keeps the wish for a new placement until a plan that answers it was switched to, or the planner says that none pays."""
+    """Keeps the request for a new placement until a plan for it is prepared, or the planner finds that no change pays."""
 
     def __init__(self, facts: RunFacts, store: RunStore, choosing: Choosing, reshaping: Reshaping) -> None:
         self._facts, self._store, self._choosing, self._reshaping = facts, store, choosing, reshaping
@@ -64,13 +64,13 @@ class Adapting:
         self._joins = Joins(section.join_settle_seconds, section.join_pause_seconds)
 
     def note_joined(self, wish: str) -> None:
-        """A worker is there that could be a member."""
+        """Note that there is a new worker that could be a member."""
         self._joins.note(self._facts.clock())
         self.ask(wish, "join", patient=True)
 
     def ask(self, wish: str, cause: str = "reshape", patient: bool = False) -> None:
-        """The planner is to be asked (again). cause: the kind of the event that a switch becomes. patient: it is about workers
-        outside the shape only; what is urgent takes them in as well."""
+        """Request a new placement. cause: the kind of the switch's event. patient: the request only concerns workers outside the
+        shape and may wait; a plan for an urgent request includes them too."""
         self._patient = patient and (self._patient or not self.wish)
         if not self.wish or cause != "reshape":
             self._cause = cause
@@ -79,7 +79,7 @@ class Adapting:
         self._deferred_to = 0
 
     async def advance(self) -> None:
-        """Prepare a plan where one is wanted, nothing else is prepared, and its window is still open long enough."""
+        """Prepare a plan where one is requested, no other is prepared, and the window is open long enough."""
         facts = self._facts
         await self._take_scheduled()
         if not self.wish or self._reshaping.busy or facts.current is None or facts.step < self._deferred_to:
@@ -109,7 +109,7 @@ class Adapting:
         self._joins.tried(facts.clock())
 
     def _answered(self, wishes: int) -> None:
-        """The planner has answered; what was asked for while it was asked, or while its plan was written, is still to be."""
+        """Clear the request that the planner has answered, unless another one came while it planned or the plan was written."""
         if self._wishes == wishes:
             self.wish = ""
 
@@ -119,7 +119,8 @@ class Adapting:
         return self._facts.clock() < self._joins.due_at(complete)
 
     async def _choice(self, freeze_point: int, step: int) -> Choice | None:
-        """The planner's answer; what must happen (a command, a member that leaves, reshape_every_freeze) pays in any case."""
+        """Return the planner's choice; mandatory changes (a command, a leaving member, reshape_every_freeze, a changed job) pay
+        in any case."""
         facts = self._facts
         current = facts.current
         assert current is not None
@@ -141,7 +142,7 @@ class Adapting:
         return Choice(choice.placement, (choice.pays and differs) or due, reason, choice.verdict)
 
     async def _take_scheduled(self) -> None:
-        """The next of the job's reshapes becomes the pinned shape as soon as the decision in force at its step is known."""
+        """Pin the shape of the job's next reshape as soon as the decision in force at its step is known."""
         facts, store = self._facts, self._store
         done = facts.state.reshapes_done
         scheduled = sorted(facts.job.reshapes, key=lambda one: one.step)
@@ -159,6 +160,6 @@ class Adapting:
         self.ask(f"reshape to {in_words(one.degrees)} scheduled at step {one.step}")
 
     def _rollback_pending(self) -> bool:
-        """Between a rollback's decision and the first record of the lineage that it opens, nothing can switch."""
+        """Whether a rollback is decided and its lineage has no record yet; meanwhile no vote can switch."""
         start = self._facts.state.lineages[-1]
         return start.kind == ROLLBACK and self._store.records.lineage < start.lineage

@@ -1,7 +1,7 @@
 """The two-phase reshape (docs/protocols.md 3): prepare a plan while training goes on, let a vote switch to it, learn the outcome.
 
-At most one plan is prepared at a time. Whether it was switched to is decided by the workers' vote alone; the controller
-learns it from Ready(entered), records and heartbeats, also while the run drains, and withdraws what comes too late.
+At most one plan is prepared at a time. The workers' vote alone decides whether they switch to it. The controller learns the
+outcome from Ready(entered), records and heartbeats, also while the run drains, and withdraws plans that are late.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from frostline_rpc.convert import to_message
 log = logging.getLogger(__name__)
 
 CONTINUED_KEPT = 16
-"""Generations before the running one whose members may still bring records and statistics of stable steps."""
+"""Number of generations before the running one whose members may still deliver records and statistics of stable steps."""
 
 
 class Reshaping:
@@ -43,17 +43,17 @@ class Reshaping:
 
     @property
     def busy(self) -> bool:
-        """Whether a plan is prepared and has neither been switched to nor withdrawn."""
+        """Whether there is a prepared plan: not yet switched to and not yet dropped."""
         return self._facts.state.prepared is not None
 
     @property
     def votable(self) -> bool:
-        """Whether members may have heard that all are ready for the prepared plan, from a predecessor perhaps. Before, none votes
-        for it."""
+        """Whether members may have received the notice that all are ready, perhaps from a predecessor; before it no member votes
+        to switch."""
         return self.preparation is None or self.preparation.announced
 
     def note_ready(self, worker_id: str, request: pb.ReadyRequest) -> None:
-        """A participant has prepared the plan, cannot switch to it any more, or has entered it."""
+        """Note that a participant has prepared the plan, cannot switch to it any more, or has entered it."""
         if self.preparation is None:
             return
         self.preparation.take(worker_id, request)
@@ -61,7 +61,10 @@ class Reshaping:
             log.info("ready taken back worker=%s generation=%s reason=%r", worker_id, _of(request.generation), request.reason)
 
     async def prepare(self, choice: Choice, not_before: int, cause: str) -> bool:
-        """Write and announce a plan. False where the window is too short: the next decision brings the next chance."""
+        """Make a plan durable as the prepared one; `advance` sends it. Returns False where the window is empty.
+
+        The next decision then opens another window.
+        """
         facts = self._facts
         base = facts.current
         assert base is not None and not self.busy
@@ -84,7 +87,7 @@ class Reshaping:
         return True
 
     async def _send_plan(self, plan: Plan, preparation: Preparation) -> None:
-        """It is durable: everybody hears of it, again where that was not written down."""
+        """Send the durable plan to all workers; after a restart it is sent again, since sending is not recorded."""
         outbox = self._outbox
         await self._faults.at(ControllerPhase.PLANNED)
         outbox.streams.send_all(outbox.plan_message(plan))
@@ -92,7 +95,7 @@ class Reshaping:
         await self._faults.at(ControllerPhase.ANNOUNCED)
 
     async def learn(self, now: float) -> Plan | None:
-        """Returns the plan that training has switched to, once, when its line and the durable state say so; else None."""
+        """Return the plan to which training has switched, once, after making that durable; None otherwise."""
         plan, preparation = self._facts.state.prepared, self.preparation
         if plan is None or preparation is None:
             return None
@@ -101,7 +104,7 @@ class Reshaping:
         return await self._switched(plan, preparation, step, now) if step is not None else None
 
     async def advance(self) -> None:
-        """Move the prepared plan on: to its members, to their vote, or out of the way."""
+        """Take the prepared plan's next step: send it, announce that all are ready, withdraw it, or drop it."""
         facts, plan, preparation = self._facts, self._facts.state.prepared, self.preparation
         if plan is None or preparation is None:
             return
@@ -124,7 +127,7 @@ class Reshaping:
             self._announce_ready(plan, preparation)
 
     def withdraw(self, reason: str) -> None:
-        """Members vote for it no more; it is forgotten when it is known that no vote has switched to it."""
+        """Withdraw the plan: members stop voting for it; it is dropped once it is known that no vote has switched to it."""
         plan, preparation = self._facts.state.prepared, self.preparation
         assert plan is not None and preparation is not None
         preparation.withdrawn = reason
@@ -134,14 +137,14 @@ class Reshaping:
         self._facts.wake.set()
 
     def forget(self) -> bool:
-        """A plan that was entered without a vote has taken the prepared one's place. Returns whether there was one to forget."""
+        """Forget the preparation where a plan entered without a vote has replaced its plan. Returns whether there was one."""
         if self._facts.state.prepared is not None or self.preparation is None:
             return False
         self.preparation = None
         return True
 
     async def drop(self, reason: str) -> None:
-        """Forget a plan that no vote can switch to any more. Its number is never used again."""
+        """Drop an expired plan, to which no vote can switch. Its number is never used again."""
         plan, preparation = self._facts.state.prepared, self.preparation
         assert plan is not None
         if preparation is not None and not preparation.withdrawn:
@@ -175,7 +178,11 @@ class Reshaping:
         return plan
 
     def _overtaken(self, plan: Plan, preparation: Preparation) -> str:
-        """Why a plan that nobody may vote for yet should be made anew: a newer decision, a participant that went or wants to."""
+        """Return why the plan should be made anew; empty: it should not.
+
+        A lost participant is always a reason. A leaver, a newer decision or lineage, and a changed job are reasons as long as no
+        member may vote for the plan.
+        """
         if loss := self._facts.loss_among(plan.participants, self._facts.members.lost_after_seconds):
             return loss
         if preparation.announced:

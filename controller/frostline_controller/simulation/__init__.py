@@ -1,1 +1,1 @@
-"""A whole run on a described cluster, on paper: the production planner and policies decide, nothing is trained."""
+"""The simulation of a whole run on a described cluster: the production planner and policies decide, nothing is trained."""

@@ -12,11 +12,11 @@ from frostline_contract.statistics import LinkProfile, UnitProfile
 
 DEVICES_MAX = 65536
 UNIT_MAX = 1e15
-"""The largest number of a unit table: a petabyte, or seconds that nobody has."""
+"""Upper limit of the numbers of a unit table: a petabyte, or more seconds than any unit takes."""
 
 
 class ClusterError(ValueError):
-    """A mistake in a cluster file; the text names each field, its value and what to do."""
+    """A mistake in a cluster file; the message names each field, its value and the remedy."""
 
 
 class LinkSection(Section):
@@ -32,7 +32,7 @@ class LinkSection(Section):
     )
 
     def profile(self) -> LinkProfile:
-        """The record that workers would have measured."""
+        """Return the link as the record that workers would have measured."""
         return LinkProfile(
             latency_seconds=self.latency_seconds,
             bandwidth_bytes_per_second=self.bandwidth_bytes_per_second,
@@ -140,11 +140,11 @@ class Cluster(Section):
 
     @property
     def devices(self) -> int:
-        """Devices of all nodes."""
+        """Number of devices of all nodes."""
         return sum(group.count * group.devices for group in self.nodes)
 
     def prices(self) -> list[float]:
-        """Money for an hour of each device, node by node."""
+        """Return the price of an hour of each device, node by node."""
         return [group.price_per_device_hour for group in self.nodes for _ in range(group.count * group.devices)]
 
 

@@ -1,7 +1,7 @@
-"""What the activation cache holds as a replayed run goes on: nothing at a new boundary, everything after a pass over the data.
+"""The contents of the activation cache during a replayed run: empty at a new boundary, full after a pass over the data.
 
-A pass at a boundary reads what earlier passes have written there. Where the boundary has moved deeper, a value of the old one
-is read, advanced through the newly frozen units, and written again (docs/design.md 8): only those units are computed.
+A pass at a boundary reads the values that earlier passes have written there. Where the boundary has moved deeper, a value of the
+old boundary is read, advanced through the newly frozen units, and written again (docs/design.md 8); only those units compute.
 """
 
 from dataclasses import replace
@@ -17,13 +17,20 @@ WARM_PASSES = 5
 """Passes a variant after which a cache of several variants counts as full: each has been drawn with a chance above 99 %."""
 NEVER = 2**62
 NO_HIT = 1e-12
-"""The planner takes a hit fraction of 0 for one that nobody has measured."""
+"""The hit fraction in place of 0, which the planner would take for an unmeasured one."""
 
 
 class CacheContents:
-    """The boundary activations that the cache has.
+    """The boundary activations in the cache.
 
-    boundary: the freeze point that is cached, 0: none. passed: samples since then. older: the boundary before it.
+    Attributes:
+        train_samples: of the training split; 0: unknown.
+        variants: values of each sample that the cache may hold.
+        covered: share of all values for which the cache has memory.
+        boundary: the freeze point whose activations are cached; 0: none.
+        passed: samples trained since that is the boundary.
+        older: the boundary before it; 0: none.
+        older_share: share of the older boundary's values that the cache holds.
     """
 
     def __init__(self, train_samples: int, variants: int, covered: float) -> None:
@@ -33,12 +40,12 @@ class CacheContents:
 
     @staticmethod
     def of(job: Job, world: World) -> "CacheContents":
-        """An empty cache of a run."""
+        """Return the empty cache of a run."""
         covered = coverage(job, world.boundary_bytes, world.train_samples)
         return CacheContents(world.train_samples, variants_of(job), covered)
 
     def at(self, boundary: int) -> None:
-        """The freeze point from now on; 0: the cache is not used, and what it holds is given up."""
+        """Set the boundary from now on; 0: the cache is not used, and its contents are dropped."""
         if boundary == self.boundary:
             return
         deeper = 0 < self.boundary < boundary
@@ -46,25 +53,25 @@ class CacheContents:
         self.boundary, self.passed = boundary, 0
 
     def pass_samples(self, samples: int) -> None:
-        """So many samples have been read, and those that were missing written."""
+        """Note that so many samples have been read, and missing ones written."""
         self.passed += samples
 
     @property
     def hit_fraction(self) -> float:
-        """The chance that a sample's value is there, in this pass. A pass meets each sample once, so none of its own writes."""
+        """The chance in this pass that a sample's value is cached. A pass reads each sample once, so no value of its own."""
         if not self.train_samples:
             return self.covered
         return self._share(self.passed // self.train_samples)
 
     def steps_alike(self, samples_of_step: int) -> int:
-        """Steps until the next pass, after which more is there."""
+        """Return the number of steps to the next pass, up to which the hit fraction stays the same."""
         if not self.boundary or not self.train_samples or self.passed >= self._warm_passes * self.train_samples:
             return NEVER
         left = self.train_samples - self.passed % self.train_samples
         return max(1, ceil(left / samples_of_step))
 
     def priced(self, inputs: PlanInputs) -> PlanInputs:
-        """The planner's inputs for a step in this pass: its cache profile, and what a miss still has to compute."""
+        """Return the planner's inputs for a step in this pass: with the cache's profile, and the units that a miss computes."""
         fetch, fill, _ = cache_seconds(inputs)
         hit, older = self.hit_fraction, self.older_share
         units = tuple(
@@ -81,13 +88,13 @@ class CacheContents:
         return 1 if self.variants == 1 else WARM_PASSES * self.variants
 
     def _share(self, passes: int) -> float:
-        """The share of values that so many whole passes have written: all of one variant, or those that were drawn."""
+        """Return the share of values that so many whole passes have written: all for one variant, else the drawn variants."""
         if self.variants == 1:
             return self.covered if passes else 0.0
         return self.covered * (1 - (1 - 1 / self.variants) ** passes)
 
     def _share_after(self, samples: int) -> float:
-        """As `_share`, in the middle of a pass."""
+        """Return the share of values written after so many samples; within a pass it is interpolated."""
         if not self.train_samples:
             return self.covered
         passes, rest = divmod(samples, self.train_samples)

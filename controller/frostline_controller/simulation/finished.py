@@ -1,4 +1,4 @@
-"""A finished run as the start of a simulation: its job, its unit times, its decisions, and the machine that it ran on."""
+"""A finished run as the input of a simulation: its job, its unit times, its decisions, and its machine."""
 
 import os
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from frostline_controller.simulation.simulate import known_train_samples
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What a run directory holds of a run that has come to its end, or as far as it came."""
+    """The contents of the directory of a run that has ended, or has trained for a part of its steps."""
 
     data: RunData
     job: Job
@@ -28,17 +28,17 @@ class FinishedRun:
 
     @property
     def steps(self) -> int:
-        """The last step that counts."""
+        """The last surviving step."""
         return self.data.records[-1].step
 
     @property
     def history(self) -> History:
-        """What was frozen when."""
+        """The run's freeze history."""
         return of_records(self.data.records, self.data.decisions, self.data.run_dir.name)
 
     @property
     def train_samples(self) -> int:
-        """Of the training split: exact where the data set is known, else up to a batch too many; 0: unknown."""
+        """Samples of the training split: exact where the data set is known, else up to a batch too many; 0: unknown."""
         known = known_train_samples(self.job)
         statistics = self.data.statistics
         if known or self.job.freeze.interval_steps is not None or not statistics:
@@ -46,7 +46,7 @@ class FinishedRun:
         return statistics[0].last_step * self.job.training.batch_size
 
     def own_cluster(self, job: Job) -> Cluster:
-        """This machine's cores as a cluster of the run's workers, with the links that they measured."""
+        """Return this machine as a cluster of the job's workers, with the links that the run's workers measured."""
         profile = self.profile
         seconds = [event.seconds for event in self.data.events if event.kind == "reshape" and event.seconds > 0]
         slots = parallel_slots(job, os.cpu_count() or 1) if profile.device == "cpu" else None
@@ -74,7 +74,7 @@ def read_finished(folder: str | Path) -> FinishedRun:
     """Read a run directory.
 
     Raises:
-        ValueError: it is none, it has no step or no profile, or a file in it is broken.
+        ValueError: the folder is no run directory, it has no step or no profile, or a file in it is broken.
     """
     data = read_run(folder)
     places = RunDirectory(folder)

@@ -1,8 +1,8 @@
-"""Which units are frozen when: a freeze history from epochs in words, from the job's policy, or from a finished run.
+"""Freeze histories (which units are frozen when): by given epochs, by the job's policy, or of a finished run.
 
-A policy decides by production's own `decide`, interval by interval. Where a finished run kept statistics, the policy reads those;
-else it reads stand-ins in which the last block always has the smallest gradient norm and no loss ever rises, so that caps, rails
-and schedules alone decide: the boldest history that the job allows.
+A policy decides by the production function `decide`, interval by interval. Where a finished run kept statistics, the policy reads
+those. Else it reads stand-ins in which the last block always has the smallest gradient norm and no loss ever rises, so that only
+caps, rails and schedules limit freezing: this is the deepest history that the job allows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from frostline_controller.decisions.decide import decide
 from frostline_controller.decisions.inputs import FreezeInputs
 
 STAND_IN = GuardReading(losses=(1.0, 1.0))
-"""A guard reading that never changes: nothing is ever taken back."""
+"""A guard reading that never changes, so that the guard never rolls back."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class Change:
 
 @dataclass(frozen=True)
 class History:
-    """What is frozen when. changes: in the order in which they come. source: where they are from, in words."""
+    """A freeze history. changes: in the order of time. source: the origin of the changes, in words."""
 
     changes: tuple[Change, ...]
     source: str
 
     def deepest(self) -> int:
-        """The deepest freeze point of all."""
+        """Return the deepest freeze point of all changes; 0 without changes."""
         return max((change.freeze_point for change in self.changes), default=0)
 
 
@@ -47,7 +47,7 @@ NOTHING_FREEZES = History((), "nothing freezes")
 
 
 def by_epoch(points: Mapping[float, int]) -> History:
-    """Freeze points by the epoch from which they hold."""
+    """Return the history of given freeze points, by the epoch from which each is in force."""
     changes = [
         Change(point, f"freeze point {point} from epoch {epoch:g} on", epoch=epoch) for epoch, point in sorted(points.items())
     ]
@@ -55,7 +55,7 @@ def by_epoch(points: Mapping[float, int]) -> History:
 
 
 def of_records(records: Sequence[StepRecord], decisions: Sequence[Decision], name: str) -> History:
-    """What was in force at each step of a finished run, rollbacks taken into account: its surviving records say so."""
+    """Return the history of a finished run by its surviving records, which take rollbacks into account."""
     reasons = {(decision.effective_step, decision.freeze_point): decision.reason for decision in decisions}
     changes = []
     if records and records[0].freeze_point:
@@ -70,11 +70,15 @@ def of_records(records: Sequence[StepRecord], decisions: Sequence[Decision], nam
 def by_policy(
     job: Job, num_units: int, calendar: DecisionCalendar, kept: Sequence[IntervalStatistics] = (), tied: bool = False
 ) -> History:
-    """What the job's policy and rails decide, interval by interval.
+    """Return the history that the job's policy and rails decide, interval by interval.
 
     Args:
+        job: with policy and rails.
+        num_units: of the model.
+        calendar: of the run's intervals.
         kept: statistics of a finished run, one an interval; freeze points in them are replaced by those decided here. Empty:
             stand-ins.
+        tied: the head uses unit 0's matrix.
 
     Raises:
         ValueError: the job's freeze section is wrong, or the kept statistics are of another model.
@@ -89,7 +93,7 @@ def by_policy(
         statistics.append(read.model_copy(update={"number": number, "lineage": 0, "freeze_point": in_force}))
         decision = decide(FreezeInputs.of_job(job, num_units, calendar, statistics, decisions, tied))
         if decision.kind == "rollback":
-            # Steps would be done again; here they are not, and the freeze point is given back from the decision's step on.
+            # A run would compute steps again; here only the freeze point is lowered, from the decision's step on.
             decision = decision.model_copy(update={"kind": "unfreeze", "lineage": 0, "rollback_to_step": -1})
         decisions.append(decision)
         if decision.freeze_point != in_force:
@@ -104,7 +108,7 @@ def _in_force(decisions: Sequence[Decision], step: int, initial: int) -> int:
 
 
 def _stand_in(job: Job, num_units: int, calendar: DecisionCalendar, number: int, freeze_point: int) -> IntervalStatistics:
-    """An interval in which deeper blocks have smaller gradients, as they had in every interval before."""
+    """Return the statistics of an interval in which deeper blocks have smaller gradients, the same in every interval."""
     training, last = job.training, calendar.last_step_of(number)
     norms = tuple(0.0 if unit < freeze_point else float(num_units - unit) for unit in range(num_units))
     watched = job.evaluation.every_intervals and number % job.evaluation.every_intervals == 0

@@ -1,4 +1,4 @@
-"""Predicted against measured: the cost model on the placements that a finished run had, beside the steps that it took."""
+"""Comparison of predicted with measured steps: the cost model on a finished run's placements, beside the run's step times."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,8 +22,14 @@ HEAD = ("steps", "frozen", "shape", "cache", "measured", "predicted", "predicted
 class Compared:
     """Consecutive steps of one generation and freeze point.
 
-    measured: the median step, seconds. total: of all of them. predicted: by the cost model, a step, seconds. parts: of that, as
-    in `frostline plan --json`.
+    Attributes:
+        first_step, steps: the first step and the number of steps.
+        freeze_point, degrees: in force.
+        hit_fraction: share of cache hits; None: the cache was not used.
+        measured: seconds of the median step.
+        total: seconds of all steps.
+        predicted: seconds of a step by the cost model.
+        parts: of the predicted step, as in `frostline plan --json`.
     """
 
     first_step: int
@@ -38,7 +44,7 @@ class Compared:
 
     @property
     def ratio(self) -> float:
-        """Predicted over measured: above 1 the cost model was too slow."""
+        """Predicted over measured seconds; above 1 the predicted step is too slow."""
         return self.predicted / self.measured
 
 
@@ -50,21 +56,21 @@ class Comparison:
 
     @property
     def measured_seconds(self) -> float:
-        """Seconds of all compared steps, as they were measured."""
+        """Measured seconds of all compared steps."""
         return sum(row.total for row in self.rows)
 
     @property
     def predicted_seconds(self) -> float:
-        """Seconds of the same steps by the cost model."""
+        """Predicted seconds of the same steps."""
         return sum(row.steps * row.predicted for row in self.rows)
 
     @property
     def median_error(self) -> float:
-        """The median over shapes of |predicted / measured - 1|."""
+        """The median over the rows of |predicted / measured - 1|."""
         return median(abs(row.ratio - 1) for row in self.rows)
 
     def as_json(self) -> dict[str, Any]:
-        """Rows and sums as values that JSON has."""
+        """Return rows and sums as JSON values."""
         return {
             "rows": [{**row.__dict__, "ratio": row.ratio} for row in self.rows],
             "measured_seconds": self.measured_seconds,
@@ -73,7 +79,7 @@ class Comparison:
         }
 
     def as_text(self) -> str:
-        """The table for people, a row for each stretch, and the sums below."""
+        """Return the comparison as text: a table with a row for each stretch, and the sums below."""
         rows = [
             (
                 f"{row.first_step} to {row.first_step + row.steps - 1}", str(row.freeze_point), in_words(row.degrees),
@@ -94,7 +100,11 @@ class Comparison:
 
 
 def compare_with_measured(run: FinishedRun, world: World) -> Comparison:
-    """Price each placement that the run had, at each freeze point and with the cache hits that it had there."""
+    """Return the comparison for each placement of the run, at each freeze point and with the cache hits of those steps.
+
+    Raises:
+        ValueError: no step belongs to a known plan.
+    """
     rows = []
     for _, group in groupby(run.data.records, key=lambda record: (record.generation, record.freeze_point)):
         row = _compared(run, world, list(group))

@@ -1,4 +1,4 @@
-"""Writes a simulation to a folder: simulation.json, simulation.html with everything in it, and each picture as an SVG file."""
+"""The writing of a simulation to a folder: simulation.json, a self-contained simulation.html, and each picture as an SVG file."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from frostline_controller.simulation.tables import ARM_HEAD, arm_rows
 
 
 def write_page(found: Simulation, values: Mapping[str, object], text: str, out: Path) -> None:
-    """Write the files. values: what simulation.json holds. text: what the command prints. Raises OSError."""
+    """Write the files. values: contents of simulation.json. text: output of the command. Raises OSError."""
     charts = build_charts(found)
     page = rendered(
         "simulation.html",

@@ -19,11 +19,11 @@ VARIABLES = (
     "--good:#2b9a72;--bad:#cc3d45;background:var(--panel)}@media(prefers-color-scheme:dark){svg{--ink:#e7edf3;--muted:#9aabba;"
     "--grid:#2b3846;--panel:#18222d;--learn:#f0995c;--ice:#2f6d92;--second:#6fb4ee;--good:#4cc398;--bad:#f0717a}}</style>"
 )
-"""The page's colours, for a picture that stands alone."""
+"""The page's colours, for a picture in a file of its own."""
 
 
 def build_charts(found: Simulation) -> list[Chart]:
-    """All pictures, in the page's order."""
+    """Return all pictures, in the page's order."""
     with mpl.rc_context(STYLE):
         charts = [_shapes(name, run) for name, run in found.arms.items() if name != STATIC_ARM]
         charts.append(_steps(found, "speed", "Speed", "samples / s", lambda span: span.samples_per_second))
@@ -37,13 +37,13 @@ def build_charts(found: Simulation) -> list[Chart]:
 
 
 def standalone(chart: Chart) -> str:
-    """A picture as a file of its own, light or dark by the reader's setting."""
+    """Return a picture as the text of an SVG file, light or dark by the reader's setting."""
     end = chart.svg.index(">") + 1
     return chart.svg[:end] + VARIABLES + chart.svg[end:] + "\n"
 
 
 def _shapes(arm: str, run: Replay) -> Chart:
-    """Degrees and frozen units of one arm over time."""
+    """Return the picture of one arm's degrees and frozen units over time."""
     figure, axes = new_figure(WIDE, 2.6)
     edges = _edges(run)
     axes.stairs(
@@ -60,7 +60,7 @@ def _shapes(arm: str, run: Replay) -> Chart:
 
 
 def _steps(found: Simulation, name: str, title: str, label: str, value: Callable[[Span], float]) -> Chart:
-    """One figure of each arm's spans over time."""
+    """Return the picture of one quantity of each arm's spans over time."""
     figure, axes = new_figure(WIDE, 2.6)
     said = []
     for (arm, run), colour in zip(found.arms.items(), _colours(found), strict=True):
@@ -74,7 +74,7 @@ def _steps(found: Simulation, name: str, title: str, label: str, value: Callable
 
 
 def _sums(found: Simulation, name: str, title: str, label: str, value: Callable[[Span], float]) -> Chart:
-    """What each arm has used up, over time."""
+    """Return the picture of the sum of one quantity over each arm's spans, over time."""
     figure, axes = new_figure(WIDE, 2.6)
     said = []
     for (arm, run), colour in zip(found.arms.items(), _colours(found), strict=True):
@@ -88,13 +88,13 @@ def _sums(found: Simulation, name: str, title: str, label: str, value: Callable[
 
 
 def _colours(found: Simulation) -> Sequence[str]:
-    """One an arm; grey for the static one."""
+    """Return a colour for each arm; grey for the static arm."""
     left = iter(ARM_COLOURS * len(found.arms))
     return [COLOURS["muted"] if arm == STATIC_ARM else next(left) for arm in found.arms]
 
 
 def _edges(run: Replay) -> list[float]:
-    """Hours at which the spans begin, and the end."""
+    """Return the hours at which the spans begin, and the hour of the end."""
     edges = [span.start_seconds / SECONDS_AN_HOUR for span in run.spans] + [run.seconds / SECONDS_AN_HOUR]
     assert all(before <= after for before, after in pairwise(edges))
     return edges

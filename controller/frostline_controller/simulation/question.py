@@ -1,4 +1,4 @@
-"""What `frostline simulate` is asked, and its answer: from files and options to a simulation."""
+"""The question that a user puts to `frostline simulate` by files and options, and its answer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,16 +30,16 @@ from frostline_controller.simulation.world import World, build_world
 
 @dataclass(frozen=True)
 class Question:
-    """A job, a cluster, and what freezes when.
+    """A job, a cluster, and the source of the freeze history.
 
     Attributes:
         job: None: the finished run's.
         cluster: None: the machine that the finished run ran on.
-        run: a finished run, whose unit times and decisions are taken; None: none.
+        run: a finished run, whose unit times and decisions are used; None: there is none.
         profile: unit times of another run; None: the run's, else computed ones.
         points: freeze points by epoch, in place of every other history.
         ask_policy: the job's policy decides again on the finished run's statistics.
-        train_samples: of the training split; 0: what is known.
+        train_samples: of the training split; 0: the number known of the run or data set.
         arms: `job` as its file says, or any of `frostline compare`'s.
         all_devices: the job takes every device of the cluster, whatever placement.workers says.
     """
@@ -57,9 +57,11 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """What was asked for.
+    """The answer to a question.
 
-    simulation: the arms. comparison: predicted against measured, where a finished run is simulated on its own machine.
+    Attributes:
+        simulation: the arms.
+        comparison: of predicted with measured steps, where a finished run is simulated on its own machine; else None.
     """
 
     simulation: Simulation
@@ -67,7 +69,7 @@ class Answer:
 
     @cached_property
     def sharing(self) -> SharingAdvice:
-        """What tensor parallelism and sharded state would give the run, with what is frozen at its start."""
+        """The advice on tensor parallelism and sharded state for the run, with the units frozen at its start."""
         job, world = self.simulation.job, self.simulation.world
         frozen, workers = job.initial_freeze_point(world.num_units), len(world.workers)
         inputs = plan_inputs(job, world.situation(job, frozen, None, {}, job.training.steps or 0, workers))
@@ -76,7 +78,7 @@ class Answer:
 
 
 def answer(question: Question) -> Answer:
-    """Simulate. Raises ValueError where something is missing or does not go together."""
+    """Return the simulation for a question. Raises ValueError where parts of it are missing or inconsistent."""
     run = question.run
     job = question.job or (run.job if run is not None else None)
     cluster = question.cluster or (run.own_cluster(job) if run is not None and job is not None else None)
@@ -103,7 +105,11 @@ def _world(question: Question, job: Job, cluster: Cluster) -> World:
 
 
 def _size(job: Job, measured: bool) -> ModelSize | None:
-    """The model's size; where unit times are given a model whose size is not known here will do."""
+    """Return the model's size; None where it is not known here but unit times are given.
+
+    Raises:
+        UserMistake: the size is not known and no unit times are given.
+    """
     try:
         return model_size(job)
     except UserMistake:

@@ -1,8 +1,8 @@
-"""Replays a run on paper: at each freeze the production planner is asked, and each stretch of steps is priced by its cost model.
+"""The replay of a run on paper: at each freeze the production planner chooses, and its cost model prices each stretch of steps.
 
-What the controller would do is done by its own functions: `choose_placement` with its verdict on whether a reshape pays,
-`cheapest_placement` for the objective cost, `placement_cost` for the step that follows. This module only keeps the run's books:
-which steps have passed, what the cache holds, who is held, and what it all took.
+The controller's own functions decide: `choose_placement` with its verdict on whether a reshape pays, `cheapest_placement` for the
+objective cost, `placement_cost` for the step that follows. This module only keeps the run's books: the steps that have passed,
+the contents of the cache, the devices held, the time and the money.
 """
 
 from dataclasses import dataclass, replace
@@ -26,19 +26,19 @@ SECONDS_AN_HOUR = 3600.0
 
 @dataclass(frozen=True)
 class Span:
-    """Steps that are all alike.
+    """Consecutive steps that are all alike.
 
     Attributes:
-        first_step, steps: which, counted from 1.
-        samples: trained before it.
+        first_step, steps: the first step, counted from 1, and the number of steps.
+        samples: samples trained before the span.
         freeze_point, placement: in force.
         cost: of one of its steps.
-        hit_fraction: of the boundary activations, those that the cache has; 0 without one.
+        hit_fraction: share of the boundary activations that the cache holds; 0 without a cache.
         held: devices that the run holds, spare ones included.
         start_seconds: when its first step begins, from the run's start.
-        reshape_seconds: how long training stood still before that.
-        price_per_hour: of what is held.
-        reason: why this placement; empty where only the cache's contents have changed.
+        reshape_seconds: time for which training stands still before that.
+        price_per_hour: of the devices held.
+        reason: of the placement; empty where only the cache's contents have changed.
     """
 
     first_step: int
@@ -56,7 +56,7 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """Of its steps, without the reshape before them."""
+        """Seconds of the span's steps, without the reshape before them."""
         return self.steps * self.cost.total_seconds
 
     @property
@@ -76,35 +76,35 @@ class Span:
 
     @property
     def device_hours(self) -> float:
-        """Of all devices that are held, the reshape before included."""
+        """Hours of all devices held, the reshape before the span included."""
         return self.held * (self.seconds + self.reshape_seconds) / SECONDS_AN_HOUR
 
     @property
     def money(self) -> float:
-        """What its devices cost for its steps and for the reshape before it."""
+        """The cost of the devices held, for the span's steps and the reshape before them."""
         return self.price_per_hour * (self.seconds + self.reshape_seconds) / SECONDS_AN_HOUR
 
 
 @dataclass(frozen=True)
 class Replay:
-    """A whole run. spans: in order, one after the other."""
+    """A whole replayed run. spans: in the order of time."""
 
     spans: tuple[Span, ...]
     history: History
 
     @property
     def seconds(self) -> float:
-        """Steps and reshapes; evaluation, checkpoints and the start are not in it."""
+        """Seconds of all steps and reshapes; evaluation, checkpoints and the start are not included."""
         return self.spans[-1].end_seconds
 
     @property
     def steps(self) -> int:
-        """Steps of the whole run."""
+        """Number of steps of the whole run."""
         return sum(span.steps for span in self.spans)
 
     @property
     def samples(self) -> int:
-        """Samples trained, counted as often as they are passed."""
+        """Number of samples trained; a sample counts in each pass."""
         return sum(span.steps * span.cost.samples for span in self.spans)
 
     @cached_property
@@ -114,12 +114,12 @@ class Replay:
 
     @cached_property
     def money(self) -> float:
-        """What all held devices cost, in the cluster file's currency."""
+        """The cost of all held devices, in the cluster file's currency."""
         return sum(span.money for span in self.spans)
 
     @property
     def reshapes(self) -> int:
-        """How often the placement changes."""
+        """Number of changes of the placement."""
         return sum(
             1 for before, after in zip(self.spans, self.spans[1:], strict=False) if before.placement is not after.placement
         )
@@ -127,19 +127,19 @@ class Replay:
 
 @dataclass(frozen=True)
 class Length:
-    """How long the run is: all steps, or (where the batch grows with the replicas) all samples, whichever comes first."""
+    """The length of a run: its steps, or (where the batch grows with the replicas) its samples, whichever end comes first."""
 
     steps: int
     samples: int | None
 
     def left(self, step: int, samples: int, samples_of_step: int) -> int:
-        """Steps that are still to be done after `step`."""
+        """Return the number of steps left after `step`."""
         left = self.steps - step
         return left if self.samples is None else min(left, ceil((self.samples - samples) / samples_of_step))
 
 
 class _Books:
-    """What the replay knows at a moment."""
+    """The state of a replay."""
 
     def __init__(self, job: Job, world: World, length: Length) -> None:
         self.job, self.world, self.length = job, world, length
@@ -154,7 +154,7 @@ class _Books:
     # ---- deciding, by production's functions
 
     def choose(self, freeze_point: int) -> tuple[str, float]:
-        """Take the freeze point and, where it pays, another placement. Returns (why, seconds that the switch stops training)."""
+        """Set the freeze point and, where it pays, another placement. Returns (why, seconds that the switch stops training)."""
         before, changed = self.placement, freeze_point != self.freeze_point
         self.freeze_point, self.never_learnt = freeze_point, min(self.never_learnt, freeze_point)
         choice = self._asked()
@@ -188,7 +188,7 @@ class _Books:
     # ---- passing time
 
     def cost(self) -> StepCost:
-        """A step of the placement in force, with the cache as full as it is now."""
+        """Return the cost of a step of the placement in force, with the cache's present contents."""
         assert self.placement is not None
         inputs = plan_inputs(self.job, self._situation())
         if self.placement.use_cache:
@@ -196,7 +196,7 @@ class _Books:
         return placement_cost(self.placement, inputs)
 
     def pass_steps(self, most: int, reason: str, reshape_seconds: float) -> None:
-        """Train until `most` steps are done, in one span for each state of the cache."""
+        """Pass `most` steps, in one span for each state of the cache."""
         placement = self.placement
         assert placement is not None
         self.contents.at(self.freeze_point if placement.use_cache else 0)
@@ -230,7 +230,7 @@ class _Books:
 
 
 def replay(job: Job, world: World, history: History, length: Length) -> Replay:
-    """Replay a run.
+    """Return the replay of a run.
 
     Raises:
         ValueError: no placement fits, or the history goes deeper than the model.
@@ -259,14 +259,14 @@ def replay(job: Job, world: World, history: History, length: Length) -> Replay:
 
 
 def _take_due(changes: list[Change], step: int, samples: int, train_samples: int, now: int) -> int:
-    """The freeze point of the next step; takes the changes that are due from the list."""
+    """Return the freeze point of the next step, and remove the due changes from the list. now: the freeze point in force."""
     while changes and _steps_until(changes[0], step, samples, train_samples, 1) <= 0:
         now = changes.pop(0).freeze_point
     return now
 
 
 def _steps_until(change: Change, step: int, samples: int, train_samples: int, samples_of_step: int) -> int:
-    """Steps that are still computed before the change is in force; 0 or less where it is."""
+    """Return the number of steps before the change is in force; 0 or less where it is in force."""
     if change.step is not None:
         return change.step - 1 - step
     assert change.epoch is not None

@@ -1,4 +1,4 @@
-"""A simulation: a job on a described cluster, in the arms asked for, each replayed from the first step to the last."""
+"""A simulation: a job on a described cluster, in one or several arms, each replayed from the first step to the last."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from frostline_controller.simulation.replay import Length, Replay, Span, replay
 from frostline_controller.simulation.world import World
 
 JOB_ARM, STATIC_ARM = "job", "static"
-"""The job as its file says, and what it is compared with."""
+"""Names of two arms: the job by its file, and the static arm with which the others are compared."""
 
 DIGITS_SAMPLES = 1797
 
@@ -25,10 +25,10 @@ class Simulation:
     """A job's arms on one cluster.
 
     Attributes:
-        job: as its file says.
+        job: the job by its file.
         world: the cluster, with the unit costs.
-        arms: by name; `static` is what the others are compared with, where it is there.
-        notes: what was assumed, for people.
+        arms: replays by name; the others are compared with `static`, if present.
+        notes: assumptions and omissions, for people.
     """
 
     job: Job
@@ -37,7 +37,7 @@ class Simulation:
     notes: tuple[str, ...]
 
     def speedup(self, arm: str) -> float | None:
-        """Time of the static arm over that of `arm`, for as many samples; None without a static arm."""
+        """Return the time a sample of the static arm over that of `arm`; None without a static arm."""
         static = self.arms.get(STATIC_ARM)
         if static is None:
             return None
@@ -45,7 +45,7 @@ class Simulation:
         return (static.seconds / static.samples) / (own.seconds / own.samples)
 
     def as_json(self) -> dict[str, Any]:
-        """What `frostline simulate --json` prints (docs/simulate.md)."""
+        """Return the output of `frostline simulate --json` (docs/simulate.md)."""
         cluster = self.world.cluster
         return {
             "version": 1,
@@ -72,7 +72,7 @@ class Simulation:
 
 
 def span_json(span: Span) -> dict[str, Any]:
-    """A span as plain data; `parts` are seconds of a step, as `frostline plan --json` has them."""
+    """Return a span as plain data; `parts` are seconds of a step, as in `frostline plan --json`."""
     placement = span.placement
     return {
         "first_step": span.first_step,
@@ -109,13 +109,15 @@ def simulate(
     arms: Sequence[str] = (STATIC_ARM, JOB_ARM),
     length: Length | None = None,
 ) -> Simulation:
-    """Replay a job on a cluster.
+    """Return the replays of a job on a cluster.
 
     Args:
-        history: what freezes when; None: what the job's policy decides.
-        statistics: of a finished run, for the policy to read.
-        arms: `job` as the file says, or any of `frostline compare`'s.
-        length: of the run; None: what the job says.
+        job: the job to be simulated.
+        world: the cluster, with the unit costs.
+        history: the freeze history; None: that of the job's policy.
+        statistics: of a finished run, as the policy's inputs.
+        arms: `job` for the job by its file, or any arm of `frostline compare`.
+        length: of the run; None: the job's.
 
     Raises:
         ValueError: the run's length is not known, no placement fits, or the freeze history is wrong.
@@ -130,7 +132,11 @@ def simulate(
 
 
 def policy_history(job: Job, world: World, length: Length, statistics: Sequence[IntervalStatistics]) -> History:
-    """What the job's own policy decides over the run."""
+    """Return the freeze history that the job's own policy decides over the run.
+
+    Raises:
+        ValueError: the length of an interval is not known, or `by_policy` refuses.
+    """
     per_epoch = _steps_per_epoch(job, world.train_samples) if world.train_samples else 0
     interval = statistics[0].last_step if statistics else job.freeze.interval_steps or per_epoch
     if not job.elastic.freeze:
@@ -145,7 +151,7 @@ def policy_history(job: Job, world: World, length: Length, statistics: Sequence[
 
 
 def length_of(job: Job, train_samples: int) -> Length:
-    """The run's length as the trainer would count it. Raises ValueError where the job says epochs and their size is not known."""
+    """Return the run's length as the trainer counts it. Raises ValueError for epochs of an unknown number of samples."""
     if job.training.steps is None and not train_samples:
         raise ValueError(
             f"training.epochs is {job.training.epochs:g} and the number of training samples is not known here; give "
@@ -157,7 +163,7 @@ def length_of(job: Job, train_samples: int) -> Length:
 
 
 def known_train_samples(job: Job) -> int:
-    """Training samples of a data set that comes with the job's source; 0: not known without reading it."""
+    """Return the training samples of a data set whose size is known here; 0: not known without reading the data."""
     if job.data.source != "digits":
         return 0
     taken = min(DIGITS_SAMPLES, job.data.max_samples or DIGITS_SAMPLES)
@@ -173,7 +179,7 @@ def _with_parts(job: Job, parts: Sequence[str]) -> Job:
 
 
 def _notes(job: Job, world: World) -> list[str]:
-    """What is not in the figures, or was assumed."""
+    """Return the assumptions, and the parts of a run that the figures leave out, in words."""
     cluster = world.cluster
     notes = [f"unit times: {world.unit_source}"]
     limit = job.placement.workers
@@ -192,18 +198,18 @@ def _notes(job: Job, world: World) -> list[str]:
 
 
 def shape_words(span: Span) -> str:
-    """A span's shape for people."""
+    """Return a span's shape in words."""
     placement = span.placement
     virtual = f" x {placement.virtual_stages} virtual" if placement.virtual_stages > 1 else ""
     return f"{in_words(placement.degrees)}{virtual}"
 
 
 def on_workers(job: Job, workers: int) -> Job:
-    """The job, with as many workers as a cluster has."""
+    """Return the job with so many workers."""
     section = job.placement.model_copy(update={"workers": workers})
     return job.model_copy(update={"placement": replace_checked(section)})
 
 
 def replace_checked(section: Any) -> Any:
-    """A section whose fields were replaced, checked again. Raises ValueError where they do not go together."""
+    """Return a section whose fields were replaced, validated again. Raises ValueError where the fields are inconsistent."""
     return type(section).model_validate(section.model_dump())

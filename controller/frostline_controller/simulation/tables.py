@@ -1,4 +1,4 @@
-"""A simulation as text: one line an arm, one line a span, and what was assumed."""
+"""A simulation as text: one line an arm, one line a span, and the notes."""
 
 from collections.abc import Sequence
 
@@ -6,14 +6,14 @@ from frostline_controller.simulation.replay import Replay, Span
 from frostline_controller.simulation.simulate import Simulation, shape_words
 
 SPANS_MAX = 40
-"""Lines of one arm's table; what lies between them is counted."""
+"""Most lines of one arm's table; a longer table has a count of lines in place of its middle."""
 
 ARM_HEAD = ("arm", "time", "speed-up", "steps", "samples/s", "reshapes", "device-hours", "money")
 SPAN_HEAD = ("steps", "from", "frozen", "shape", "workers", "cache", "step", "samples/s", "bubble", "memory")
 
 
 def arm_rows(found: Simulation) -> list[tuple[str, ...]]:
-    """A line an arm, as ARM_HEAD names its columns."""
+    """Return a row for each arm, with the columns of ARM_HEAD."""
     currency = found.world.cluster.currency
     rows = []
     for name, run in found.arms.items():
@@ -34,7 +34,7 @@ def arm_rows(found: Simulation) -> list[tuple[str, ...]]:
 
 
 def span_rows(run: Replay, limit: int = SPANS_MAX) -> list[tuple[str, ...]]:
-    """A line a span, as SPAN_HEAD names its columns; of a very long run the first and the last ones."""
+    """Return a row for each span, with the columns of SPAN_HEAD; of a very long run the first and the last rows."""
     rows = [_span_row(span) for span in run.spans]
     if len(rows) <= limit:
         return rows
@@ -59,7 +59,7 @@ def _span_row(span: Span) -> tuple[str, ...]:
 
 
 def as_text(found: Simulation) -> str:
-    """What `frostline simulate` prints."""
+    """Return the output of `frostline simulate`."""
     cluster = found.world.cluster
     lines = [f"{found.job.name} on {cluster.name}: {len(found.world.workers)} of {cluster.devices} devices"]
     lines += [f"  {note}" for note in found.notes]
@@ -74,7 +74,7 @@ def as_text(found: Simulation) -> str:
 
 
 def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of equal columns, the first one to the left, the others to the right."""
+    """Return the lines of a table with aligned columns, the first one to the left, the others to the right."""
     table = [tuple(head), *rows]
     widths = [max(len(row[column]) for row in table) for column in range(len(head))]
     lines = []
@@ -85,7 +85,7 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def seconds_words(seconds: float) -> str:
-    """A time for people, from milliseconds to days."""
+    """Return a time in words, from milliseconds to hours."""
     if seconds < 1:
         return f"{seconds * 1e3:.3g} ms"
     if seconds < 120:

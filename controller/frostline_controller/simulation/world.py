@@ -1,4 +1,4 @@
-"""A described cluster as the planner sees one: workers with profiles, links and places, and the situation at a step."""
+"""A described cluster in the planner's terms: workers with profiles, links and places, and the situation at a step."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ from frostline_controller.simulation.cluster_file import Cluster, NodeGroup
 
 @dataclass(frozen=True)
 class World:
-    """What stays the same while a run is replayed.
+    """The facts that stay the same while a run is replayed.
 
     Attributes:
         cluster: as its file describes it.
-        workers: one a device, those that the job may have.
-        prices: money for an hour of each of them.
+        workers: those that the job may have, one a device.
+        prices: of an hour of each worker's device.
         units: costs of the model's units on the reference device, at the job's micro-batch size.
-        unit_source: where they are from, in words.
+        unit_source: the origin of `units`, in words.
         boundary_bytes: one sample's activation at the boundary.
         train_samples: of the training split; 0: unknown.
         tied: the head uses unit 0's matrix.
@@ -50,7 +50,7 @@ class World:
     def situation(
         self, job: Job, freeze_point: int, current: Placement | None, start: Mapping[str, int], steps_left: int, held: int
     ) -> Situation:
-        """What the controller would tell the planner. held: workers that the run has now, the lowest ones."""
+        """Return the planner's situation as the controller would give it. held: workers of the run, the first of `workers`."""
         uncacheable = "data.augmentation.mode is recompute" if job.data.augmentation.mode == "recompute" else ""
         return Situation(
             num_units=self.num_units,
@@ -73,7 +73,7 @@ class World:
 
 
 def hardware_of(cluster: Cluster) -> Hardware:
-    """The device as analytic unit costs take one. Raises ValueError where the file says no speed."""
+    """Return the device as hardware for analytic unit costs. Raises ValueError where the file has no speed."""
     device = cluster.device
     if device.teraflops is None:
         raise ValueError(
@@ -90,14 +90,17 @@ def hardware_of(cluster: Cluster) -> Hardware:
 def build_world(
     cluster: Cluster, job: Job, *, size: ModelSize | None, measured: MeasuredProfile | None = None, train_samples: int = 0
 ) -> World:
-    """The world of a job.
+    """Return the world of a job.
 
     Args:
-        size: the model's; None: the unit times have all that is needed.
+        cluster: the described cluster.
+        job: the job to be simulated.
+        size: the model's size; None: unit times are given, and suffice.
         measured: a finished run's profile.
+        train_samples: of the training split; 0: unknown.
 
     Raises:
-        ValueError: nothing says unit times, or the table is of another model.
+        ValueError: there is no source of unit times, or the table is of another model.
     """
     units, source = _units(cluster, job, size, measured)
     if size is not None and len(units) != size.num_units:
@@ -125,7 +128,7 @@ def build_world(
 def _units(
     cluster: Cluster, job: Job, size: ModelSize | None, measured: MeasuredProfile | None
 ) -> tuple[tuple[UnitProfile, ...], str]:
-    """Unit costs at the job's micro-batch size, and where they are from: the file's table, a profile, FLOPs."""
+    """Return the unit costs at the job's micro-batch size, and their source: the file's table, else a profile, else FLOPs."""
     wanted = job.training.micro_batch_size
     table = cluster.device.units
     if table is not None:
@@ -138,9 +141,9 @@ def _units(
 
 
 def _cache_profile(cluster: Cluster, job: Job, boundary: int, train_samples: int) -> CacheProfile | None:
-    """What workers would have measured of a warm cache; None where the planner's own prediction is to hold.
+    """Return the measurements that workers would have made of a warm cache; None: the planner uses its own prediction.
 
-    The share of values that the cache's memory has room for is what a warm cache hits.
+    The hit fraction of a warm cache is the share of values that fit into its memory.
     """
     covered = coverage(job, boundary, train_samples)
     if cluster.cache is None and covered == 1.0:
@@ -155,19 +158,20 @@ def _cache_profile(cluster: Cluster, job: Job, boundary: int, train_samples: int
 
 
 def variants_of(job: Job) -> int:
-    """Values that each sample may have in the cache."""
+    """Return the number of values that each sample may have in the cache."""
     augmentation = job.data.augmentation
     return augmentation.variants if augmentation.mode == "k-variants" else 1
 
 
 def coverage(job: Job, boundary_bytes: int, train_samples: int) -> float:
-    """The share of a run's boundary activations that the cache's memory has room for; 1 where that is not known."""
+    """Return the share of a run's boundary activations that fits into the cache's memory; 1 where that is not known."""
     wanted = train_samples * variants_of(job) * boundary_bytes
     return min(1.0, job.cache.memory_bytes / wanted) if wanted else 1.0
 
 
 def _profile(cluster: Cluster, group: NodeGroup, number: int, job: Job, units: tuple[UnitProfile, ...]) -> KeptProfile:
-    """A group's measurements: a group of another speed is another kind of device, as the planner tells speeds apart."""
+    """Return the profile of a group's workers. A group of another speed is another kind of device, so that the planner sees the
+    difference of speeds."""
     device = cluster.device
     memory = device.memory_bytes if group.memory_bytes is None else group.memory_bytes
     if group.speed != 1.0:

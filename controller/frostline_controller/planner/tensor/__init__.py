@@ -1,1 +1,1 @@
-"""Shapes beyond pipeline and replicas, on paper: tensors cut over workers of a group, state shared out over replicas."""
+"""Predictions for shapes beyond pipeline and replicas: tensors cut over a group's workers, state shared out over replicas."""

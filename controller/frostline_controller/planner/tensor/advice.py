@@ -1,6 +1,6 @@
-"""What tensor parallelism and sharded state would give a job on its workers: `frostline plan` and `frostline simulate` show it.
+"""Advice on tensor parallelism and sharded state for a job on its workers, as `frostline plan` and `frostline simulate` show it.
 
-Advice: a run plans with what its job and its engine have (`Sharing.not_built` says what they have not).
+It is advice alone: a run's plans use only the features of its job and of the engine (`Sharing.not_built` names missing ones).
 """
 
 from dataclasses import asdict, dataclass
@@ -23,10 +23,10 @@ class SharingAdvice:
     """The advice for one number of workers.
 
     Attributes:
-        job: what is to be trained.
-        choice: what would be worth its groups.
+        job: the job to be planned.
+        choice: the best way of sharing.
         rooms: the largest model of each family of shapes; none where the workers' memory is not known.
-        weight_bytes: of one parameter.
+        weight_bytes: bytes of one parameter.
     """
 
     job: Job
@@ -35,7 +35,7 @@ class SharingAdvice:
     weight_bytes: int
 
     def lines(self) -> list[str]:
-        """For people; nothing where there is nothing to say."""
+        """Return the advice as lines of text; none where there is no advice."""
         best, found = self.choice.best, list[str]()
         if best is not None:
             found.append(f"with tensors or state shared out: {self._best_words(best)}")
@@ -46,7 +46,7 @@ class SharingAdvice:
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the advice as plain data."""
         best = self.choice.best
         return {
             "best": self._best_json(best) if best is not None else None,
@@ -89,7 +89,7 @@ class SharingAdvice:
         }
 
     def _obstacles(self, sharing: Sharing, replicas: int) -> list[str]:
-        """Why this run cannot have it: what no run can be given, and numbers that are fixed when a run begins."""
+        """Return why this run cannot share in that way: features that no engine has, and numbers fixed at a run's start."""
         training, found = self.job.training, list[str]()
         if problem := sharing.not_built():
             found.append(f"on paper alone: {problem}")
@@ -107,11 +107,11 @@ class SharingAdvice:
 
 
 def advise_sharing(job: Job, inputs: PlanInputs, weight_bytes: int) -> SharingAdvice:
-    """The advice. weight_bytes: of one parameter."""
+    """Return the advice for a job. weight_bytes: bytes of one parameter."""
     plain = settled(inputs)
     return SharingAdvice(job, choose_sharing(plain), largest_models(plain), weight_bytes)
 
 
 def _shape(degrees: dict[str, int], sharing: Sharing) -> str:
-    """Degrees, and what is shared out: "tp 4, shard use, pp 2 x dp 2"."""
+    """Return the way of sharing and the degrees in words: "tp 4, shard use, pp 2 x dp 2"."""
     return ", ".join(filter(None, [sharing.words, in_words(degrees)]))

@@ -18,7 +18,7 @@ from frostline_controller.planner.tensor.sharing import Sharing
 
 
 def in_groups_as_built(inputs: PlanInputs, degree: int, at_home: bool) -> PlanInputs:
-    """The inputs with the units' costs on one member of a group; members stay as they are.
+    """Return the inputs with the units' costs on one member of a group; members stay as they are.
 
     Args:
         degree: workers of a group; 1 returns the inputs unchanged.
@@ -47,7 +47,7 @@ def lie_at_home(groups: Iterable[Sequence[MemberInfo]]) -> bool:
 
 
 def _nodes(inputs: PlanInputs, degree: int, at_home: bool) -> Nodes:
-    """Nodes as a group sees them: all of it in one, or each member in a node of its own."""
+    """Return equal nodes that hold a whole group each, or one member each."""
     near, far = inputs.near_link or inputs.link, inputs.link
     return Nodes(degree if at_home else 1, *_speeds(near, far), near.reduce_latency_seconds, far.reduce_latency_seconds)
 
@@ -57,7 +57,7 @@ def _speeds(near: LinkProfile, far: LinkProfile) -> tuple[float, float]:
 
 
 def _shared(unit: UnitProfile, sharing: Sharing, nodes: Nodes) -> UnitProfile:
-    """A block that learns, on one member: seconds with its sums, and the part that it keeps of its activations."""
+    """Return the costs of a learning block on one member: seconds with the group's sums, and the kept part of its activations."""
     seconds = COMMON_SECONDS + (1 - COMMON_SECONDS) / sharing.columns
     kept = KEPT_HIDDEN + (1 - KEPT_HIDDEN) / sharing.columns
     cut = with_seconds(unit, seconds, exchange_seconds(unit.output_bytes, sharing, nodes))

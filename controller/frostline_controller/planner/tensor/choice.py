@@ -1,10 +1,9 @@
-"""The best of all (pipeline, replicas, columns, depth, shard): `planner.search` over groups, for each way of sharing that may
-win.
+"""The choice of the best (pipeline, replicas, columns, depth, shard): `planner.search` over groups, for each way of sharing.
 
-For each number of columns and depth a group is one worker to plan for (`tensor.groups`), so the search of pipelines, replicas and
-cuts is the planner's own, as exact as it is. Ways of sharing are tried in the order of their lower bounds until none can win.
-One is taken where memory needs it, or where it saves more than `placement.hysteresis` of the best step without it. What no run
-can be given yet (`Sharing.not_built`) is advice.
+For each number of columns and depth a group is planned as one worker (`tensor.groups`), so the search of pipelines, replicas and
+cuts is the planner's own, with its exactness. Ways of sharing are tried in the order of their lower bounds until none can win.
+A way is chosen where memory needs it, or where it saves more than `placement.hysteresis` of the best step without it. A way that
+no run can have yet (`Sharing.not_built`) is advice.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,9 +24,9 @@ class SharedPlan:
     """The best placement with one way of sharing.
 
     Attributes:
-        sharing: the way.
+        sharing: the way of sharing.
         planned: a placement of groups, each named by its first member.
-        inputs: that it was planned for, groups in place of workers.
+        inputs: the inputs of that plan, with groups in place of workers.
     """
 
     sharing: Sharing
@@ -42,23 +41,24 @@ class SharedPlan:
 
     @property
     def workers(self) -> int:
-        """Workers that it takes."""
+        """Number of workers of the plan."""
         return len(self.planned.placement.workers) * self.sharing.group_size
 
     @property
     def seconds_per_sample(self) -> float:
-        """What plans are compared by."""
+        """Predicted seconds a sample, by which plans are compared."""
         return self.planned.cost.seconds_per_sample
 
 
 @dataclass(frozen=True)
 class SharingChoice:
-    """What sharing would give.
+    """The best way of sharing, beside the plain plan.
 
     Attributes:
         plain: the best plan of pipeline and replicas alone; None: none fits.
-        best: what is worth its groups; None: nothing is, or nothing fits.
-        tried: ways of sharing that were planned; the bounds of the others ruled them out, or members make up no such groups.
+        best: the best plan with more sharing that pays; None: none pays, or none fits.
+        tried: number of ways of sharing that were planned; the others were ruled out by their bounds, or by groups that the
+            members cannot form.
     """
 
     plain: SharedPlan | None
@@ -67,11 +67,10 @@ class SharingChoice:
 
 
 def ways_of_sharing(inputs: PlanInputs) -> Iterator[Sharing]:
-    """Every way that the members and the numerics allow, the plain one first. Columns lie in one node; split
-    rows are whole samples.
+    """Yield every way of sharing that the members and the numerics allow, the plain way first.
 
-    Adapters, fast numerics and the paper's planner allow none but the plain one, and a job that shares state out is not asked
-    to take that back.
+    Columns lie in one node; split rows are whole samples. Adapters, fast numerics and the paper's planner allow only the plain
+    way. For a job that shares state out, ways without that are left out.
     """
     plain = Sharing(shard=inputs.placement.shard)
     yield plain
@@ -88,13 +87,15 @@ def ways_of_sharing(inputs: PlanInputs) -> Iterator[Sharing]:
 
 
 def powers_of_two(most: int) -> list[int]:
-    """Those up to `most`, ascending."""
+    """Return the powers of two up to `most`, ascending."""
     return [1 << power for power in range(most.bit_length())]
 
 
 def choose_sharing(inputs: PlanInputs) -> SharingChoice:
-    """The best of all ways of sharing: first of columns alone, then of split rows, then with a depth, each of which must save
-    more than the hysteresis again.
+    """Return the best of all ways of sharing.
+
+    They are tried in tiers: columns or shared state alone, then split rows, then with a depth. Each tier must save more than the
+    hysteresis over the best of the tiers before.
     """
     plain_way, *others = ways_of_sharing(inputs)
     plain, best, tried = _planned(plain_way, inputs), None, 1
@@ -117,8 +118,9 @@ def _effort(sharing: Sharing) -> tuple[bool, bool]:
 
 
 def _by_bound(inputs: PlanInputs, ways: Iterable[Sharing]) -> list[tuple[float, Sharing]]:
-    """The ways that the members make up groups for, by the least that their steps could take. Sharing state out saves no time, so
-    that the bound of a group that shares none holds for all its ways.
+    """Return (lower bound on the seconds a sample, way), ascending, for the ways whose groups the members can form.
+
+    Sharing state out saves no time, so the bound of a group without shared state holds for the same group with it.
     """
     bounds: dict[Sharing, float] = {}
     bounded = []
@@ -134,7 +136,7 @@ def _by_bound(inputs: PlanInputs, ways: Iterable[Sharing]) -> list[tuple[float, 
 
 
 def _planned(sharing: Sharing, inputs: PlanInputs, below: float = float("inf")) -> SharedPlan | None:
-    """The best placement with this way of sharing; None where none fits, or none takes fewer seconds a sample than `below`."""
+    """Return the best placement with this way of sharing; None where none fits with fewer seconds a sample than `below`."""
     groups = grouped(inputs, sharing)
     known = below if inputs.token_cells == 1 else float("inf")  # in cells a step on paper may be quicker than its closed form
     try:

@@ -1,13 +1,13 @@
-"""A group of workers that share a block, as one worker to plan for: its units' seconds and bytes, its links, its place.
+"""A group of workers that share a block, as one worker for the planner: its units' seconds and bytes, its links, its place.
 
-Pipeline, replicas, schedules, freezing, cache and memory are then planned as ever (`planner.search`), over groups in place of
+Pipeline, replicas, schedules, freezing, cache and memory are then planned as usual (`planner.search`), with groups in place of
 workers.
 
-What a group changes. A block's work is cut, but for norms, residual sums and dropout of whole rows (COMMON_SECONDS). Four sums a
-block and micro-batch cross the columns; with a depth each product has an exchange more in each pass (`tensor.traffic`). Weights
-and moments of a block are cut; embedding and head stay whole on each member. Of what a block keeps for its backward, the part
-of the hidden width stays whole where rows do (KEPT_HIDDEN). Activations between stages are sent once a group: a member sends its
-part, and the receivers gather. A vote is counted over groups.
+Differences between a group and a worker. A block's work is cut, except norms, residual sums and dropout of whole rows
+(COMMON_SECONDS). Four sums a block and micro-batch cross the columns; with a depth each product has one more exchange in each
+pass (`tensor.traffic`). Weights and moments of a block are cut; embedding and head stay whole on each member. Of the activations
+kept for a block's backward, those of the hidden width stay whole where rows do (KEPT_HIDDEN). Activations between stages are sent
+once a group: each member sends its part, and the receivers gather. A vote's cost is counted over groups.
 """
 
 from collections.abc import Sequence
@@ -22,24 +22,27 @@ from frostline_controller.planner.tensor.sharing import USE, Sharing
 from frostline_controller.planner.tensor.traffic import BLOCK, traffic
 
 COMMON_SECONDS = 0.01
-"""Of a block's seconds on one worker, what each member of a group computes of whole rows. Assumed, not measured: norms, residual
-sums and dropout move a few values for each of thousands of multiplications."""
+"""Share of a block's seconds on one worker that each member of a group spends on whole rows. Assumed, not measured: norms,
+residual sums and dropout move a few values for each of thousands of multiplications."""
 KEPT_HIDDEN = 10 / 34
-"""Of what a block keeps for its backward, the part that is as wide as the hidden state: (10 + 24 / t) of 34 bytes a token and
-unit of width (arXiv 2205.05198, section 4.1; attention scores apart)."""
+"""Share of the hidden width in the activations kept for a block's backward: (10 + 24 / t) of 34 bytes a token and unit of width
+(arXiv 2205.05198, section 4.1; attention scores apart)."""
 
 CUT_BYTES = ("parameter_bytes", "optimizer_bytes", "still_bytes", "working_bytes", "output_bytes")
-"""Of a block, what each member has an equal part of."""
+"""Fields of a block's profile of which each member has an equal part."""
 
 
 class NoGroups(ValueError):
-    """The members do not make up a group of that size; the text says why."""
+    """The members cannot form groups of that size; the message says why."""
 
 
 def grouped(inputs: PlanInputs, sharing: Sharing) -> PlanInputs:
-    """The planner's inputs with a group in place of each worker, and state shared out as `sharing` says.
+    """Return the planner's inputs with a group in place of each worker, and with state shared out by `sharing`.
 
-    With a group of one and nothing shared the inputs come back as they are. Raises NoGroups.
+    With groups of one and no further sharing the inputs are returned unchanged.
+
+    Raises:
+        NoGroups: the members cannot form such groups.
     """
     if sharing == Sharing(shard=inputs.placement.shard):
         return inputs
@@ -79,7 +82,7 @@ def grouped(inputs: PlanInputs, sharing: Sharing) -> PlanInputs:
 
 
 def nodes_of(inputs: PlanInputs) -> Nodes:
-    """The nodes that groups lie in: as large as the smallest that is used, with the links that workers measured."""
+    """Return the nodes of the groups: as large as the members' smallest node, with the links that workers measured."""
     near, far = inputs.near_link or inputs.link, inputs.link
     return Nodes(
         devices=min(map(len, _by_node(inputs.members).values())),
@@ -91,9 +94,12 @@ def nodes_of(inputs: PlanInputs) -> Nodes:
 
 
 def groups_of(members: Sequence[MemberInfo], size: int) -> list[list[MemberInfo]]:
-    """Members in groups: of one node each where a node has room for a group, else of whole nodes. The others are spare.
+    """Return the members in groups: each within one node where every node is large enough, else of whole nodes.
 
-    Raises NoGroups.
+    Members left over are in no group.
+
+    Raises:
+        NoGroups: groups of that size are no whole nodes.
     """
     by_node = _by_node(members)
     smallest = min(map(len, by_node.values()))
@@ -107,9 +113,7 @@ def groups_of(members: Sequence[MemberInfo], size: int) -> list[list[MemberInfo]
 
 
 def _by_node(members: Sequence[MemberInfo]) -> dict[str, list[MemberInfo]]:
-    """Members by the machine that they share, or the failure domain where machines are not known; one that has neither is
-    alone.
-    """
+    """Return the members by machine, or by failure domain where the machine is unknown; a member with neither is alone."""
     found: dict[str, list[MemberInfo]] = {}
     for member in members:
         found.setdefault(member.machine or member.failure_domain or f"alone/{member.worker_id}", []).append(member)
@@ -117,7 +121,7 @@ def _by_node(members: Sequence[MemberInfo]) -> dict[str, list[MemberInfo]]:
 
 
 def _as_one(group: Sequence[MemberInfo]) -> MemberInfo:
-    """As slow as the slowest member, with the room of the one that has least."""
+    """Return a group as one member, with the speed of its slowest and the memory of its smallest member."""
     known = [member.memory_bytes for member in group if member.memory_bytes > 0]
     return replace(
         group[0],
@@ -128,7 +132,7 @@ def _as_one(group: Sequence[MemberInfo]) -> MemberInfo:
 
 
 def cut_unit(unit: UnitProfile, sharing: Sharing, nodes: Nodes) -> UnitProfile:
-    """A block on one member of a group: seconds with the group's exchanges, bytes of its own."""
+    """Return the costs of a block on one member of a group: seconds with the group's exchanges, bytes of the member's part."""
     size = sharing.group_size
     between = 1.0 if sharing.has_whole_rows else 1 / size
     seconds = COMMON_SECONDS * between + (1 - COMMON_SECONDS) / size
@@ -143,8 +147,9 @@ def cut_unit(unit: UnitProfile, sharing: Sharing, nodes: Nodes) -> UnitProfile:
 
 
 def exchange_seconds(hidden_bytes: float, sharing: Sharing, nodes: Nodes) -> float:
-    """Seconds that a block's forward exchanges within the group, for a micro-batch's hidden state of so many bytes; a backward
-    takes as long. The depth is innermost: it carries three times as much.
+    """Return the seconds of a block's exchanges within the group in a forward; those of a backward take as long.
+
+    hidden_bytes: of a micro-batch's hidden state. The depth is the innermost axis, since it carries three times as much.
     """
     moved = traffic(sharing.axes, 1, 1, BLOCK, backward=False)
     whole_sums = 2 if sharing.columns == 2 else 4  # two a pass; of more than two members an all-to-all and a gather
@@ -155,12 +160,12 @@ def exchange_seconds(hidden_bytes: float, sharing: Sharing, nodes: Nodes) -> flo
 
 
 def _whole_unit(unit: UnitProfile, size: int) -> UnitProfile:
-    """Embedding and head, which every member computes and keeps whole; its part of what crosses to the next unit."""
+    """Return the costs of embedding or head, which every member computes and keeps whole, with a member's part of the output."""
     return unit.model_copy(update={"output_bytes": round(unit.output_bytes / size)})
 
 
 def _sent_once(link: LinkProfile, near: LinkProfile, size: int) -> LinkProfile:
-    """A link as a member's part of an activation sees it: sent, and gathered with the others' parts by those who receive it."""
+    """Return the link for activations that are sent in parts, one a member, and then gathered by the receivers."""
     gathered = (size - 1) / near.bandwidth_bytes_per_second
     return link.model_copy(
         update={

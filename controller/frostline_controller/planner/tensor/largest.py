@@ -1,8 +1,7 @@
-"""The largest model that fits: the most blocks, of the job's width, that each family of shapes has room for on the workers
-there are.
+"""The largest model that fits: the most blocks, of the job's width, for which each family of shapes has memory on the workers.
 
-Bytes are the cost model's (`planner.cost`), nothing frozen. Blocks are equal, so a stage has room for so many more with each
-that it holds alone, and no search of cuts is needed.
+Bytes are those of the cost model (`planner.cost`), with nothing frozen. Blocks are equal, so the number of blocks that fit a
+stage is its free memory over the bytes of one block, and no search of cuts is needed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,13 +23,17 @@ from frostline_controller.planner.tensor.groups import NoGroups, grouped
 from frostline_controller.planner.tensor.sharing import USE, Sharing
 
 EMBEDDING, BLOCK, HEAD, END = 0, 1, 2, 3
-"""Units of a model that stands for all of its depth, and where it ends."""
+"""Indices of the units of a model with one block, which stands for all blocks, and the model's end."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """Shapes of one kind. has_pipeline, has_replicas: whether degrees above 1 are among them. allows: which ways of sharing
-    are.
+    """A family of shapes.
+
+    Attributes:
+        name: for people.
+        has_pipeline, has_replicas: whether the family has degrees above 1 of that axis.
+        allows: whether a way of sharing belongs to the family.
     """
 
     name: str
@@ -52,14 +55,14 @@ FAMILIES = (
 
 @dataclass(frozen=True)
 class Room:
-    """What a family has room for.
+    """The largest model of a family.
 
     Attributes:
         family: its name.
-        blocks: the most; 0: not one fits.
+        blocks: the most blocks that fit; 0: not one.
         parameter_bytes: of the model with so many blocks.
-        sharing: of the shape that has the room.
-        degrees: of that shape, by axis name, tensors apart.
+        sharing: of the shape in which they fit.
+        degrees: of that shape, by axis name, without tensor axes.
     """
 
     family: str
@@ -70,7 +73,7 @@ class Room:
 
 
 def largest_models(inputs: PlanInputs) -> tuple[Room, ...]:
-    """The room of each family; none where the workers' memory is not known."""
+    """Return the largest model of each family; none where the workers' memory is not known."""
     if isinf(inputs.memory_cap):
         return ()
     free = replace(inputs, placement=inputs.placement.model_copy(update={"shard": NONE}))
@@ -84,7 +87,7 @@ def largest_models(inputs: PlanInputs) -> tuple[Room, ...]:
 
 
 def _room(inputs: PlanInputs, family: Family, groups: Mapping[Sharing, "Groups"]) -> Room:
-    """The most blocks of all shapes of the family; of equal ones the smallest group, then the fewest workers."""
+    """Return the shape of the family with the most blocks; of equal ones the smallest group, then the fewest replicas."""
     best = Room(family.name, 0, 0, Sharing(), {})
     for way, one in groups.items():
         for dp, pp in _degrees(one.inputs, family) if family.allows(way) else []:
@@ -100,7 +103,7 @@ def _parameter_bytes(inputs: PlanInputs, blocks: int) -> int:
 
 
 def _degrees(groups: PlanInputs, family: Family) -> Iterator[tuple[int, int]]:
-    """(dp, pp) worth trying, ascending: all, or beyond ALL_DEGREES_UP_TO groups the powers of two and the most."""
+    """Yield the (dp, pp) to try, ascending: all; with more than ALL_DEGREES_UP_TO groups the powers of two and the most."""
     workers = len(groups.members)
     for dp in _counts(min(workers, groups.most_replicas)) if family.has_replicas else [1]:
         for pp in _counts(workers // dp) if family.has_pipeline else [1]:
@@ -114,9 +117,9 @@ def _counts(most: int) -> list[int]:
 
 
 class Groups:
-    """Groups of one way of sharing, and what they have room for.
+    """Groups of one way of sharing, with the most blocks that fit them.
 
-    inputs: with a group in place of each worker.
+    inputs: the planner's inputs with a group in place of each worker.
     """
 
     def __init__(self, inputs: PlanInputs) -> None:
@@ -126,13 +129,13 @@ class Groups:
         self._known: dict[tuple[int, int], int] = {}
 
     def blocks(self, pp_degree: int, dp_degree: int) -> int:
-        """The most blocks that a pipeline of this depth and its replicas have memory for; 0: not one."""
+        """Return the most blocks that fit the memory of a pipeline of this depth with so many replicas; 0: not one."""
         if (pp_degree, dp_degree) not in self._known:
             self._known[pp_degree, dp_degree] = self._count(pp_degree, dp_degree)
         return self._known[pp_degree, dp_degree]
 
     def _count(self, pp_degree: int, dp_degree: int) -> int:
-        """1F1B where each replica has as many micro-batches as stages, else GPipe, as plans have it."""
+        """Return the most blocks; with 1F1B where each replica has as many micro-batches as stages, else GPipe, as in plans."""
         inputs, model = self.inputs, self._model.of_shape(pp_degree, dp_degree)
         leaf_bounds = deal_by_speed(inputs.reduction_leaves, [1.0] * dp_degree)
         counts = replica_micro_batches(inputs, leaf_bounds)
@@ -140,7 +143,7 @@ class Groups:
         in_flight = _in_flight("1f1b" if min(counts) >= pp_degree else "gpipe", pp_degree, max(counts))
 
         def held(low: int, high: int, micro_batches: np.ndarray) -> np.ndarray:
-            """Bytes of units by pipeline rank."""
+            """Return the bytes of the units [low, high) by pipeline rank."""
             return np.asarray(model.stage_bytes(low, high, micro_batches, most_leaves, dp_degree))
 
         one = held(BLOCK, HEAD, in_flight) - model.working_bytes[BLOCK, HEAD]
@@ -156,6 +159,6 @@ class Groups:
 
 @lru_cache(maxsize=4096)
 def _in_flight(schedule: str, pp_degree: int, micro_batches: int) -> np.ndarray:
-    """Micro-batches whose activations each pipeline rank holds at most."""
+    """Return the most micro-batches in flight of each pipeline rank."""
     program = schedule_named(schedule)
     return np.array([program.in_flight(pp_rank, pp_degree, 1, micro_batches, 1) for pp_rank in range(pp_degree)])

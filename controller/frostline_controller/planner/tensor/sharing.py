@@ -1,4 +1,4 @@
-"""How tensors and state are shared out beside pipeline and replicas, and which of it runs: the one home of that switch."""
+"""Ways of sharing out tensors and state beside pipeline and replicas; the only place that lists the ways that no run can have."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,19 +9,19 @@ from frostline_controller.planner.tensor.traffic import Axes
 USE = "use"
 ShardWay = Literal["none", "step", "use"]
 SHARD_WAYS: tuple[ShardWay, ...] = (NONE, STEP, USE)
-"""Of the state of a stage over its replicas, leanest last: `frostline_contract.sharding`, and weights gathered at each use
-(ZeRO-3)."""
+"""Ways of sharing out a stage's state over its replicas, leanest last: those of `frostline_contract.sharding`, and weights
+gathered at each use (ZeRO-3)."""
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """What one shape shares out.
+    """One way of sharing.
 
     Attributes:
         columns: workers over which the inner widths of a block are cut (Megatron-LM's tensor parallelism).
-        depth: workers over which its hidden width is cut as well; then rows are split too.
-        rows_split: between products each column has its part of a micro-batch's samples (sequence parallelism has it of the
-        tokens). shard: of the replicas' state, of SHARD_WAYS.
+        depth: workers over which the hidden width of a block is cut as well; then rows are split too.
+        shard: the way of sharing out the replicas' state, one of SHARD_WAYS.
+        rows_split: between products each column has a part of a micro-batch's samples (sequence parallelism: of the tokens).
     """
 
     columns: int = 1
@@ -31,7 +31,7 @@ class Sharing:
 
     @property
     def group_size(self) -> int:
-        """Workers that share one stage of one replica."""
+        """Number of workers that share one stage of one replica."""
         return self.axes.size
 
     @property
@@ -41,19 +41,17 @@ class Sharing:
 
     @property
     def has_whole_rows(self) -> bool:
-        """Whether what lies between products is whole on each member of a group."""
+        """Whether the activations between products are whole on each member of a group."""
         return self.depth == 1 and not self.rows_split
 
     @property
     def words(self) -> str:
-        """For people: "tp 4, shard use"; "tp 4 x 2" with a depth, "tp 4 of split rows"; empty for what shares out nothing."""
+        """The way in words: "tp 4, shard use"; "tp 4 x 2" with a depth; "tp 4 of split rows"; empty without any sharing."""
         tensors = f"tp {self.columns}" + (f" x {self.depth}" if self.depth > 1 else " of split rows" * self.rows_split)
         return ", ".join([tensors] * (self.group_size > 1) + [f"shard {self.shard}"] * (self.shard != NONE))
 
     def not_built(self) -> str:
-        """Why no run can be given it; empty where a run can. What is refused here is advice and is in no plan that workers
-        get.
-        """
+        """Return why no run can share in this way; empty where a run can. A refused way is advice, and in no plan of a run."""
         if self.depth > 1:
             return "no engine cuts the hidden width"
         if self.rows_split:

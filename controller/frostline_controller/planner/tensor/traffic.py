@@ -1,4 +1,4 @@
-"""Elements that tensor parallelism moves, counted: one formula for 1-D, planes, 3-D and sharded data parallelism.
+"""The count of elements that tensor parallelism moves, by one formula for 1-D, planes, 3-D and sharded data parallelism.
 
 A rank has a place on three axes: `columns` c, `depth` d, `replicas` r; P = c d r ranks. A product takes X [M, K] to Y [M, N] by
 W [K, N], for M rows of all replicas together. Between blocks activations have their rows cut by columns and their width by depth;
@@ -21,8 +21,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Product:
-    """One linear layer of a block. inputs, outputs: its widths in hidden sizes. is_column: it takes the hidden width; else it
-    gives it.
+    """One linear layer of a block.
+
+    Attributes:
+        inputs, outputs: its widths in hidden sizes.
+        is_column: its input has the hidden width; else its output has.
     """
 
     inputs: int
@@ -32,12 +35,13 @@ class Product:
 
 FEED_FORWARD = (Product(1, 4, True), Product(4, 1, False))
 BLOCK = (Product(1, 3, True), Product(1, 1, False), *FEED_FORWARD)
-"""Query, key and value as one product, the attention's output, and the feed-forward: GPT-2, BERT, ViT. Gated ones differ."""
+"""Query, key and value as one product, the attention's output, and the feed-forward, as in GPT-2, BERT and ViT; models with gated
+feed-forwards differ."""
 
 
 @dataclass(frozen=True)
 class Axes:
-    """Degrees of the three axes that a block's products are cut over."""
+    """Degrees of the three axes over which a block's products are cut."""
 
     columns: int = 1
     depth: int = 1
@@ -45,13 +49,13 @@ class Axes:
 
     @property
     def size(self) -> int:
-        """Ranks."""
+        """Number of ranks."""
         return self.columns * self.depth * self.replicas
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Elements that a rank receives, by the axis that they cross."""
+    """The elements that a rank receives, by the axis that they cross."""
 
     columns: float
     depth: float
@@ -59,7 +63,7 @@ class Traffic:
 
     @property
     def total(self) -> float:
-        """Over all axes."""
+        """Elements over all axes."""
         return self.columns + self.depth + self.replicas
 
 
@@ -72,15 +76,15 @@ def traffic(
     backward: bool = True,
     gathered_again: bool = False,
 ) -> Traffic:
-    """What a rank receives for these products.
+    """Return the elements that a rank receives for these products.
 
     Args:
         axes: degrees.
         rows: tokens of all replicas together.
         hidden: the hidden width.
         products: of a block.
-        backward: count it beside the forward.
-        gathered_again: inputs and weights are gathered a second time in the backward, so that no copy is kept between.
+        backward: count the backward as well as the forward.
+        gathered_again: inputs and weights are gathered again in the backward, so that no copy is kept in between.
     """
     passes = 2 if backward else 1
     gathers = passes + (1 if backward and gathered_again else 0)
@@ -100,5 +104,5 @@ def traffic(
 
 
 def cube(side: int) -> Axes:
-    """The paper's 3-D on side^3 ranks."""
+    """Return the axes of the paper's 3-D on side^3 ranks."""
     return Axes(side, side, side)
