@@ -174,3 +174,8 @@ def test_pictures_are_whole_and_carry_no_foreign_parts() -> None:
             left = float(text.attrib["x"]) - {"start": 0.0, "middle": long / 2, "end": long}[text.attrib["text-anchor"]]
             assert left >= 0, (name, text.text)
             assert left + long <= width, (name, text.text)
+
+
+def test_the_run_directory_names_every_kind_of_event() -> None:
+    section = (ROOT / "docs" / "run-directory.md").read_text().split("## events.jsonl")[1].split("\n## ")[0]
+    assert [kind for kind in sorted(KINDS) if f"`{kind}`" not in section] == []

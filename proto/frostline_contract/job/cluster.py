@@ -229,8 +229,8 @@ class Fault(Section):
     what: Literal["weight", "moment", "cached_value", "activation", "gradient"] = fixed(
         "weight",
         doc="For flip: one bit of a weight or of an optimizer moment, after the step's update; one bit of every boundary "
-        "activation that the worker stores in the cache in that step, before it is signed or hashed; or one bit of what each "
-        "of its stages gives on, or of its gradient, in every micro-batch of that step.",
+        "activation that the worker stores in the cache in that step, before it is signed or hashed; or one bit of each of "
+        "its stages' output, or of the gradient of its weights, in every micro-batch of that step.",
     )
     lasting: bool = fixed(False, doc="For a flip of activation or gradient: in every later step too, as a broken core does.")
 
