@@ -52,8 +52,12 @@ def bits(value: Any) -> str:
 
 
 def decided(ended: Ended) -> set[tuple[Any, ...]]:
-    """Return the decisions without their lineage: a decision made again after a restore must be the same."""
-    return {tuple(line[name] for name in DECIDED) for line in ended.decisions}
+    """Return the decisions without their lineage: a decision made again after a restore must be the same.
+
+    A rollback that a restore undid before it happened is recorded as void; if it is decided again, it counts once.
+    """
+    found = {tuple(line[name] for name in DECIDED) for line in ended.decisions}
+    return {line for line in found if not (line[4] == "rollback" and line[-1] and (*line[:-1], False) in found)}
 
 
 def in_force_by_number(ended: Ended) -> set[tuple[Any, ...]]:
