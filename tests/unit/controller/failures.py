@@ -19,7 +19,7 @@ def vote(step: int, counter: int, lineage: int = 0) -> SeenVote:
 
 
 def placement(workers: str, pp_degree: int) -> Placement:
-    """One letter a worker; the units are cut evenly."""
+    """Return a placement of workers with names of one letter; the units are cut evenly."""
     names = tuple(workers)
     dp_degree = len(names) // pp_degree
     bounds = tuple(NUM_UNITS * stage // pp_degree for stage in range(pp_degree + 1))
@@ -44,7 +44,7 @@ def plan(
     lineage: int = 0,
     start_vote: SeenVote | None = None,
 ) -> Plan:
-    """holders: by worker the units whose state it has at the start."""
+    """Return a plan. holders: for each worker, the units that it has the state of at the start."""
     made = placement(workers, pp_degree)
     participants = made.workers + tuple(leavers)
     named = tuple(

@@ -1,4 +1,4 @@
-"""Statistics by hand, and a run in which every decision takes effect: what the tests of freezing share."""
+"""Statistics by hand, and a run in which every decision takes effect; shared by the tests of freezing."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -56,7 +56,7 @@ def inputs_of(
     num_units: int | None = None,
     **more,
 ) -> FreezeInputs:
-    """Inputs for these statistics. only: the rails that stay on (None: as `rails` says)."""
+    """Return the inputs of a decision on these statistics. only: the rails that stay on (None: as `rails` has them)."""
     rails = dict(rails or {})
     if only is not None:
         rails["off"] = tuple(name for name in RAIL_NAMES if name not in only)
@@ -92,10 +92,10 @@ def simulate(
     measure: Callable[[int, int, int], IntervalStatistics],
     voided: Callable[[int, int], bool] = lambda lineage, number: False,
 ) -> tuple[list[IntervalStatistics], list[Decision]]:
-    """A run in which every decision takes effect at its step, and rollbacks go back and compute intervals again.
+    """Simulate a run: every decision takes effect at its step; a rollback goes back, and its intervals are computed again.
 
-    measure(number, lineage, freeze_point) gives the statistics of an interval; voided(lineage, number) says which decisions
-    come too late. Returns all statistics and decisions, of dead lineages too, in the order in which they were made.
+    measure(number, lineage, freeze_point) gives the statistics of an interval; voided(lineage, number) is true for decisions
+    that come too late. Returns all statistics and decisions, those of cut lineages too, in the order in which they were made.
     """
     statistics: list[IntervalStatistics] = []
     decisions: list[Decision] = []

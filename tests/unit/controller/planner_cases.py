@@ -22,7 +22,7 @@ def members(count: int, per_node: int = 2, **fields) -> tuple[MemberInfo, ...]:
 
 
 def inputs(units=8, workers=4, **fields) -> PlanInputs:
-    """units, workers: a number, or the tuples themselves."""
+    """Return the planner's inputs. units, workers: a number, or the tuples themselves."""
     wanted = {
         "units": (unit(),) * units if isinstance(units, int) else tuple(units),
         "members": members(workers) if isinstance(workers, int) else tuple(workers),
@@ -36,7 +36,7 @@ def inputs(units=8, workers=4, **fields) -> PlanInputs:
 
 
 def all_bounds(num_units: int, freeze_point: int, stages: int):
-    """Every cut with the prefix in stage 0 and a trainable unit in each stage."""
+    """Return every cut that has the frozen prefix in stage 0 and a trainable unit in each stage."""
     for cuts in combinations(range(freeze_point + 1, num_units), stages - 1):
         yield (0, *cuts, num_units)
 

@@ -1,4 +1,4 @@
-"""Writes a run directory that is true to the documented schemas: two freezes, three shapes, a failure and a cut lineage."""
+"""A run directory that keeps to the documented schemas: two freezes, three shapes, a failure and a cut lineage."""
 
 import json
 import math
@@ -17,7 +17,7 @@ FAILED_AT, RESTORED_AT, TOTAL = 95, 80, 120
 
 
 def job_values(**changes: Any) -> dict[str, Any]:
-    """A small job file as a mapping, with whole sections replaced by `changes`."""
+    """Return a small job file as a mapping, with whole sections replaced by `changes`."""
     values = {
         "name": "digits",
         "model": {"family": "vit", "config": {"hidden_size": 64, "num_hidden_layers": UNITS - 2, "patch_size": 2}},
@@ -30,7 +30,7 @@ def job_values(**changes: Any) -> dict[str, Any]:
 
 
 def write_run(folder: Path, finished: bool = True) -> Path:
-    """Write the directory and return it."""
+    """Write the run directory and return its path."""
     folder.mkdir(parents=True)
     (folder / "job.yaml").write_text(dump_job(parse_job(job_values())))
     _write_lines(folder / "metrics.jsonl", _metrics())

@@ -1,4 +1,4 @@
-"""What adapters are to decisions and plans: a freeze point that nothing goes below, and weights without gradients."""
+"""Adapters in decisions and plans: a lower bound of the freeze point, and weights without gradients."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""The Python API as far as it needs no training: what it asks, what it answers, how mistakes come back. A run: tests/e2e."""
+"""The Python API without training: its calls, their results, and the errors for mistakes. Runs through it: tests/e2e."""
 
 import json
 from pathlib import Path

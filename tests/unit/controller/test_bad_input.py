@@ -1,6 +1,6 @@
 """Mistakes of command line and job file: each is one clear message on standard error, no traceback, exit status 2, at once.
 
-The commands run in this process: what they say and return is the same, and a hundred of them take seconds.
+The commands run in this process: their output and exit status are the same, and a hundred of them take seconds.
 """
 
 import time
@@ -214,7 +214,7 @@ FILES = [
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """What the commands of the tables speak of."""
+    """Write the files that the tables' commands name."""
     tmp_path = tmp_path_factory.mktemp("places")
     job = tmp_path / "job.in"
     job.write_text(yaml.safe_dump(job_values()))
@@ -245,19 +245,19 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(autouse=True)
 def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is accepted by mistake fails here, instead of training."""
+    """Make a command that is accepted by mistake fail here, instead of starting to train."""
     monkeypatch.setattr("frostline_controller.cli.run.watch", lambda *given, **named: pytest.fail("it was started"))
 
 
 @pytest.fixture
 def places(written: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    """The same, from a working directory among them."""
+    """Return the same files, with the working directory among them."""
     monkeypatch.chdir(written["dir"])
     return written
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """What is said, once and in its last line, of a command that is a mistake."""
+    """Return the message of a refused command, which is its last line and appears once."""
     started = time.monotonic()
     code, out, error = end_of(capsys, *words)
     lines = error.splitlines()

@@ -1,4 +1,4 @@
-"""Events of kind `cache`: told when units are frozen first and at each change of its use, once, whoever leads."""
+"""Events of kind `cache`: logged at the first freeze and at each change of the cache's use, once, whoever leads."""
 
 import asyncio
 from pathlib import Path
@@ -41,7 +41,7 @@ def told(run: Run) -> Told:
 async def follow(run: Run, news: CacheNews, *plans: Plan) -> None:
     for one in plans:
         await run.store.commit(current=one)
-        for _ in range(2):  # a round that finds nothing new says nothing
+        for _ in range(2):  # a round that finds nothing new logs nothing
             await news.advance()
 
 
@@ -64,7 +64,7 @@ def test_each_change_is_told_once_also_by_a_successor(tmp_path: Path) -> None:
         run = new_run(tmp_path, elastic={"cache": True})
         await follow(run, CacheNews(run.facts, run.store, run.outbox), *PLANS)
         assert told(run) == expected
-        await follow(run, CacheNews(run.facts, run.store, run.outbox), PLANS[-1])  # a successor's
+        await follow(run, CacheNews(run.facts, run.store, run.outbox), PLANS[-1])  # a successor's events
         assert told(run) == expected
         run.store.amendments.cache_off = "the cache is off, a cached value was wrong: boundary 2"
         await follow(run, CacheNews(run.facts, run.store, run.outbox), plan(6, 4, False, "no cache: no server is reachable"))

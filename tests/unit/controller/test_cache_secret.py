@@ -1,4 +1,4 @@
-"""The secret that signs a release's cached values: made once, by whoever leads first, for its user alone."""
+"""The secret that signs a release's cached values: made once, by the first leader, and readable for its user alone."""
 
 import stat
 from pathlib import Path

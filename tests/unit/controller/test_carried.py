@@ -1,4 +1,4 @@
-"""What workers carried and hold, from records to the status, the metrics and the report."""
+"""The bytes that workers sent and hold, from records to the status, the metrics and the report."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Child processes: they start whatever our other threads hold, and never outlive who started them."""
+"""Child processes: they start whichever locks the parent's other threads hold, and never outlive their parent."""
 
 import os
 import select
@@ -27,7 +27,7 @@ time.sleep(3600)
 
 
 def child_of(folder: Path, *arguments: str) -> tuple[subprocess.Popen[bytes], int]:
-    """A process that starts one child, and that child's process id."""
+    """Start a process that starts one child; return it and the child's process id."""
     words = [sys.executable, "-c", STARTS_ONE, str(folder), *arguments]
     parent = subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True)
     assert parent.stdout is not None
@@ -40,7 +40,7 @@ def child_of(folder: Path, *arguments: str) -> tuple[subprocess.Popen[bytes], in
 
 
 def runs(process_id: int) -> bool:
-    """Whose parent is dead is nobody's to wait for, and perhaps a zombie when it has ended."""
+    """Return whether the process runs. A child without its parent has nobody to reap it: ended, it may be a zombie."""
     try:
         return psutil.Process(process_id).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -48,7 +48,7 @@ def runs(process_id: int) -> bool:
 
 
 def ends(process_id: int) -> bool:
-    """Whether it ends in time."""
+    """Return whether the process ends in time."""
     deadline = time.monotonic() + WAIT_SECONDS
     while runs(process_id) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -56,7 +56,7 @@ def ends(process_id: int) -> bool:
 
 
 def test_a_child_starts_where_a_fork_of_us_would_stand_still(tmp_path: Path) -> None:
-    """A run hung for ever at the start of a pod: the command's gRPC threads had been copied into the child (chaos, seed 6124)."""
+    """Once a run hung for ever at a pod's start: the command's gRPC threads had been copied into the child (chaos, seed 6124)."""
     parent, child = child_of(tmp_path, "stuck")
     assert runs(child)
     os.killpg(parent.pid, signal.SIGKILL)

@@ -37,7 +37,7 @@ def frostline(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedP
 
 
 def end_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """Exit status, standard output and standard error of a command in this process."""
+    """Return exit status, standard output and standard error of a command that runs in this process."""
     try:
         code = main(arguments)
     except SystemExit as exit_:

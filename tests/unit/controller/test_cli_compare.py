@@ -105,7 +105,7 @@ def test_an_outcome_is_read_from_a_run_directory(tmp_path: Path) -> None:
     assert (found.freeze_point, found.num_units, found.wall_seconds) == (4, 8, 42.5)
     assert found.shapes == ({"dp": 1, "pp": 4}, {"dp": 2, "pp": 2}, {"dp": 4, "pp": 1})
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    # Every shape of that run has four workers, steps that were taken back were computed too, and one record came twice.
+    # Every shape of that run has four workers; steps that were cut off were computed too, and one record came twice.
     seconds = {(line["lineage"], line["step"]): line["step_seconds"] for line in lines if "step" in line}
     assert found.worker_seconds == pytest.approx(4 * sum(seconds.values()))
     assert found.training_seconds == pytest.approx(0.33 * 119 + 5, rel=0.05)

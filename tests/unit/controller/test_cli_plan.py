@@ -124,7 +124,7 @@ def test_two_hundred_units_on_1024_devices_take_seconds_at_most(tmp_path: Path, 
     path.write_text(dump_job(parse_job(apply_overrides(job_values(), [*settings, "training.reduction_leaves=256"]))))
     started = time.perf_counter()
     assert main(["plan", "-f", str(path), "--devices", "1024", "--json"]) == 0
-    # A plan alone has a benchmark; this is the whole command with its walk and its advice, on a busy machine.
+    # The plan alone has a benchmark; this is the whole command with its freeze points and its advice, on a busy machine.
     assert time.perf_counter() - started < 20
     assert json.loads(capsys.readouterr().out)["plans"][0]["devices"] == 1024
 
@@ -141,7 +141,7 @@ def test_the_first_plan_has_the_depth_that_the_job_starts_with(tmp_path: Path, c
 
 
 def test_the_first_plan_has_what_is_frozen_from_step_1(job_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The walk begins there; a deeper point is asked for as ever; with the switch off nothing is frozen."""
+    """The freeze points begin there; a deeper one can be asked for as ever; with `elastic.freeze` off nothing is frozen."""
 
     def told(*arguments: str) -> dict:
         assert main(["plan", "-f", str(job_file), "--set", "freeze.initial_units=4", "--json", *arguments]) == 0
@@ -172,7 +172,7 @@ SHARED = ["--devices", "8", "--hardware", "gpu", "--teraflops", "6"]
 
 @pytest.fixture
 def one_micro_batch(tmp_path: Path) -> Path:
-    """A job whose pipeline has nothing to overlap and whose replicas have nothing to share."""
+    """Write a job with one micro-batch: a pipeline has nothing to overlap, and replicas have nothing to share."""
     path = tmp_path / "one.yaml"
     job = job_values(
         model={"family": "vit", "config": {"hidden_size": 8192, "num_hidden_layers": 4, "image_size": 224, "patch_size": 16}},

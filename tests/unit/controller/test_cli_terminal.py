@@ -65,7 +65,7 @@ def test_plain_lines_of_a_whole_run_from_its_files(tmp_path: Path) -> None:
     lines = out.getvalue().splitlines()
     assert [line for line in lines if "failure" in line] == ["* 31.0 s, step 95: failure: pod-3: killed by signal 9"]
     assert len([line for line in lines if line.startswith("* ")]) == 10
-    # The second poll brought nothing new, so nothing was said.
+    # The second poll brought nothing new, so nothing was printed.
     assert len([line for line in lines if line.startswith("completed")]) == 1
 
 
@@ -113,7 +113,7 @@ def test_a_terminal_that_cannot_be_written_is_switched_off_for_good() -> None:
 
 
 def test_a_panel_whose_session_is_over_raises_where_it_is_noticed() -> None:
-    """Not in a thread of the library's own."""
+    """The error must not be raised in a thread of the library's own."""
     from rich.console import Console
 
     with open("/dev/full", "w") as full:

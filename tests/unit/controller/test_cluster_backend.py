@@ -1,4 +1,4 @@
-"""The laptop's API server: compare-and-swap between real processes, nothing half written."""
+"""The local cluster's API server: compare-and-swap between real processes, nothing half written."""
 
 import fcntl
 import multiprocessing
@@ -88,7 +88,7 @@ def test_no_increment_is_lost_between_processes(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_stands_still_is_not_waited_for_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stopped controller may hold the lock; the command that is to end everything changes the object too."""
+    """A stopped controller may hold the lock, and the command that ends the run has to change the object too."""
     monkeypatch.setattr("frostline_controller.cluster.local.backend.LOCK_SECONDS", 0.2)
     backend = LocalBackend(tmp_path)
     backend.change(lambda found: None)

@@ -1,4 +1,4 @@
-"""The epoch object: raised once, closed once, and what readers take for the run's own checkpoints."""
+"""The epoch object: raised once, closed once, and the checkpoints that readers take for the run's own."""
 
 import json
 import multiprocessing
@@ -53,7 +53,7 @@ def test_a_reader_takes_the_newest_of_the_current_epoch_else_exactly_where_it_be
     publish(tmp_path, "0/1.1/20", 0)
     publish(tmp_path, "0/1.1/40", 0)
     raise_epoch(tmp_path, plan(1, 5, "0/1.1/40"))
-    publish(tmp_path, "0/1.1/60", 0)  # a world that has not heard of it
+    publish(tmp_path, "0/1.1/60", 0)  # a world that has not received the new epoch
     publish(tmp_path, "0/1.9/80", 7)
     found = newest_checkpoint(tmp_path)
     assert found is not None and (found.path, found.step) == ("0/1.1/40", 40)
@@ -120,7 +120,7 @@ def test_a_damaged_epoch_object_is_named_and_strangers_are_passed_over(tmp_path:
 
 
 def contend(root: str, number: int, start: object, answers: object) -> None:
-    """One of several processes that all want to change the same object: half raise it, half claim its result."""
+    """Run as one of several processes that all change the same object: half raise the epoch, half claim the run's result."""
     start.wait()  # type: ignore[attr-defined]
     try:
         if number % 2:

@@ -1,4 +1,4 @@
-"""Freezing early and deep: plasticity and stairs, moves that wait until they are worth one, units frozen from step 1."""
+"""Freezing early and deep: plasticity and stairs, freezes that wait until they take enough blocks, initial units."""
 
 from dataclasses import replace
 
@@ -19,16 +19,16 @@ GUARD = [1.0, 1.1, 0.9]
 
 
 def moved(number: int, blocks: list[float], freeze_point: int = 0, **fields):
-    """An interval whose blocks' outputs have moved so far; embedding still, head not compared."""
+    """Return statistics of an interval by how far blocks' outputs moved; the embedding is still, the head not compared."""
     return entry(number, NORMS, freeze_point, guard=GUARD, unit_output_changes=(0.0, *blocks, 0.0), **fields)
 
 
 @pytest.mark.parametrize(
     ("blocks", "frozen", "settled"),
     [
-        ([0.01, 0.02, 0.04, 0.06, 0.2, 0.3], 0, 3),  # the first that still moves ends the prefix
-        ([0.06, 0.01, 0.01, 0.01, 0.01, 0.01], 0, 0),  # what settles behind one that moves is no boundary
-        ([0.0, 0.0, 0.05, 0.1, 0.1, 0.1], 2, 3),  # what is frozen counts; the limit itself is settled
+        ([0.01, 0.02, 0.04, 0.06, 0.2, 0.3], 0, 3),  # the first block that still moves ends the prefix
+        ([0.06, 0.01, 0.01, 0.01, 0.01, 0.01], 0, 0),  # a settled block behind a moving one is no boundary
+        ([0.0, 0.0, 0.05, 0.1, 0.1, 0.1], 2, 3),  # frozen blocks count as settled, and so does the limit itself
         ([0.0] * 6, 6, 6),
     ],
 )
@@ -51,7 +51,7 @@ def test_plasticity_says_which_blocks_have_settled_and_which_has_not():
 
 
 def test_plasticity_knows_nothing_of_scale():
-    """Shorter intervals and smaller rates make all changes smaller, and say nothing of which block has settled."""
+    """Shorter intervals and smaller learning rates make all changes smaller, and do not show which block has settled."""
     blocks = [0.001, 0.01, 0.05, 0.3, 0.4, 0.4]
     found = [propose(inputs_of(moved(2, [scale * one for one in blocks]), policy=PLASTICITY)) for scale in (1.0, 1e-3)]
     assert [one.freeze_point for one in found] == [4, 4]
@@ -85,7 +85,7 @@ def test_plasticity_freezes_in_one_deep_move_as_early_as_patience_lets_it():
 
 
 def test_stairs_are_shares_of_the_run_and_of_the_blocks():
-    """A person's word: no warm-up and no patience; caps and the guard hold all the same."""
+    """The user has set the stairs: no warm-up and no patience apply; caps and the guard do."""
     policy = {"name": "stairs", "stairs": {0.1: 0.34, 0.4: 0.5, 0.8: 1.0}}
     template = inputs_of(moved(1, NORMS), policy=policy)
     _, decisions = simulate(template, 38, lambda k, n, f: moved(k, [0.0] * 6, f, lineage=n))
@@ -105,7 +105,7 @@ def test_stairs_that_are_none_are_refused(stairs, words):
 
 
 def test_a_move_waits_until_it_takes_enough_blocks_or_all_that_may_freeze():
-    """Block after block settles: without it three moves, with it one or two, and what is left at the end is taken too."""
+    """Block after block settles: three moves without the rail, one or two with it; the rest is frozen at the end too."""
 
     def points(**rails):
         template = inputs_of(moved(1, [0.1] * 6), policy=PLASTICITY, rails={"cooldown_intervals": 0, **rails})

@@ -1,4 +1,4 @@
-"""The decision itself: its binding to steps, kinds, tied embeddings, the default rails' pace, and its words."""
+"""The decision: its binding to steps, kinds, tied embeddings, the default rails' pace, and its text."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The guard: its bound against scipy, breach and hold, rollback and lineages, quarantine, what takes its place."""
+"""The guard: its bound against scipy, breach and hold, rollback and lineages, quarantine, a rollback's place among decisions."""
 
 import math
 import random
@@ -112,11 +112,11 @@ def noisy_run(generator: random.Random, harm: float, jumps: float = 0.05):
 
 
 def test_a_model_that_jumps_about_is_not_taken_for_a_harmed_one():
-    """The bound knows of samples and of jumps. With samples alone chance would condemn every third."""
+    """The bound covers the spread of samples and of jumps. With samples alone chance would condemn every third model."""
     generator = random.Random(11)
     runs = [noisy_run(generator, harm=0.0) for _ in range(200)]
     condemned = [any(breach(reading)[0] for reading in run) for run in runs]
-    # 5 % are promised for both readings together; three deviations of 200 draws on top. The margin is worth a tenth of a jump.
+    # 5 % are promised for both readings together, plus three deviations of 200 draws. The margin is a tenth of a jump.
     assert sum(condemned) <= 200 * (0.05 + 3 * math.sqrt(0.05 * 0.95 / 200)), sum(condemned)
     blind = [
         any(compare(run[0].statistics[11].guard, run[1].statistics[at].guard, 0.02, 0.95).breached for at in (12, 13))
@@ -237,7 +237,7 @@ def test_changes_are_what_statistics_show():
 
 
 def test_a_run_whose_freezes_hurt_ends_with_what_does_no_harm():
-    """Depth 3 and more raises the guard loss: it is rolled back once, quarantined, and the run goes on below it."""
+    """A freeze of depth 3 or more raises the guard loss: it is rolled back once and quarantined; the run goes on below it."""
 
     def measure(number, lineage, freeze_point):
         return entry(number, FALLING, freeze_point, lineage, guard=HIGH if freeze_point >= 3 else LOW)

@@ -1,4 +1,4 @@
-"""The policies bare: Eq. (1) against hand-worked cases, the schedules against the papers' tables."""
+"""The policies without rails: Eq. (1) against hand-worked cases, the schedules against the papers' tables."""
 
 import math
 
@@ -20,11 +20,11 @@ FALLING = [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]
 @pytest.mark.parametrize(
     ("frozen", "scores", "alpha", "result", "cap", "argmin"),
     [
-        (0.0, RISING, 1 / 3, 1.0, 2.0, 1),  # the front block: frozen inclusive, else nothing would ever freeze
+        (0.0, RISING, 1 / 3, 1.0, 2.0, 1),  # the front block is frozen as well, else nothing would ever freeze
         (0.0, FALLING, 1 / 3, 2.0, 2.0, 6),  # the last block: the cap decides
         (0.0, [3, 1, 2, 4, 5, 6], 1 / 2, 2.0, 3.0, 2),  # below the cap: the gradient decides
         (0.0, [3, 2, 1, 4, 5, 6], 1 / 2, 3.0, 3.0, 3),  # both agree
-        (2.0, [0, 0, 3, 1, 4, 5], 1 / 2, 4.0, 4.0, 4),  # frozen blocks report 0 and are not looked at
+        (2.0, [0, 0, 3, 1, 4, 5], 1 / 2, 4.0, 4.0, 4),  # frozen blocks report 0 and are skipped
         (2.0, [0, 0, 1, 1, 1, 1], 1 / 2, 3.0, 4.0, 3),  # equal norms: the foremost
         (2.5, [0, 0, 0, 9, 8, 7], 1 / 5, 3.2, 3.2, 6),  # real-valued: three blocks are frozen, the cap grows from 2.5
         (6.0, RISING, 1 / 3, 6.0, 6.0, 6),  # nothing is left

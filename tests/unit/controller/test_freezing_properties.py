@@ -70,7 +70,7 @@ def test_no_measured_policy_under_rails_leaves_its_bounds(rows, policy, rails, r
 def test_a_decision_computed_again_from_the_whole_history_is_the_same(rows, policy, rails, rises):
     template, statistics, decisions = random_run(rows, policy, rails, rises)
     for place in range(len(decisions)):
-        # A successor has the same records, and possibly already the decision itself.
+        # A successor has the same records, and possibly the decision as well.
         again = replace(template, statistics=tuple(statistics[: place + 1]), decisions=tuple(decisions[: place + 1]))
         assert decide(again) == decisions[place]
 

@@ -16,7 +16,7 @@ FALLING = [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]
 
 
 def fixed_policy(*points: int) -> Policy:
-    """Asks for points[k - 1] on interval k, and for the last one from then on."""
+    """Return a policy that proposes points[k - 1] on interval k, and the last point from then on."""
     return Policy("fixed", lambda inputs: Proposal(points[min(len(inputs.statistics), len(points)) - 1], "fixed"))
 
 
@@ -202,7 +202,7 @@ def test_quarantine_outlives_the_lineage():
 
 
 def test_every_rail_is_switched_off_by_its_name_alone():
-    """With one rail off the wish meets all the others; the switched-off one is never in the reason."""
+    """With one rail off the proposal meets all the others; the rail that is off never appears in the reason."""
     ill = entry(1, FALLING, accepted_steps=0, learning_rate=1.0)
     for name in RAIL_NAMES:
         result = clip(inputs_of(ill, rails={"off": (name,)}), 7)

@@ -1,4 +1,4 @@
-"""Who hangs: the earliest member of a stuck world, after its phase's deadline and never before; a healthy slow one never."""
+"""The member that hangs: the earliest of a stuck world, after its phase's deadline, never before; never a slow healthy one."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def blamed(members: list[Progress], floor: float = FLOOR, predicted: float = 0.0
 
 
 def test_a_deadlock_in_the_schedule_of_one_stage_is_that_stages() -> None:
-    """All of its replica stand in the same phase: those that wait for it are told apart by waiting."""
+    """All members of its replica are in the same phase; those that wait for others are recognized by their `waiting`."""
     members = [
         member("a", "schedule", 61, waiting=True),
         member("b", "schedule", 61.2),
@@ -43,7 +43,7 @@ def test_who_has_not_committed_yet_is_earlier_than_who_computes_the_next_step() 
 
 
 def test_waiting_long_in_the_vote_is_no_fault_while_another_still_computes() -> None:
-    """The evaluation of the slow one has its own, longer deadline."""
+    """The slow member's evaluation has its own, longer deadline."""
     slow = member("a", "evaluate", 200, p99={**USUAL, "evaluate": 80.0})
     members = [slow, member("b", "vote", 200, waiting=True), member("c", "vote", 200, waiting=True)]
     assert blamed(members) is None
@@ -69,7 +69,7 @@ def test_who_is_cut_off_while_training_goes_on_does_not_hang() -> None:
 
 
 def test_a_slow_one_that_has_just_moved_on_blames_nobody_whose_heartbeat_is_older() -> None:
-    """b was released 0.1 s ago; a's last heartbeat, from before that, still says that it waits."""
+    """b was released 0.1 s ago; a's last heartbeat, from before that, still reports that a waits."""
     members = [member("a", "exchange", 65, waiting=True, heartbeat_age=0.4), member("b", "norms", 0.1, p99={"schedule": 70.0})]
     assert blamed(members) is None
 
@@ -212,7 +212,7 @@ def test_the_member_whose_own_device_is_stuck_is_blamed(case: str) -> None:
 
 
 def test_by_the_threads_places_alone_a_healthy_member_would_be_excluded() -> None:
-    """What is told of the same world without the devices' places: the second case of the table."""
+    """The verdict on the same world without the devices' phases: the second case of the table."""
     members, culprit = STUCK_DEVICES[next(case for case in STUCK_DEVICES if "the only one that waits" in case)]
     without = [replace(one, device=None) for one in members]
     assert blamed(without) not in (None, culprit)

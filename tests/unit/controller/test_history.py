@@ -28,7 +28,7 @@ def test_a_rollback_stands_where_the_freeze_stood_that_it_takes_back() -> None:
 
 @pytest.mark.parametrize("step", [10, 15])
 def test_a_restore_at_or_after_the_step_gone_back_to_keeps_the_rollback(step: int) -> None:
-    """Otherwise the freeze's interval would be decided again, under a key that is taken, for ever."""
+    """Otherwise the freeze's interval would be decided again for ever, under a key that is taken."""
     kept = timeline(OPENED, LineageStart(lineage=2, starts_at_step=step, kind="restore"))
     assert [(decision.kind, decision.number) for decision in kept] == [("rollback", 1)]
     assert next_number(kept) == 2
@@ -41,7 +41,7 @@ def test_a_restore_to_before_it_undoes_the_rollback_too() -> None:
 
 
 def test_a_rollback_that_came_too_late_keeps_its_place_and_changes_nothing() -> None:
-    """Otherwise its interval would be decided again, and given up again, for ever."""
+    """Otherwise its interval would be decided again and become void again, for ever."""
     kept = surviving_decisions([FREEZE, *KEPT, LATE], (), CALENDAR)
     assert [(decision.number, decision.void) for decision in kept] == [(1, False), (2, False), (3, False), (4, False), (5, True)]
     assert next_number(kept) == 6

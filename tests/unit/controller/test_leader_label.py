@@ -9,7 +9,7 @@ from frostline_controller.cluster.kubernetes.leader_label import LEADER, ROLE, L
 
 
 class Pods:
-    """What the label needs of an API: controllers' pods by name. writes: how often it was written."""
+    """The part of an API that the label needs: controllers' pods by name. writes: the number of writes."""
 
     def __init__(self, *names: str) -> None:
         self.labels: dict[str, dict[str, str]] = {name: {} for name in names}
@@ -57,7 +57,7 @@ def test_who_leads_takes_it_back_and_who_does_not_lets_it_be() -> None:
         label_of(pods, "b").take()  # a former leader's write that came late
         await until(lambda: pods.bearers() == ["a"])
         pods.fails = 1
-        pods.labels["a"].clear()  # somebody removed it, while the API server was away for a moment
+        pods.labels["a"].clear()  # somebody removed the label while the API server was away for a moment
         await until(lambda: pods.bearers() == ["a"] and not pods.fails)
         leads = False
         label_of(pods, "b").take()

@@ -11,7 +11,7 @@ from frostline_controller.cluster.kubernetes.lease import LeaderLease, LeaseTime
 
 
 class OneLease:
-    """What the Lease needs of an API: one object that nobody else writes."""
+    """The part of an API that the Lease needs: one object that nobody else writes."""
 
     def __init__(self) -> None:
         self.found: dict[str, Any] = {"metadata": {"resourceVersion": "1"}, "spec": {}}

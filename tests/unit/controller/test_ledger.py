@@ -1,4 +1,4 @@
-"""The ledger: each worker-second in exactly one use, whatever befell workers and controllers; what was saved, by its formulas."""
+"""The ledger: each worker-second in exactly one use, whatever happens to workers and controllers; savings by their formulas."""
 
 import math
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ PHASES = tuple(Phase)
 
 @dataclass
 class Life:
-    """What happens in one worker's life. told: its own sums, seconds and waiting by phase. true: when it was there."""
+    """The events of one worker's life. told: the sums that it reported, seconds and waiting by phase. true: when it was there."""
 
     admitted: float
     phase: str = Phase.START
@@ -39,8 +39,8 @@ EVENTS = st.lists(
 
 @given(EVENTS)
 def test_every_second_between_admission_and_leaving_is_in_exactly_one_use(events: list) -> None:
-    """Histories of several workers and controllers. A controller that takes over reads what the one before wrote when it was
-    killed; nothing is asked of it before workers have told it something again, which they do within a heartbeat.
+    """Histories of several workers and controllers. A successor reads what the controller before had written when it was
+    killed; it is checked only once workers have reported to it, which they do within a heartbeat.
     """
     now, books, lives = 0.0, Books(), {}
     for kind, number, seconds, phase, blocked in events:
@@ -109,7 +109,7 @@ def test_a_worker_that_was_given_up_and_comes_back_is_counted_once() -> None:
 
 
 def test_time_that_no_controller_saw_is_not_counted_for_a_worker_that_never_came_back() -> None:
-    """The run was ended at once, and resumed after a night: the pods of the evening cost no night."""
+    """The run was ended at once and resumed the next day: the first day's pods are not charged for the night."""
     evening = Books()
     evening.hear("a", {Phase.SCHEDULE: 5.0}, {}, Phase.SCHEDULE, 100.0)
     evening.hold(4, 0.0)
@@ -139,7 +139,7 @@ def record(lineage: int, step: int, point: int = 0, hits: int = 0, dp: int = 1) 
 
 
 def test_steps_that_a_lineage_takes_back_are_lost_and_save_nothing() -> None:
-    """Steps 1 to 6; lineage 1 begins at 3 and goes to 5. Late words of lineage 0 come after it, and starts are said again."""
+    """Steps 1 to 6; lineage 1 begins at 3 and goes to 5. Late records of lineage 0 come after that, and starts are sent again."""
     recorded = steps.Steps()
     for step in (1, 2, 3, 4, 5):
         recorded.add(record(0, step, point=2, hits=4, dp=2))

@@ -1,4 +1,4 @@
-"""The ledger of a leading controller: heard from workers, kept over its end, told in the status, the metrics and the result."""
+"""A leading controller's ledger: filled from heartbeats, kept beyond its end, shown in the status, the metrics and the result."""
 
 import asyncio
 import json
@@ -28,14 +28,14 @@ class Watched(Stage):
         self.facts.clock = lambda: self.began + self.passed
 
     def tell(self, ordinal: int, **seconds: float) -> None:
-        """A heartbeat's word: seconds by phase."""
+        """Take a heartbeat's seconds by phase."""
         worker = self.facts.members.get(f"uid-{ordinal}/1")
         assert worker is not None
         worker.spending, worker.spending_at = pb.Spending(seconds=seconds, waiting_seconds={"schedule": 1.0}), self.facts.clock()
         worker.phase = Phase.SCHEDULE
 
     async def at(self, passed: float) -> None:
-        """A round's part of the books."""
+        """Do a round's part of the ledger's work."""
         self.passed = passed
         await self.controller.bookkeeping.advance(self.facts.clock())
 
@@ -96,7 +96,7 @@ def test_the_status_the_metrics_and_the_result_tell_one_ledger_and_its_cost(tmp_
         assert 'frostline_saved_worker_seconds_estimated{by="pods"} 0.0' in text
         await stage.controller.bookkeeping.close(stage.facts.clock())
         stage.passed += 0.1
-        stage.tell(0, start=10.0, schedule=60.1, exchange=10.0, load=20.0)  # it exits, and says so
+        stage.tell(0, start=10.0, schedule=60.1, exchange=10.0, load=20.0)  # the worker exits, and reports that
         flags = {"user_mistake": False, "crash_loop": False}
         record = result_record(stage.facts, stage.store, pb.RunOutcome(), stage.facts.state.state, **flags)
         assert record["ledger"] == told["ledger"]

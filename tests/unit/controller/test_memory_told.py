@@ -1,5 +1,5 @@
-"""Planned and measured memory, told side by side: the account of generations, the status, the report; and what units take while
-they compute is planned for."""
+"""Planned and measured memory, shown side by side in the account of generations, the status and the report; and the planner
+counts units' working bytes."""
 
 import asyncio
 import dataclasses
@@ -132,7 +132,7 @@ def test_the_unit_that_takes_most_while_it_computes_is_planned_for() -> None:
 
 
 def test_workers_too_few_for_the_memory_wait_for_the_others_and_all_of_them_too_few_are_a_mistake(tmp_path: Path) -> None:
-    """One worker would start after `start_timeout_seconds`, and the model does not fit it; it does fit two, as a pipeline."""
+    """After `start_timeout_seconds` one worker would start alone, which the model does not fit; it fits two, as a pipeline."""
 
     async def story() -> None:
         sections = {"controller": {"start_timeout_seconds": 0.1}}
@@ -153,7 +153,7 @@ def test_workers_too_few_for_the_memory_wait_for_the_others_and_all_of_them_too_
 
 
 def test_a_shortage_that_is_reported_again_is_told_once(tmp_path: Path) -> None:
-    """A worker repeats it in each report until a plan has answered."""
+    """A worker repeats the shortage in each report until a plan has answered it."""
 
     async def story() -> None:
         async with leading(tmp_path, placement={"workers": 1}) as stage:

@@ -1,4 +1,4 @@
-"""What the controller writes and remembers, when its callers are cancelled, its writes fail, or its history grows long."""
+"""The controller's files and memory when its callers are cancelled, its writes fail, or its history grows long."""
 
 import asyncio
 import errno
@@ -24,7 +24,7 @@ from tests.unit.controller.test_service_state import CALENDAR, decision, interva
 
 
 def cancelled_after(turns: int, work: Callable[[], Coroutine[Any, Any, Any]], then: Callable[[], Awaitable[None]]) -> bool:
-    """Cancel `work` after so many turns of the event loop, then wait for `then`. True where it had not ended by itself."""
+    """Cancel `work` after so many turns of the event loop, then wait for `then`. Return whether the cancel hit."""
 
     async def run() -> bool:
         task = asyncio.create_task(work())
@@ -45,7 +45,7 @@ def lines(path: Path) -> list[dict]:
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """fails(n): the next n writes of any journal fail."""
+    """Return fails; after fails(n) the next n writes of any journal fail."""
     left = [0]
     write = Journal._write
 

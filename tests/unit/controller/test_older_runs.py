@@ -1,4 +1,4 @@
-"""Run directories of before shapes had named degrees are read as they were."""
+"""Run directories from before shapes had named degrees are read as they are."""
 
 import base64
 import json

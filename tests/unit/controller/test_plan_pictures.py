@@ -1,4 +1,4 @@
-"""What `frostline plan` says of schedules: each one's step, bubble and memory, and a picture of the planned step."""
+"""The output of `frostline plan` on schedules: each one's step, bubble and memory, and a picture of the planned step."""
 
 import json
 import re
@@ -60,8 +60,8 @@ def test_one_rank_has_no_schedules_to_compare() -> None:
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb_h1", "zb_v"])
 def test_a_step_on_paper_takes_what_the_cost_model_says(schedule: str) -> None:
-    """Equal units: work and bubble of the critical rank are the time until the last rank has ended. 1F1B's own formula takes the
-    end ranks' sends for as long as the others', which is 2 parts in 10000 here."""
+    """With equal units, work and bubble of the critical rank are the time until the last rank has ended. 1F1B's own formula
+    counts the end ranks' sends as long as the others'; the difference is 2 parts in 10000 here."""
     known, planned = four_stages(schedule)
     parts = planned.cost.parts
     ends = max(one.end for one in paper_step(planned.placement, known))
@@ -77,7 +77,7 @@ def test_a_frozen_stage_has_forwards_of_whole_micro_batches_on_paper() -> None:
 
 
 def boxes(svg: str) -> list[tuple[str, float, float]]:
-    """(row, left, right) of each operation."""
+    """Return (row, left, right) of each operation."""
     root = ElementTree.fromstring(svg)
     found = []
     for group in root.iter(f"{SVG}g"):

@@ -1,7 +1,7 @@
-"""Plans of large worlds: they equal what a plain reading of the rules says, and cost no more than their size.
+"""Plans of large worlds: they equal those of a plain reading of the rules, and their cost grows with their size alone.
 
-The plain reading asks every worker for every unit; production keeps an index. Cost is counted in calls of Python functions, which
-no other program on the machine changes.
+The plain reading looks at every worker for every unit; production keeps an index. Cost is counted in calls of Python
+functions, which no other program on the machine changes.
 """
 
 import random
@@ -55,7 +55,7 @@ def draft(generation: GenerationId, placed: Placement, domains: dict[str, str], 
 
 @st.composite
 def worlds(draw: Any) -> tuple[Plan, Placement, dict[str, str], int]:
-    """A running plan, another placement of some of its workers and of newcomers, their failure domains, and the units."""
+    """Draw a running plan, a placement of some of its workers and newcomers, their failure domains, and the number of units."""
     units = draw(st.integers(4, 12))
     names = [f"w{number}/x" for number in range(14)]
     domains = {name: f"node-{draw(st.integers(0, 3))}" for name in names} if draw(st.booleans()) else {}
@@ -187,11 +187,11 @@ def test_the_index_says_what_the_fields_say(world: tuple[Plan, Placement, dict[s
     assert plan == Plan.model_validate(plan.model_dump()), "what was looked up is no part of a plan"
 
 
-# ---- what it costs
+# ---- the cost
 
 
 def calls_of(work: Callable[[], object]) -> int:
-    """How many Python functions, comprehensions and generators were begun or resumed."""
+    """Return the number of Python functions, comprehensions and generators that were begun or resumed."""
     count = 0
 
     def note(frame: object, event: str, argument: object) -> None:

@@ -1,4 +1,4 @@
-"""The plan's backend: NCCL only where it would work, and the same answer for all members."""
+"""The plan's backend: NCCL only where it would work, and the same backend for all members."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Plans over token cells: which travel together, how deep a pipeline, by cells as they were measured and within the memory."""
+"""Plans over token cells: slices and pipeline depth, from the cells' measured seconds and within the memory."""
 
 import random
 from dataclasses import replace
@@ -21,14 +21,14 @@ FREE_LINK = LinkProfile(latency_seconds=1e-12, bandwidth_bytes_per_second=1e18, 
 
 
 def measured(seconds: float, cells: tuple[float, ...], **fields):
-    """A unit whose cells take such parts of its seconds."""
+    """Return a unit's profile; `cells` are the parts of its seconds that its cells take."""
     shares = tuple(cell / sum(cells) for cell in cells)
     one = unit(seconds, **fields)
     return one.model_copy(update={"cell_forward_seconds": shares, "cell_backward_seconds": tuple(2 * share for share in shares)})
 
 
 def every_grouping(cells: int):
-    """All ways to let `cells` cells travel together."""
+    """Yield every division of `cells` cells into slices."""
     for count in range(cells):
         for cuts in combinations(range(1, cells), count):
             bounds = (0, *cuts, cells)
@@ -36,7 +36,7 @@ def every_grouping(cells: int):
 
 
 def brute(case) -> tuple[float, float]:
-    """(least seconds, least bytes of any) over all shapes, cuts, groupings and schedules that fit, each run on paper."""
+    """Return (least seconds, least bytes of any) over all shapes, cuts, groupings and schedules that fit, each run on paper."""
     model, workers = CostModel(case), len(case.members)
     seconds, leanest = float("inf"), float("inf")
     for pp in range(1, min(workers, case.trainable_units) + 1):
@@ -84,7 +84,7 @@ def test_memory_is_a_hard_limit_which_slices_help_to_keep() -> None:
             continue
         found = make_plan(capped)
         assert found.cost.peak_bytes <= cap
-        # Climbing goes through no cut that exceeds the memory, so a better one beyond may be missed; by more it never was here.
+        # The search passes no cut that exceeds the memory, so it may miss a better one beyond; here never by more than this.
         assert found.cost.total_seconds == pytest.approx(seconds, rel=0.01)
 
 
@@ -114,7 +114,7 @@ def test_the_jobs_own_grid_is_judged_by_its_measured_cells() -> None:
     found = {one.cells: one for one in advise_cells(replace(case, units=cells), 64, 1e-3).candidates}
     assert [cells for cells, one in found.items() if one.measured] == [2]
     assert found[2].planned.cost.total_seconds == make_plan(replace(case, units=cells)).cost.total_seconds
-    # What another grid takes is the whole's seconds with as many calls more or fewer.
+    # Another grid takes the same seconds, with as many calls more or fewer.
     assert sum(unit.forward_seconds for unit in in_cells(case.units, 2, 4, 1e-3)) == pytest.approx(
         sum(unit.forward_seconds for unit in case.units) + 8 * 2 * 1e-3
     )

@@ -1,4 +1,4 @@
-"""The step's parts against hand-worked numbers, and the memory model's monotonies."""
+"""The step's parts against hand-worked numbers, and the memory model's monotonicity."""
 
 from dataclasses import replace
 

@@ -84,7 +84,7 @@ def open_degree(units: int | tuple[UnitProfile, ...], crew: tuple[MemberInfo, ..
 
 
 def best_by_force(asked: PlanInputs) -> PlannedPlacement:
-    """The rule of the choice, over every degree pinned."""
+    """Return the choice by its rule, from plans with each degree pinned."""
     best = make_plan(replace(asked, placement=asked.placement.model_copy(update={"tp_degree": 1})))
     for degree in (2, 4):
         found = make_plan(replace(asked, placement=asked.placement.model_copy(update={"tp_degree": degree})))
@@ -191,7 +191,7 @@ def test_the_degree_is_halved_until_the_workers_suffice() -> None:
 def chosen(
     workers: int, current: Placement | None = None, pinned: PinnedShape | None = None, tp_degree: int | None = 2
 ) -> Choice:
-    """The choice for a run of four blocks that asks for groups of two, with so many workers."""
+    """Return the choice for a run of four blocks with so many workers; by default its job asks for groups of two."""
     job = parse_job({
         "model": {"family": "vit"}, "task": {"kind": "image_classification"}, "data": {"source": "digits"},
         "training": {"steps": 10, "batch_size": 32, "micro_batch_size": 4, "tensor_tiles": {"inner": 4}},

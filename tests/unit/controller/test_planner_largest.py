@@ -21,7 +21,7 @@ def deep(blocks: int, tied: bool = False, **fields: object) -> PlanInputs:
 
 
 def fits(room: Room, blocks: int, tied: bool, has_pipeline: bool, has_replicas: bool) -> bool:
-    """Whether the planner finds a place for so many blocks with the room's way of sharing."""
+    """Return whether the planner finds a plan for so many blocks with the room's way of sharing."""
     pins = {} if has_pipeline else {"pp_degree": 1}
     pins |= {} if has_replicas else {"dp_degree": 1}
     case = deep(blocks, tied, placement=PlacementSection(**pins))

@@ -1,4 +1,4 @@
-"""What stands in place of `auto`: few leaves for few workers, enough for the largest world, and nothing that does not fit."""
+"""The values chosen for `auto`: few leaves for few workers, enough for the largest world, and nothing that does not fit."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ SAMPLE_BYTES = 1_000_000
 
 
 def job(workers: int = 4, rails_off: tuple[str, ...] = (), **fields: Any) -> Job:
-    """A job of 64 samples a step that leaves both numbers to the run; `fields` are those of `training` and `placement`."""
+    """Return a job of 64 samples a step that has `auto` for both numbers; `fields` are those of `training` and `placement`."""
     training = {"steps": 1000, "batch_size": 64, "micro_batch_size": "auto", "reduction_leaves": "auto"}
     placed = {name: value for name, value in fields.items() if name not in training}
     return parse_job({
@@ -35,7 +35,7 @@ def unit(size: int, call_seconds: float = CALL_SECONDS) -> UnitProfile:
 
 
 def measured(of: Job, call_seconds: float = CALL_SECONDS, units: int = 8, memory_bytes: int = 0) -> SizeProfiles:
-    """What a worker would have measured at each size that may be chosen."""
+    """Return the profiles that a worker would have measured, one at each size that may be chosen."""
     return SizeProfiles(
         profiles=tuple(
             WorkerProfile(micro_batch_size=size, units=(unit(size, call_seconds),) * units, memory_bytes=memory_bytes)

@@ -1,4 +1,4 @@
-"""Cuts: equal to trying them all, within the memory cap, and as still as possible."""
+"""Cuts: equal to the best of all, within the memory cap, and changed as little as possible."""
 
 import random
 

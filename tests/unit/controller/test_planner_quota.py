@@ -1,4 +1,4 @@
-"""A worker with a share of a processor: what a control group's quota makes of work that has waited, and of plans."""
+"""A worker with a share of a processor: the effect of a control group's quota on work after a wait, and on plans."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ QUOTA = Quota(0.4, 0.01)
 
 
 def dealt(quota: Quota, work: float, begin: float) -> float:
-    """Seconds of work that begins so long after a period has, its quota unused, dealt out period by period."""
+    """Return the seconds that `work` takes if it begins `begin` seconds into a period with unused quota, period by period."""
     now, period = begin, 0
     while True:
         end = (period + 1) * quota.period_seconds

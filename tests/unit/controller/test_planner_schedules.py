@@ -1,4 +1,4 @@
-"""What a plan costs follows the schedule's own figures, or those counted from its operations: never another schedule's."""
+"""A plan's cost follows the schedule's own figures, or those counted from its operations: never another schedule's."""
 
 from dataclasses import replace
 

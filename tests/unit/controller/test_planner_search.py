@@ -21,7 +21,7 @@ from tests.unit.controller.planner_cases import all_bounds, inputs, members, uni
 
 
 def brute_force(case) -> float:
-    """Least step time of every shape, cut and schedule that fits the memory."""
+    """Return the least step time over every shape, cut and schedule that fits the memory."""
     model, least = CostModel(case), float("inf")
     for dp in range(1, min(len(case.members), case.reduction_leaves) + 1):
         leaves = deal_by_speed(case.reduction_leaves, [1.0] * dp)
@@ -173,7 +173,7 @@ def test_a_stage_lies_in_two_failure_domains_where_there_are_two():
 
 
 def test_a_pipeline_without_replicas_has_a_member_elsewhere_that_can_keep_its_units():
-    """Else the loss of one node would take all copies of every unit."""
+    """Otherwise the loss of one node would destroy all copies of every unit."""
     pipeline = PlacementSection(workers=4, pp_degree=2, dp_degree=1)
     placement = make_plan(inputs(8, members(4, per_node=2), placement=pipeline)).placement
     domains = {worker: f"node-{int(worker[1]) // 2}" for worker in ("w0", "w1", "w2", "w3")}

@@ -1,4 +1,4 @@
-"""What the planner makes of `placement.shard`: whom it can have as replicas, and what they hold."""
+"""The planner with `placement.shard`: the replicas that it can use, and the state that they hold."""
 
 import pytest
 
@@ -97,7 +97,7 @@ def test_state_is_not_shared_out_where_all_fits_or_nothing_is_gained() -> None:
 
 @pytest.mark.parametrize("memory_bytes", range(600_000, 1_500_000, 50_000))
 def test_the_choice_is_the_quicker_of_both_by_more_than_the_hysteresis(memory_bytes: int) -> None:
-    """With less memory a pipeline is needed where state is whole; what is shared out fits as replicas."""
+    """With less memory whole state needs a pipeline; shared state fits as replicas."""
     slow = LinkProfile(latency_seconds=0.05, bandwidth_bytes_per_second=1e9)
     room = {"units": ROOMY, "members": members(4, memory_bytes=memory_bytes), "reduction_leaves": 4, "link": slow}
     found = {}

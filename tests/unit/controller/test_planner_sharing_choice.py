@@ -1,4 +1,4 @@
-"""The choice among pipeline, replicas, columns, depth and sharded state: the best of all, where it is worth its groups."""
+"""The choice among pipeline, replicas, columns, depth and sharded state: the best of all, if it outweighs its groups' cost."""
 
 import random
 from dataclasses import replace
@@ -19,7 +19,7 @@ from tests.unit.controller.test_planner_tensor import NEAR
 
 
 def brute_force(case) -> float:
-    """Least seconds a sample over every way of sharing, replicas, depth and cut that fits the memory."""
+    """Return the least seconds a sample over every way of sharing, replicas, depth and cut that fits the memory."""
     least = float("inf")
     for sharing in ways_of_sharing(case):
         try:

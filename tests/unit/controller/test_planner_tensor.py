@@ -1,4 +1,4 @@
-"""Tensor parallelism and sharded state on paper: what is sent, and groups of workers as one worker to plan for."""
+"""Tensor parallelism and sharded state on paper: the bytes sent, and groups that the planner treats as one worker."""
 
 import pytest
 
@@ -20,7 +20,7 @@ NEAR = LinkProfile(
 )
 
 
-# ---- what is sent
+# ---- the bytes sent
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ NEAR = LinkProfile(
     [(4, 16384, 4096, 3.5), (4, 2048, 12288, 0.72), (2, 16384, 4096, 1.17), (2, 2048, 4096, 0.54)],
 )
 def test_1d_sends_so_many_times_what_3d_sends_in_a_feed_forward(side: int, tokens: int, hidden: int, ratio: float) -> None:
-    """The four check values, which are given to two digits."""
+    """The four check values are given to two digits."""
     ranks = cube(side).size
     one, three = (traffic(axes, tokens, hidden, FEED_FORWARD, backward=False).total for axes in (Axes(columns=ranks), cube(side)))
     assert round(one / three, 2) == ratio

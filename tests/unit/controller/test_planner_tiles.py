@@ -1,4 +1,4 @@
-"""Which of the two remedies for kernels whose rows depend on their place costs less, and what the run then does."""
+"""The cheaper of the two remedies for kernels whose rows depend on their place in the batch, and the run's use of it."""
 
 import pytest
 

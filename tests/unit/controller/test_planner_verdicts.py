@@ -1,4 +1,4 @@
-"""Whether a reshape pays, whether the cache is read, which micro-batch size to take, and what a person is shown."""
+"""Whether a reshape pays, whether the cache is read, the choice of a micro-batch size, and the text that people see."""
 
 import json
 

@@ -18,7 +18,7 @@ from tests.unit.controller.planner_cases import inputs, unit
 
 
 def known(into: float = 0.5, weights: float = 0.55, units: int = 16, **fields: object) -> PlanInputs:
-    """Four ranks, eight micro-batches; both parts of a backward cost so much of a whole one (0: not measured)."""
+    """Four ranks, eight micro-batches; each part of a split backward takes so much of a whole one (0: not measured)."""
     measured = unit().model_copy(update={"input_gradient_cost": into, "weight_gradient_cost": weights, "split_bytes": 300_000})
     section = PlacementSection(**{"workers": 4, "pp_degree": 4, **fields.pop("placement", {})})
     return inputs((measured,) * units, 4, placement=section, **fields)
@@ -48,7 +48,7 @@ def test_dear_or_unmeasured_split_backwards_keep_the_others(into: float, weights
 @pytest.mark.parametrize("freeze_point", [0, 3, 9])
 @pytest.mark.parametrize("cap", [None, 1.0, 1.1])
 def test_it_is_as_good_as_the_best_of_all_schedules_that_memory_allows(freeze_point: int, cap: float | None) -> None:
-    """cap: of memory, over what 1F1B needs."""
+    """cap: the memory limit, as a multiple of the bytes that 1F1B needs."""
     about = known(freeze_point=freeze_point)
     if cap is not None:
         limit = int(pinned(about, "1f1b").cost.peak_bytes * cap) + 1

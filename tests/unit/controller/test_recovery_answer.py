@@ -1,4 +1,4 @@
-"""Failures by hand: who may go on, from which state, and what is never done (docs/protocols.md 4)."""
+"""Failures by hand: who may go on, from which state, and the answers that are never given (docs/protocols.md 4)."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ FIRST, LAST = (tuple(PIPE.placement.owners(unit)) for unit in (0, 3))
 
 
 def pipe_reports(state_first, state_last, **fields):
-    """One worker of each stage: the first stage's and the last stage's."""
+    """Return the reports of one worker of each stage: the first stage's and the last stage's."""
     return report(FIRST[0], state_first, LOW, **fields), report(LAST[0], state_last, HIGH, **fields)
 
 
@@ -202,7 +202,7 @@ class TestPlannedReshape:
 
 
 class TestInterruptedRecovery:
-    """Generation 1 failed at step 9 with vote 10 known; generation 2 was to bring A and B there, and failed itself."""
+    """Generation 1 failed at step 9 with vote 10 known; generation 2 was to bring A and B to step 10, and failed too."""
 
     PLAN = plan(
         2, "AB", pp_degree=2, base=1, start="survivors", start_tag=tag(10, 1), start_vote=vote(10, 1),
@@ -277,7 +277,7 @@ class TestPieces:
     WHOLE = plan(1, "AB").model_copy(update={"state_ranges": 2})
 
     def test_a_unit_is_whole_where_its_pieces_are_with_several_survivors(self) -> None:
-        """As a worker leaves it whose peers were lost while state came to it, piece by piece."""
+        """So it is left by a worker that lost its peers while it received state, piece by piece."""
         first = report("A", tag(9, 1), range(7))
         last = report("B", tag(9, 1), range(5, 8))
         found = answer(failure(self.WHOLE, first, last))
@@ -289,7 +289,7 @@ class TestPieces:
         assert answer(failure(self.WHOLE, *reports)) == GoBack((5,), "units [2] are held by nobody at one step")
 
     def test_a_piece_of_another_state_is_no_part_of_the_unit(self) -> None:
-        """Step 9's other half is gone, so is step 10's first one: neither state is whole."""
+        """The other half of step 9 is gone, and so is the first half of step 10: neither state is whole."""
         mixed = [*report("A", tag(9, 1), range(7)).held, *report("A", tag(10, 1), range(7, 8)).held]
         one = SurvivorReport("A", generation(1), generation(1), tuple(mixed))
         assert isinstance(answer(failure(self.WHOLE, one, ended="B")), GoBack)

@@ -1,4 +1,4 @@
-"""The plan that answers: who keeps copies, who gives state, what a retry costs, when joiners are taken in."""
+"""The plan that answers a failure: buddies, sources of state, the retry budget, and when joiners are taken in."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -116,7 +116,7 @@ def test_no_state_is_sent_away(holders: list[set[str]], workers: str, nodes: str
 
 
 def test_a_copy_outside_a_node_that_is_ending_takes_part_until_the_first_vote() -> None:
-    """A node of A and B ends. B has reported, is planned in, and ends as well: what C, left out, has must not be forgotten."""
+    """A and B's node ends. B has reported and is planned in, but will end too: the copies of C, left out, must not be lost."""
     made = survivors(("B", "BC", "BC", "BD"), "BD", domains={"A": "x", "B": "x", "C": "y", "D": "y"})
     assert made.leavers == ("C",)
     assert [made.holders_of(unit) for unit in range(4)] == [["B"], ["B", "C"], ["B", "C"], ["B", "D"]]
@@ -188,7 +188,7 @@ def test_pieces_of_a_unit_are_kept_by_its_buddy_and_covered_as_it_is(
 
 
 def test_a_units_pieces_come_from_several_owners() -> None:
-    """A joiner gets each half of a unit from another replica."""
+    """A joiner gets each half of a unit from a different replica."""
     base, new = placement("AB", 1), placement("ABC", 1)
     assert sources_of(base, new, NUM_UNITS, 2) == ("A", "B") * NUM_UNITS
     assert sources_of(base, new, NUM_UNITS) == ("A", "B") * (NUM_UNITS // 2)

@@ -1,4 +1,4 @@
-"""Any failure at all: what an answer may never do, against a second, plainer telling of the rules."""
+"""Any failure at all: what an answer may never do, against a second, plainer form of the rules."""
 
 import itertools
 
@@ -55,7 +55,7 @@ def failures(draw: st.DrawFn) -> Failure:
 
 
 def can_bring(failure: Failure, worker: str, unit: int, state: StateTag) -> bool:
-    """The rule in one sentence: it has this very state, or the one before with this vote's gradients, and the vote is known."""
+    """The rule: the worker has this very state; or the state before it, with this vote's gradients, and the vote is known."""
     report = failure.reports[worker]
     for one in counted(failure, report):
         if one.piece != unit or one.state is None:

@@ -1,4 +1,4 @@
-"""Who is excluded stays excluded, and its pod goes, whichever controller comes to it."""
+"""An excluded worker stays excluded, and its pod is removed, whichever controller leads by then."""
 
 import asyncio
 from pathlib import Path
@@ -33,7 +33,7 @@ def with_pods(folder: Path) -> None:
 
 
 def deletions(stage: Stage) -> list[str]:
-    """Uids of the pods whose end was asked for."""
+    """Return the uids of the pods that the cluster was asked to delete."""
     found: list[str] = []
     stage.backend.change(lambda state: found.extend(one["uid"] for one in state["spec"]["deletions"]))
     return found
@@ -73,7 +73,7 @@ def test_nobody_is_removed_for_a_plan_that_could_not_be_made(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("ended", "gone"), [(False, ["uid-1"]), (True, [])], ids=["stands still", "ended"])
 def test_the_pod_of_a_worker_that_stays_silent_is_replaced(tmp_path: Path, ended: bool, gone: list[str]) -> None:
-    """For the cluster it runs, and nobody else would come in its place; where its process has ended its agent starts another."""
+    """The cluster sees a running pod and would not replace it. If the process has ended, its agent starts another."""
 
     async def story() -> None:
         with_pods(tmp_path)

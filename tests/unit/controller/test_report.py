@@ -138,7 +138,7 @@ def test_report_and_tensorboard_import_no_torch(run_dir: Path) -> None:
 
 
 def test_what_others_wrote_stays_where_it_is_shown_and_the_cluster_is_not_told_of(run_dir: Path) -> None:
-    """In a script element the parser looks at "<" alone; and a report is passed on, and shown to whoever reaches the pages."""
+    """In a script element the parser looks at "<" alone. A report may be passed on, and anyone who reaches the pages sees it."""
     reasons = ["<!--<script>", "</script><script>alert(1)</script>", "a < b", "]]>"]
     with open(run_dir / "events.jsonl", "a") as file:
         for reason in (*reasons, "half \ud800 a pair"):

@@ -19,7 +19,7 @@ FLAGS = (
     "--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr", "--window-size=1200,2400",
 )  # fmt: skip
 
-# What a person does with the page: it moves the slider, presses the buttons, and notes what the picture says.
+# A person's acts on the page: move the slider, press the buttons, and note the picture's text.
 PROBE = """
 <script>
 window.addEventListener("load", () => {

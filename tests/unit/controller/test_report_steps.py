@@ -1,4 +1,4 @@
-"""The report draws a step as it ran below the same step as it was planned."""
+"""The report draws the planned step, and below it the same step as it ran."""
 
 import json
 import re
@@ -41,7 +41,7 @@ def planned(folder: Path) -> tuple[Plan, list[Timed]]:
 
 
 def trace(folder: Path, step: int, slower: float, lineage: int = 0, ranks: int = 4) -> None:
-    """What all ranks tell of a step; since the vote half a second has passed."""
+    """Return the trace that all ranks send of a step; half a second has passed since the vote."""
     _, timed = planned(folder)
     with (folder / "traces.jsonl").open("a") as file:
         for pp_rank in range(ranks):

@@ -1,4 +1,4 @@
-"""A round of the controller that fails by a ValueError ends the run: as the user's mistake where the text speaks to the user."""
+"""A round of the controller that fails by a ValueError ends the run: as the user's mistake if its text is meant for the user."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A run directory and its owner: who may run it, what a resume takes for the same run, and what it refuses."""
+"""A run directory and its owner: who may run it, which jobs a resume takes for the same run, and which it refuses."""
 
 import json
 import os
@@ -42,7 +42,7 @@ with owned(Path(sys.argv[1])):
 
 @pytest.fixture
 def stopped(tmp_path: Path) -> Path:
-    """A run that was stopped at a checkpoint, as its controller has left it."""
+    """Return a run that was stopped at a checkpoint, as its controller left it."""
     folder = write_run(tmp_path / "run", finished=False)
     write_run_folder(folder, parse_job(job_values(checkpoint={"uri": "saved"})), {})
     Tokens.create().write(folder / "tokens.json")
@@ -58,7 +58,7 @@ def stopped(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def held(stopped: Path) -> Iterator[tuple[Path, int]]:
-    """The same with another process that owns it."""
+    """Return the same run while another process owns it."""
     holder = subprocess.Popen([sys.executable, "-c", HOLD, str(stopped)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None and holder.stdout.readline() == "owned\n"
     yield stopped, holder.pid
@@ -107,7 +107,7 @@ def test_two_new_runs_never_share_a_folder(tmp_path: Path, monkeypatch: pytest.M
 
 
 def complaint(check: Callable[..., object], *given: object) -> str:
-    """What is refused; "" where nothing is."""
+    """Return the message of the refusal; "" where nothing is refused."""
     try:
         check(*given)
     except (ValueError, UserMistake) as error:
@@ -129,7 +129,7 @@ def halved(name: str) -> Callable[[Path], None]:
 
 
 def torn_between_lines(folder: Path) -> None:
-    """Half of job.yaml that is YAML all the same: defaults would take the place of what is missing."""
+    """Return half of job.yaml that is still valid YAML: defaults would replace the missing fields."""
     text = (folder / "job.yaml").read_text()
     (folder / "job.yaml").write_text(text[: text.index("\nfreeze:")])
 
@@ -217,7 +217,7 @@ def test_from_scratch_goes_on_in_whatever_run_epoch_it_was(stopped: Path) -> Non
 
 
 def test_another_version_with_other_fields_takes_a_run_up() -> None:
-    """A field that is new has its default in every older job, which is no edit."""
+    """A new field has its default in every older job; that is no edit."""
     job = parse_job(job_values())
     older = DurableState(job_digests={**section_digests(job), "fields": "0" * 16, "training": "0" * 16})
     assert complaint(check_same_job, older, job, Path("job.yaml")) == ""

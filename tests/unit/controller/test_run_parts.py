@@ -1,4 +1,4 @@
-"""The parts of a run: what is durable when, what is sent when, and what is known of a plan that is being prepared."""
+"""The parts of a run: when facts become durable, when they are sent, and the state of a plan that is being prepared."""
 
 import asyncio
 from pathlib import Path
@@ -19,7 +19,7 @@ BASE, NEXT = plan(1, "AB", 2), plan(2, "AB", 1).model_copy(update={"switch_from"
 
 
 def successor(stage: Stage) -> DurableStore:
-    """What another controller reads now."""
+    """Return the state that a successor would read now."""
     return DurableStore(stage.backend)
 
 

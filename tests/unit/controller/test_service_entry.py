@@ -1,4 +1,4 @@
-"""The event of a generation's start, whatever comes before the controller has heard that its members are inside."""
+"""The event of a generation's start, whatever arrives before the members' reports that they are inside."""
 
 import asyncio
 from pathlib import Path
@@ -8,7 +8,7 @@ from tests.unit.controller.test_service_sizing import leading
 
 
 def test_a_start_is_told_where_a_joiners_plan_is_switched_to_before_anybody_was_known_to_be_inside(tmp_path: Path) -> None:
-    """Only members that are inside vote, so a switch says as much as their words."""
+    """Only members that are inside vote, so a switch proves as much as their reports."""
 
     async def story() -> None:
         async with leading(tmp_path, **JOB) as stage:

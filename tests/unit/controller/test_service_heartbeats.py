@@ -1,4 +1,4 @@
-"""Heartbeats as the controller takes them, and what goes to all workers: facts are noted, answers are told, bytes are shared."""
+"""Heartbeats in the controller, and broadcasts: facts are recorded, answers are sent, and all workers share the same bytes."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -16,7 +16,7 @@ JOINER = "uid-2/1"
 
 
 class Told:
-    """What a worker was sent, in order."""
+    """The messages that a worker was sent, in order."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox, self.messages = outbox, list[pb.WatchPlanResponse]()
@@ -36,7 +36,7 @@ class Told:
 
 
 async def prepared_with_joiner(stage: Stage) -> tuple[Plan, Told]:
-    """Two workers train, a third has joined, and a plan with it is on its way."""
+    """Two workers train, a third has joined, and a plan with the third is prepared."""
     await first_plan(stage, 0, 1)
     told = Told(stage.run.outbox.streams.open(JOINER))
     await stage.join(2)

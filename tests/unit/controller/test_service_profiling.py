@@ -1,4 +1,4 @@
-"""What workers measured: handed to joiners, and profile.json, whole at any moment and read by `frostline plan --profile`."""
+"""Workers' measurements: sent to joiners; and profile.json, whole at any moment and read by `frostline plan --profile`."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The progress annotation: written in its own time, and soon after what people look for first has changed."""
+"""The progress annotation: written at its own pace, and soon after a change of the fields that people look for first."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from tests.unit.controller.test_service_sizing import Stage
 
 
 class Reader:
-    """A run that waits, its publishing, and what is written of it at a time that the test states."""
+    """A run that waits, its publishing, and the annotation that is written at a time that the test states."""
 
     def __init__(self, folder: Path) -> None:
         self.stage = Stage(folder)
@@ -24,7 +24,7 @@ class Reader:
         return json.loads(self.stage.backend.read().annotations.get(PROGRESS, "{}"))
 
     def blind(self) -> None:
-        """What stands there goes, so that only a new write is seen."""
+        """Empty the annotation, so that only a new write is seen."""
         self.stage.backend.patch_annotations({PROGRESS: "{}"}, {})
 
 

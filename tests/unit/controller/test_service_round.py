@@ -1,4 +1,4 @@
-"""A round of the reconciler: what is done in which phase of the run, on the local backend, one round at a time."""
+"""A round of the reconciler: its acts in each phase of the run, on the local backend, one round at a time."""
 
 import asyncio
 from pathlib import Path

@@ -128,7 +128,7 @@ async def first_plan(stage: Stage, *ordinals: int) -> Plan:
 
 
 async def freeze_to(stage: Stage, freeze_point: int) -> None:
-    """An operator's wish becomes the next decision, and its step is reached."""
+    """Take an operator's requested freeze point to the next decision, and reach the decision's step."""
     assert stage.facts.calendar is not None
     taken = len(stage.facts.state.decisions)
     asked = asyncio.create_task(stage.controller.commands.accept(pb.CommandRequest(kind="freeze", freeze_point=freeze_point)))

@@ -1,4 +1,4 @@
-"""placement.spare_workers: pods beside those that the plan uses, asked for at once and outside the shape till one is lost."""
+"""placement.spare_workers: pods beside those that the plan uses, requested at once, outside the shape until a worker is lost."""
 
 import asyncio
 from pathlib import Path
@@ -63,7 +63,7 @@ def test_a_changed_job_is_followed_by_the_pods(tmp_path: Path) -> None:
 
 
 def fewer_than(count: int, plan: Plan | None) -> Plan | None:
-    """The plan, where it uses fewer workers: the one for a newcomer may come first."""
+    """Return the plan if it uses fewer workers, else None: a plan for a newcomer may come first."""
     return plan if plan is not None and len(plan.placement.workers) < count else None
 
 

@@ -1,4 +1,4 @@
-"""What outlives the controller's process: the guarded annotation, the journals, what survives rollbacks and restores."""
+"""State that outlives the controller's process: the guarded annotation, the journals, what survives rollbacks and restores."""
 
 import asyncio
 import json
@@ -94,7 +94,7 @@ def test_each_leader_raises_the_incarnation_and_fences_the_one_before(tmp_path: 
 
 
 def test_a_write_whose_answer_was_lost_stands_in_nobodys_way(tmp_path: Path) -> None:
-    """What stands there has our incarnation and was told to nobody: it is replaced, what people read of it too."""
+    """The stored state has our incarnation and was sent to nobody: it is replaced, with the annotations that people read."""
     backend = LocalBackend(tmp_path)
     store = DurableStore(backend)
     known, _ = store.take_over()
@@ -186,7 +186,7 @@ def test_statistics_are_kept_once_and_acknowledged_without_gaps(tmp_path: Path) 
 
 
 def test_a_new_lineage_acknowledges_nothing_that_is_still_with_the_workers(tmp_path: Path) -> None:
-    """Interval 3 ends at step 24; a lineage begins at step 25 before its statistics have come, and brings them as its own."""
+    """Interval 3 ends at step 24; a lineage begins at step 25 before its statistics have come, and sends them as its own."""
     calendar, log = DecisionCalendar(8, 3, 100), StatisticsLog(tmp_path / "statistics.jsonl")
     before = (LineageStart(lineage=0, starts_at_step=0),)
     branch = (*before, LineageStart(lineage=1, starts_at_step=25, kind="restore"))

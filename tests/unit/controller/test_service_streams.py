@@ -1,4 +1,4 @@
-"""The WatchPlan streams: what is sent arrives in order, and what goes to all of many workers lets others be heard in between."""
+"""The WatchPlan streams: messages arrive in order, and a broadcast to many workers lets other messages through in between."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from frostline_controller.serving.streams import WOKEN_A_TURN, Streams
 
 
 def test_a_broadcast_wakes_a_few_streams_a_turn() -> None:
-    """In any one turn of the loop no more than WOKEN_A_TURN streams send, so that others are heard in between."""
+    """In any one turn of the loop no more than WOKEN_A_TURN streams send, so that others get their turn in between."""
 
     async def run() -> None:
         streams, count = Streams(), 3 * WOKEN_A_TURN + 1

@@ -128,7 +128,7 @@ def test_a_device_without_a_speed_is_refused_with_what_to_give() -> None:
         simulated(cluster=cluster(device={"kind": "cpu"}))
 
 
-# ---- who decides
+# ---- the source of decisions
 
 
 def test_a_step_is_the_one_that_frostline_plan_predicts() -> None:

@@ -1,4 +1,4 @@
-"""A finished run is simulated by what it measured, and where it measured less by what the planner assumes."""
+"""A finished run is simulated from its measurements, and from the planner's assumptions where it has none."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ MEASURED = {
 
 
 def inputs_of(folder: Path, freeze_point: int, **measured: object) -> PlanInputs:
-    """What the planner is told of a run with this profile.json, half a processor a worker."""
+    """Return the planner's inputs for a run with this profile.json and half a processor a worker."""
     profile = MeasuredProfile(micro_batch_size=8, units=(UNIT,) * UNITS, link=LinkProfile(), **measured)
     (write_run(folder) / "profile.json").write_text(profile.model_dump_json())
     run = read_finished(folder)

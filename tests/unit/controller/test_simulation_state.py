@@ -32,7 +32,7 @@ from tests.unit.controller.simulation_cases import (
 from tests.unit.controller.synthetic_run import job_values, write_run
 from tests.unit.controller.test_planner_search import brute_force
 
-# ---- what the cache holds
+# ---- the cache's contents
 
 
 def test_a_cache_fills_in_a_pass_and_what_it_holds_is_advanced() -> None:
@@ -60,7 +60,7 @@ def test_variants_and_memory_limit_what_is_hit() -> None:
     assert contents.hit_fraction == pytest.approx(0.5 * (1 - 0.75**2))
     contents.at(0)
     contents.at(3)
-    assert contents.hit_fraction == 0.0  # given up in between
+    assert contents.hit_fraction == 0.0  # the cache was given up in between
 
 
 # ---- a finished run
@@ -109,7 +109,7 @@ def large_world() -> tuple[Job, World]:
 
 
 def test_200_units_on_16384_devices_are_planned_in_five_seconds() -> None:
-    """The processor's time of this process, which other programs on the machine do not add to: 1 to 2 s where it was written."""
+    """Measured in this process's processor time, which other programs do not add to: 1 to 2 s where the test was written."""
     large, world = large_world()
     assert (world.num_units, len(world.workers)) == (200, 16_384)
     started = time.process_time()

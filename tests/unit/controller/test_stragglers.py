@@ -1,4 +1,4 @@
-"""Who computes slowly, when that is believed, and what the planner makes of it."""
+"""Stragglers: who computes slowly, when that counts as sure, and the planner's use of it."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""A sweep as far as it needs no training: what is varied, the runs that follow, what sweep.json keeps, table and page."""
+"""A sweep without training: the varied fields, the runs that follow, the contents of sweep.json, table and page."""
 
 import json
 from dataclasses import replace
@@ -86,7 +86,7 @@ def test_workers_are_the_runs_own_where_they_say_them(job_file: str, tmp_path: P
 
 
 def test_what_a_run_has_come_to_is_read_from_its_directory(job_file: str, tmp_path: Path) -> None:
-    """Not from sweep.json, which a killed sweep could not write any more."""
+    """It is not read from sweep.json, which a killed sweep could not write any more."""
     places, state = made(job_file, tmp_path / "sweep", "seed=0-3")
     done, stopped, failed, waiting = state.runs
     write_run(places.run_of(done).path)

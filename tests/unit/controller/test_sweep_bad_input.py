@@ -1,4 +1,4 @@
-"""Mistakes of who starts a sweep: each is one clear line and exit status 2, and leaves nothing behind."""
+"""Mistakes of the user who starts a sweep: each gives one clear line and exit status 2, and leaves nothing behind."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ COMMAND_LINES = [
 
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    """What the command lines speak of. What is accepted by mistake fails, instead of training."""
+    """Write the files that the command lines name. A command that is accepted by mistake fails, instead of training."""
     for starts in ("run.watch", "sweep.SweepRunner"):
         monkeypatch.setattr(f"frostline_controller.cli.{starts}", lambda *given, **named: pytest.fail("it was started"))
     monkeypatch.chdir(tmp_path)

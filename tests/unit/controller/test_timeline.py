@@ -30,7 +30,7 @@ class History:
         return surviving_decisions(self.decisions, tuple(self.starts), CALENDAR)
 
     def decide(self) -> None:
-        """The next interval is decided: kept, or frozen deeper; now and then it is given up."""
+        """Decide the next interval: keep, or freeze deeper; now and then the decision is void."""
         number = next_number(self.surviving())
         self.step = max(self.step, CALENDAR.last_step_of(number))
         self.decisions.append(
@@ -43,7 +43,7 @@ class History:
         self.step += self.rng.randrange(8)
 
     def roll_back(self) -> None:
-        """The next decision takes an earlier one back; or comes too late for it, and is void."""
+        """Let the next decision take an earlier one back, or come too late for that and be void."""
         number = next_number(self.surviving())
         self.step = max(self.step, CALENDAR.last_step_of(number))
         in_force = [one for one in self.surviving() if not one.void and one.effective_step <= self.step]
@@ -65,13 +65,13 @@ class History:
             self.step = back
 
     def restore(self) -> None:
-        """Everybody goes back to a checkpoint."""
+        """Return all members to a checkpoint."""
         self.highest, self.step = self.highest + 1, self.rng.randrange(self.step + 1)
         self.starts.append(LineageStart(lineage=self.highest, starts_at_step=self.step, kind=RESTORE))
 
 
 def test_decisions_alone_show_what_survives_once_the_newest_lineage_has_decided() -> None:
-    """What a policy is shown, and what another run's plans.jsonl holds, are decisions without lineages."""
+    """A policy, and a reader of another run's plans.jsonl, see decisions without lineages."""
     for seed in range(HISTORIES):
         history = History(random.Random(seed))
         survive = {decision.number: decision for decision in history.surviving()}

@@ -1,4 +1,4 @@
-"""traces.jsonl: each traced step and rank once, whoever sends it again, also to another controller."""
+"""traces.jsonl: each traced step and rank once, even if it is sent again, to the same or another controller."""
 
 import asyncio
 from pathlib import Path

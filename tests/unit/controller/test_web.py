@@ -1,4 +1,4 @@
-"""The leader's pages: whoever may reach them can keep neither it nor its memory busy."""
+"""The leader's pages: their readers can exhaust neither its time nor its memory."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ def reports(tmp_path: Path) -> Reports:
 
 @pytest.fixture
 def drawings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file that gets a line for each process that draws."""
+    """Return a file that gets a line for each process that draws."""
     log, python = tmp_path / "drawings", tmp_path / "python"
     python.write_text(f'#!/bin/sh\necho drawn >> {log}\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
@@ -94,7 +94,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
 
 
 def page_of(served: Served, path: str = "/metrics", method: str = "GET") -> tuple[int, str, bytes]:
-    """Status, content type and content."""
+    """Return status, content type and content."""
     request = urllib.request.Request(f"http://127.0.0.1:{served.port}{path}", method=method)
     try:
         with urllib.request.urlopen(request, timeout=5) as answer:

@@ -1,4 +1,4 @@
-"""A lone worker's steps on a device that counts what is waited for and carried (tests/counting_device.py)."""
+"""A lone worker's steps on a device that counts waits and copies (tests/counting_device.py)."""
 
 from frostline_contract.plan import StateTag
 from frostline_trainer.generations.groups import lone_groups

@@ -17,7 +17,7 @@ FAMILIES = {
 def job_of(
     kind: str, source: str, *, num_labels: int | None = None, metric: str | None = None, seed: int = 0, **data: Any
 ) -> Job:
-    """A job with the given data section."""
+    """Return a job with the given data section."""
     return parse_job(
         {
             "seed": seed,
@@ -35,7 +35,7 @@ def write(place: Path, text: str) -> str:
 
 
 def csv_of(folder: Path, rows: int = 40) -> str:
-    """A CSV of two classes whose texts are told apart by one word."""
+    """Write a CSV of two classes; one word in a text decides its class."""
     lines = [f'"film {n}, {"good" if n % 2 else "bad"}",{n % 2}' for n in range(rows)]
     return write(folder / "table.csv", "\n".join(["text,label", *lines]) + "\n")
 

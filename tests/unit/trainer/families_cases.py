@@ -67,7 +67,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any], DataSizes]] = {
 
 
 def job_of(case: str, *, config: dict[str, Any] | None = None, precision: str = "float32", seed: int = 3, **model: Any) -> Job:
-    """A job around a case's model; `config` adds to its fields, `model` to the model section."""
+    """Return a job with a case's model; `config` adds to its fields, `model` to the model section."""
     family, task, fields, _ = CASES[case]
     source = {} if "path" in model else fields
     return parse_job(
@@ -86,7 +86,7 @@ def sizes_of(case: str) -> DataSizes:
 
 
 def inputs_of(case: str, *, padded: bool = True, seed: int = 1) -> dict[str, Tensor]:
-    """A micro-batch; padded: right, left and in the middle, and one sample that is nothing but padding."""
+    """Return a micro-batch; padded: right, left and in the middle, and one sample that is nothing but padding."""
     generator = torch.Generator().manual_seed(seed)
     if CASES[case][0] == "vit":
         return {"pixel_values": torch.randn(SAMPLES, 1, 16, 16, generator=generator)}
@@ -112,7 +112,7 @@ def run_units(units: list[torch.nn.Module], inputs: dict[str, Tensor]) -> Tensor
 
 
 def plain_logits(output: Any) -> Tensor:
-    """Logits of a plain transformers output; question answering gives start and end apart."""
+    """Return the logits of a plain transformers output; question answering gives start and end apart."""
     if "start_logits" in output:
         return torch.stack([output.start_logits, output.end_logits], dim=-1)
     return output.logits

@@ -12,7 +12,7 @@ SECONDS = timedelta(seconds=60)
 
 
 def in_group(size: int, member: Callable[[Group], T]) -> list[T]:
-    """Every member runs `member(group)` in a thread of its own. Returns what they return, in order."""
+    """Run `member(group)` for every member in a thread of its own. Returns their results, in order."""
     server, port = open_store()
 
     def run(index: int) -> T:

@@ -1,4 +1,4 @@
-"""Adapters in the units of every family: what learns, what is state, what plain peft makes of what is saved."""
+"""Adapters in the units of every family: the parameters that learn, the state, and saved adapters in plain peft."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ def built(case: str, adapters: dict[str, Any] | None = LAST, **job: Any) -> CutM
 
 
 def trained(cut: CutModel) -> CutModel:
-    """As if it had learnt: all that can has other values."""
+    """Return the model as if it had learnt: all parameters that can learn have other values."""
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for unit in cut.units:
@@ -53,7 +53,7 @@ def test_adapters_and_head_learn_and_nothing_else_does(case: str) -> None:
 
 @pytest.mark.parametrize("case", cases.CASES)
 def test_a_unit_whose_memory_was_given_back_is_whole_again_when_its_state_arrives(case: str) -> None:
-    """Its adapters come with the state; what lies below them comes from nobody."""
+    """Its adapters come with the state; the weights below them are sent by nobody."""
     own, other = built(case), trained(built(case))
     wanted = cases.run_units(other.units, cases.inputs_of(case))
     for index, (unit, theirs) in enumerate(zip(own.units, other.units, strict=True)):
@@ -79,7 +79,7 @@ def test_what_never_learns_is_no_state_and_stays_when_a_state_arrives(case: str)
 def test_a_unit_that_gave_its_memory_back_begins_again(adapters: dict[str, Any] | None) -> None:
     used, fresh = trained(built("bert", adapters)), built("bert", adapters)
     with torch.no_grad():
-        next(used.units[1].parameters()).add_(1.0)  # a weight below adapters that has gone wrong
+        next(used.units[1].parameters()).add_(1.0)  # a wrong weight below adapters
     for unit, new in zip(used.units, fresh.units, strict=True):
         release_unit(unit)
         reset_unit(unit, new)
@@ -88,7 +88,7 @@ def test_a_unit_that_gave_its_memory_back_begins_again(adapters: dict[str, Any] 
 
 @pytest.mark.parametrize("case", cases.CASES)
 def test_plain_peft_loads_what_is_saved_and_scores_the_same(case: str, tmp_path: Path) -> None:
-    """The model itself lies below the adapters where it came from no checkpoint."""
+    """Where the model came from no checkpoint, its own weights below the adapters are saved too."""
     cut = trained(built(case, {"rank": 2, "alpha": 3.0, "dropout": 0.5, "blocks": "all"}))
     save_model(cut, tmp_path / "model")
     plain = AUTO[cases.CASES[case][1]].from_pretrained(tmp_path / "model/base", attn_implementation="sdpa")

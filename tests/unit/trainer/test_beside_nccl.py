@@ -1,4 +1,4 @@
-"""NCCL beside the rest of a process: its listeners, its connections and its aborts come at any moment."""
+"""NCCL beside the rest of a process: listeners, connections and aborts at any moment."""
 
 import socket
 import threading
@@ -20,7 +20,7 @@ from tests.simulated_nccl import Network
 
 
 class Listeners:
-    """gloo's devices, beside which another thread of the process opens a listener `times` times."""
+    """A maker of gloo's devices; the first `times` times, the process opens another listener beside the device's."""
 
     def __init__(self, times: int) -> None:
         self.times, self.opened = times, []
@@ -44,7 +44,7 @@ def test_gloos_listener_is_found_beside_others(monkeypatch: pytest.MonkeyPatch) 
 
 
 def plans(start_step: int = 2) -> tuple[Plan, Plan]:
-    """A generation of two stages, and one that continues it."""
+    """Return the plan of a generation of two stages, and of one that continues it."""
     ports = [open_store_port()] * 2
     first = make_plan(Segment(Layout(2, 1), start_step), None, ports, backend=NCCL)
     return first, make_plan(Segment(Layout(1, 2), start_step + 2), first, ports, backend=NCCL)
@@ -60,7 +60,7 @@ def open_store_port() -> int:
 
 
 def test_a_generation_that_continues_another_is_connected_at_the_switch_and_not_before() -> None:
-    """Beside a step a connection may wait for the device, and the device for a message that its peer cannot send."""
+    """During a step a connection may wait for the device, and the device for a message that the peer cannot send."""
     network, (first, second) = Network(), plans()
     network.expect(2)
     formed = threading.Barrier(2)
@@ -96,7 +96,7 @@ DUMP = "exception_dump"
 
 
 def test_what_the_library_announces_ends_with_its_generation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker's one store outlives generations: a word of an old one in it would end processes that come later."""
+    """The worker's one store outlives generations: an old generation's key in it would end processes that come later."""
     network, (first, second) = Network(), plans()
     network.expect(2)
     stores, make = dict[str, Any](), network.make
@@ -132,7 +132,7 @@ def test_what_the_library_announces_ends_with_its_generation(monkeypatch: pytest
 
 
 def test_connecting_can_be_interrupted_and_leaves_nothing_on_the_device() -> None:
-    """The peer comes after all to a communicator that nobody wants: it is aborted, and its first message is not begun."""
+    """The peer connects late to a communicator that nobody wants: it is aborted, and its first message is not begun."""
     network = Network()
     network.expect(2)
     aborted: list[str] = []
@@ -162,7 +162,7 @@ def test_connecting_can_be_interrupted_and_leaves_nothing_on_the_device() -> Non
 
 
 class Recording:
-    """A communicator that notes what its group said of itself when its abort began."""
+    """A communicator that records its group's error at the moment when the abort began."""
 
     def __init__(self) -> None:
         self.group: Group | None = None
@@ -182,7 +182,7 @@ class Recording:
 
 
 def test_a_group_is_interrupted_before_its_abort_ends_any_work_and_aborts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An abort ends work without an error: who sees the end in between would take anything for a result."""
+    """An abort ends work without an error: a reader that saw the end first would take any bytes for a result."""
     made = Recording()
     monkeypatch.setattr(nccl, "make_communicator", lambda *arguments: made)
     store, _ = open_store()
@@ -197,7 +197,7 @@ def test_a_group_is_interrupted_before_its_abort_ends_any_work_and_aborts_once(m
 
 
 def test_a_transport_and_its_groups_say_the_same_of_an_interruption() -> None:
-    """`Groups.check` is what the fence asks, `Transport.check` what a wait asks: neither is silent where the other one is not."""
+    """The fence calls `Groups.check`, a wait calls `Transport.check`: both raise, or neither does."""
     network = Network()
     network.expect(2)
 

@@ -1,4 +1,4 @@
-"""The cache beside a device: what leaves for it is waited for by its own thread, and its name is found by another."""
+"""The cache beside a device: its own thread waits for the values that leave for it; another one computes the digest."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ SHAPE, NAME = (4, 8), CacheIdentity("revision", "data", "train", 2)
 
 
 class Stored:
-    """Stands where values go to Redis. payloads: of each call."""
+    """A stand-in for the write to Redis. payloads: those of each call."""
 
     def __init__(self) -> None:
         self.payloads: list[torch.Tensor] = []
@@ -48,7 +48,7 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> Stored:
 
 
 def cache_of(tmp_path: Path, codec: str, device: SimulatedDevice) -> BoundaryCache:
-    """A cache whose server is not there, with everything admitted."""
+    """Return a cache without a server, with everything admitted."""
     section = CacheSection(codec=codec)
     cache = BoundaryCache("", "token", "worker", section, SHAPE, torch.float32, tmp_path, device_clock=lambda: device)
     cache._control.boundary = Boundary(NAME, None, 100, 1.0)
@@ -88,7 +88,7 @@ def test_a_fill_of_a_device_that_fails_is_dropped_and_counted(tmp_path: Path, st
 
 @pytest.fixture
 def caching(tmp_path: Path) -> Iterator[tuple[CacheUse, Generation, RunState]]:
-    """A lone worker whose first two units are frozen, with a cache whose server is not there."""
+    """Return a lone worker whose first two units are frozen, with a cache without a server."""
     context = build_case(Case("vit", freezing=(), dropout=0.0))
     placement = Layout(1, 1).placement(0).model_copy(update={"use_cache": True})
     generation = Generation(context, lone_plan(placement), 0, lone_groups(), 0, lambda name: None)
@@ -102,7 +102,7 @@ def caching(tmp_path: Path) -> Iterator[tuple[CacheUse, Generation, RunState]]:
 def test_training_does_not_wait_for_the_digest_of_a_large_prefix(
     caching: tuple[CacheUse, Generation, RunState], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reads miss until it is there; the digest of a generation that is over counts no more."""
+    """Reads miss until the digest is there; the digest of a generation that is over is ignored."""
     use, generation, state = caching
     use.connect(generation, state)
     assert use.cache is not None and use.cache._boundary is not None, "a small one is waited for"

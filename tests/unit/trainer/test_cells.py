@@ -1,4 +1,4 @@
-"""Token cells: where sequences are cut, what a block is told, and what is refused before a run begins."""
+"""Token cells: where sequences are cut, the inputs of a block, and the grids refused before a run begins."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -57,7 +57,7 @@ def test_the_grid_follows_from_the_job_alone(family: str) -> None:
 
 
 def refusal(case: Case) -> str:
-    """What is said of a case's grid."""
+    """Return the message about a case's grid."""
     family = family_named(job_of(case).model.family)
     context = build_case(replace(case, cells=1))
     job = context.job.model_copy(update={"training": context.job.training.model_copy(update={"token_cells": case.cells})})
@@ -92,7 +92,7 @@ def test_built_in_families_pass_the_check_and_are_left_as_they_were(family: str,
 
 
 class WithoutMask(gpt2.Block):
-    """Attends to earlier keys and says not which."""
+    """Attends to earlier keys, but has no mask that shows which."""
 
     def forward(self, x: Tensor, inputs: dict[str, Tensor], cell: Cell | None = None) -> Tensor:
         if cell is None:
@@ -101,14 +101,14 @@ class WithoutMask(gpt2.Block):
 
 
 class Forgetful(gpt2.Block):
-    """Takes a cell for a whole sequence."""
+    """Treats a cell as a whole sequence."""
 
     def forward(self, x: Tensor, inputs: dict[str, Tensor], cell: Cell | None = None) -> Tensor:
         return self.layer(x, attention_mask=None)
 
 
 class BothWays(gpt2.Block):
-    """Reads the tokens behind its own, and says that it is causal."""
+    """Reads the tokens behind its own, but claims to be causal."""
 
     def forward(self, x: Tensor, inputs: dict[str, Tensor], cell: Cell | None = None) -> Tensor:
         seen = torch.ones(x.shape[0], 1, x.shape[1], x.shape[1] if cell is None else cell.stop, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Checkpoints of runs with several pieces a unit: a file each, listed by the manifest; with one piece they are as they were."""
+"""Checkpoints of runs with several pieces a unit: a file each, listed by the manifest; one piece keeps the old format."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ CUT = Pieces(2, 2)
 
 
 def cut_snapshot(root: Path, pieces: tuple[int, ...], publishes: bool = True) -> Snapshot:
-    """A member's share of the checkpoint of step 7, whose two units have two pieces each."""
+    """Return a member's share of the checkpoint of step 7, whose two units have two pieces each."""
     generation = GenerationId(incarnation=1, counter=1)
     states, manifest = {piece: content(7, piece) for piece in pieces}, {"lineage": 0, "step": 7}
     made = Snapshot(root / "0" / "1.1" / "7", states, {}, CUT, generation, manifest, publishes)

@@ -1,4 +1,4 @@
-"""Which checkpoints stay: whatever a reader may still ask for. What killed writers left goes."""
+"""Checkpoints are kept while a reader may still need them. Leftovers of killed writers are removed."""
 
 import json
 import threading
@@ -75,7 +75,7 @@ def test_what_the_epoch_began_from_stays_and_what_the_fenced_world_wrote_after_i
 
 
 def test_a_fenced_writer_removes_nothing(tmp_path: Path) -> None:
-    """It has published, and the epoch is raised before it prunes."""
+    """The writer has published, and the epoch is raised before it prunes."""
     write_all(*(snapshot(tmp_path, step) for step in (1, 2)), keep_last=4)
     writer = new_writer(keep_last=2)
     writer._notices.published = lambda folder, manifest, seconds: begin_epoch(tmp_path, "0/1.1/1")

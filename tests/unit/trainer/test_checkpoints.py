@@ -1,4 +1,4 @@
-"""Checkpoints are published whole, once, by whoever is left, and under the current run epoch only."""
+"""Checkpoints are published whole, once, by any surviving member, and under the current run epoch only."""
 
 import json
 import logging
@@ -27,14 +27,14 @@ def wait_until(true: object, seconds: float = 10.0) -> None:
 
 
 def begin_epoch(root: Path, run_epoch: int, start_from: str) -> None:
-    """What a controller's raise leaves."""
+    """Write the file that a controller leaves when it raises the epoch."""
     version = RunEpoch(version=run_epoch).raised(run_epoch, start_from, "2.9").model_copy(update={"version": run_epoch})
     (root / "epochs").mkdir(exist_ok=True)
     (root / version.file()).write_text(version.text())
 
 
 class Heard:
-    """What writers told."""
+    """The messages of writers."""
 
     def __init__(self) -> None:
         self.published: list[int] = []
@@ -94,7 +94,7 @@ def test_a_member_that_cannot_write_its_share_ends_the_waiting_at_once(
     mine = snapshot(tmp_path, 1, units=(0,))
     writer.write(mine)
     assert mine.written.wait(10)
-    (mine.folder / "unit-001.safetensors.partial").mkdir()  # what a unit's file cannot be written over
+    (mine.folder / "unit-001.safetensors.partial").mkdir()  # a unit's file cannot be written over it
     theirs = Heard()
     write_all(snapshot(tmp_path, 1, units=(1,), publishes=False), notices=theirs.notices())
     started = time.monotonic()

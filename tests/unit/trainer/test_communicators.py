@@ -19,7 +19,7 @@ def test_a_member_has_the_channels_that_are_planned_for(size: int) -> None:
 
 @pytest.mark.parametrize("layout", [Layout(2, 1), Layout(3, 1), Layout(2, 2), Layout(1, 3)], ids=str)
 def test_what_a_generation_makes_is_within_the_plan(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over simulated NCCL, by the trainer's own groups: thread blocks by member, against what the planner sets aside."""
+    """Over simulated NCCL, by the trainer's own groups: thread blocks by member, against the planner's reserve."""
     network, blocks = Network(), dict[int, int]()
     make = network.make
 

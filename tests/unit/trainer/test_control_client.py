@@ -1,4 +1,4 @@
-"""The worker's line to a controller that moves: whatever a thread is about to do when another resets the line, it goes on."""
+"""The worker's connection to a controller that moves: a thread goes on, wherever it is when another resets the connection."""
 
 import threading
 import time
@@ -25,7 +25,7 @@ WAIT_SECONDS = 20.0
 
 
 class Service(control_pb2_grpc.ControlServicer):
-    """A controller that registers everybody and says `message` to whoever watches."""
+    """A controller that registers every worker and sends `message` to each watch stream."""
 
     def __init__(self, message: pb.WatchPlanResponse | None) -> None:
         self.message, self.heard = message, threading.Event()
@@ -54,7 +54,7 @@ class Service(control_pb2_grpc.ControlServicer):
         return pb.ReportRecordsResponse()
 
     def Heartbeats(self, requests: Iterator[pb.HeartbeatsRequest], context: Any) -> Iterator[pb.HeartbeatsResponse]:
-        """At most `answers` of them a stream; none where it is stuck."""
+        """Answer at most `answers` heartbeats a stream; none if the service is stuck."""
         self.streams += 1
         for _, request in zip(range(self.answers), requests, strict=False):
             while self.stuck and context.is_active():
@@ -92,7 +92,7 @@ def start() -> Iterator[Start]:
 
 
 class Raced(ControllerConnection):
-    """Once `move` is set, the controller moves and another thread resets the line just as thread `victim` is about to call."""
+    """Once `move` is set, the controller moves and the connection is reset just as thread `victim` is about to call."""
 
     move: Callable[[], Any] | None = None
     victim = "MainThread"
@@ -145,7 +145,7 @@ def test_a_stream_ends_when_the_line_is_reset_though_its_controller_says_nothing
     line = ControllerConnection(str(address), "token", Plug())
     messages = line.watch("a/1")
     assert next(messages).fence.reason == "told"
-    line.reset()  # it has not moved: nothing happens
+    line.reset()  # the controller has not moved: nothing happens
     address.unlink()
     threading.Timer(0.05, line.reset).start()
     with pytest.raises(grpc.RpcError, match="CANCELLED"):
@@ -159,7 +159,7 @@ def _fence(counter: int) -> pb.WatchPlanResponse:
 
 
 class Listener:
-    """A ControlClient that notes the fences that it hears."""
+    """A ControlClient that records the fences that it receives."""
 
     def __init__(self, address: Path) -> None:
         registration = pb.RegisterRequest(worker_id="a/1", pod_name="trainer-0")
@@ -189,7 +189,7 @@ class Listener:
 
 
 def test_a_successor_hears_what_was_about_to_be_told_before_it_knew_the_worker(start: Start, tmp_path: Path) -> None:
-    """That a plan was entered, for one: otherwise the answer to the next failure takes the plan for one that nobody entered."""
+    """For example that a plan was entered: otherwise the next failure's answer takes the plan for one that nobody entered."""
     service, address = start(None)
     service.knows_nobody = True
     (tmp_path / "controller.address").write_text(address)
@@ -253,7 +253,7 @@ def test_heartbeats_go_on_when_the_controller_ends_their_stream(listener: Listen
 def test_a_controller_that_answers_no_heartbeat_is_left_for_its_successor(
     listener: Listener, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It stands still and keeps its connections: nothing but the missing answer tells that it is gone."""
+    """The controller stands still and keeps its connections: only the missing answer shows that it is gone."""
     monkeypatch.setattr("frostline_trainer.control.client.CALL_SECONDS", 0.3)
     address = tmp_path / "controller.address"
     (stuck, before), (successor, after) = start(None), start(_fence(2))
@@ -266,7 +266,7 @@ def test_a_controller_that_answers_no_heartbeat_is_left_for_its_successor(
 
 
 def test_answers_that_come_late_but_steadily_keep_the_stream() -> None:
-    """Each takes longer than an interval, so one is always due; that is a slow controller, not a dead one."""
+    """Each answer takes longer than an interval, so one is always due: the controller is slow, not dead."""
     beats = Heartbeats(pb.HeartbeatRequest, threading.Event(), lambda: 0.05, 0.5)
     stream = iter(beats)
     for number in range(20):

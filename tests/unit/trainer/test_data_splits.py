@@ -1,4 +1,4 @@
-"""Splits: static shapes, disjoint parts, counts that equal the labels, digests that name content."""
+"""Splits: static shapes, disjoint parts, counts that equal the labels, digests of the content."""
 
 import numpy as np
 import pytest
@@ -111,7 +111,7 @@ def test_what_one_name_stands_for_is_the_same_under_any_seed(loaded, case: str) 
     job, data = loaded[case]
     split, other = data.train, load_data(job.model_copy(update={"seed": 1})).train
     mine, theirs = names_of(split), names_of(other)
-    if case == "squad":  # windows have no names of their own
+    if case == "squad":  # windows have no ids of their own
         assert mine.digest == split.digest != theirs.digest
         return
     assert mine.digest == theirs.digest and split.digest != other.digest

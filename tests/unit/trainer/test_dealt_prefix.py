@@ -13,7 +13,7 @@ SIZE = 3
 
 
 class Reader:
-    """Gives each sample a row of its own, and notes what it was asked for."""
+    """Gives each sample a row of its own, and records the requested samples."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []

@@ -1,4 +1,4 @@
-"""Images decoded by processes: the order and the bits of one process, whoever of them dies."""
+"""Images decoded by processes: the order and the bits of one process, whichever process dies."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ def pool() -> Iterator[Decoders]:
 
 
 def processes(pool: Decoders) -> list[subprocess.Popen[bytes]]:
-    """Those that run now; nobody decodes meanwhile."""
+    """Return the decoding processes that run now; nothing is decoded meanwhile."""
     decoders = [pool._idle.get() for _ in range(pool.count)]
     for decoder in decoders:
         pool._idle.put(decoder)

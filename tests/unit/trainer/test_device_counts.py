@@ -1,4 +1,4 @@
-"""What a step costs a device beside computing: nothing that the host waits for, and no copy that is not listed here."""
+"""A step's cost on a device beside computing: nothing that the host waits for, and no copy that is not listed here."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from tests.unit.trainer.counted_steps import EVALUATIONS, MICRO_BATCHES, STEPS, 
 
 
 def inputs_of(family: str) -> int:
-    """Tensors of a micro-batch."""
+    """Return the number of tensors of a micro-batch."""
     return {"vit": 2, "bert_question_answering": 5, "bert_classification": 4, "bert_regression": 5}.get(family, 3)
 
 

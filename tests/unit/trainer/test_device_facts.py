@@ -1,4 +1,4 @@
-"""What a worker registers of its device: read from the process, the driver's file and the libraries themselves."""
+"""The device facts that a worker registers: read from the process, the driver's file and the libraries."""
 
 import re
 
@@ -28,7 +28,7 @@ def test_the_drivers_version_is_read_from_both_kinds_of_module() -> None:
     ("visible", "told", "uuid"),
     [
         ("GPU-5d5b", "5d5b", "GPU-5d5b"),
-        ("MIG-7089", "5d5b", "MIG-7089"),  # CUDA may tell the GPU's for an instance
+        ("MIG-7089", "5d5b", "MIG-7089"),  # CUDA may report the GPU's value for an instance
         ("", "5d5b", "GPU-5d5b"),
         ("0,1", "5d5b", "GPU-5d5b"),
         ("GPU-1,GPU-2", "GPU-1", "GPU-1"),

@@ -1,4 +1,4 @@
-"""What keeps a device busy, part by part: no masks, copies or waits that are not needed, and everything ahead of its time."""
+"""A device is kept busy, part by part: no needless masks, copies or waits, and everything ahead of its time."""
 
 import math
 import threading
@@ -72,7 +72,7 @@ def test_on_a_cpu_the_mask_stays() -> None:
 
 
 def test_a_stage_has_its_rotary_tables_where_it_is() -> None:
-    """Units of other stages leave the device and take nothing along."""
+    """Units of other stages leave the device, and the tables stay."""
     bench = Counted(Case("llama", freezing=(), dropout=0.0))
     context, own = bench.generation.context, (1, 2)
     with bench.device.running():
@@ -95,7 +95,7 @@ class AllButSome:
         self._misses = misses
 
     def take(self, samples: Sequence[int], variants: Sequence[int], device: torch.device) -> None:
-        """Nothing was prefetched."""
+        """Do nothing: nothing was prefetched."""
 
     def read(self, samples: Sequence[int], variants: Sequence[int], out: torch.Tensor) -> list[bool]:
         assert out.device == HOST and out.shape[0] == len(samples)
@@ -108,7 +108,7 @@ class AllButSome:
 
 @pytest.mark.parametrize(("misses", "copies"), [((), 1), ((3,), 2 + 1 + 3)])
 def test_what_the_cache_has_comes_in_one_copy_that_nobody_waits_for(misses: Sequence[int], copies: int) -> None:
-    """With a miss: the rows and where they belong, where the computed row belongs, and the inputs of its tile."""
+    """With a miss these are copied: the rows and their places, the place of the computed row, and the inputs of its tile."""
     bench = Counted(Case("gpt2_tied", freezing=(), dropout=0.0))
     context, generation = bench.generation.context, bench.generation
     generation.freeze_to(2)
@@ -122,7 +122,7 @@ def test_what_the_cache_has_comes_in_one_copy_that_nobody_waits_for(misses: Sequ
 
 
 def keeping(room: bool) -> tuple[RunContext, Plan]:
-    """A buddy of two units on a counting device, and its plan; room: beside the planner's prediction, for the wards."""
+    """Return a buddy of two units on a counting device, and its plan. room: memory for unit replicas beyond the prediction."""
     context = build_case(Case("gpt2_tied"))
     to_the_device(context)
     hand_made = plan_of(Layout(4, 1), (0, 1, 2, 3))
@@ -158,7 +158,7 @@ def test_wards_stay_in_host_memory_where_the_device_has_no_room_or_nobody_knows(
 
 
 def state_of(context: RunContext, unit: int) -> None:
-    """Moments as after a first update, where the unit is."""
+    """Return moments as after a first update, on the unit's device."""
     for name, parameter in context.cut.units[unit].named_parameters():
         zeros = {moment: torch.zeros_like(parameter) for moment in ("exp_avg", "exp_avg_sq")}
         context.moments[unit, name] = {"step": torch.ones(()), **zeros}
@@ -176,7 +176,7 @@ def test_new_memory_is_not_filled_with_nan_on_a_device() -> None:
 
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved_1f1b", "gpipe"])
 def test_every_receive_is_posted_a_computation_ahead(schedule: str) -> None:
-    """But those that nothing can be computed before: a rank's first."""
+    """Except a rank's first receives, before which nothing can be computed."""
     virtual = 2 if schedule == "interleaved_1f1b" else 1
     programs = checked_programs(BUILT_IN[schedule], StepShape(4, virtual, 8, 0, False), (1,) * 8)
     posted_late = 0
@@ -230,7 +230,7 @@ def test_reading_ahead_changes_no_bit() -> None:
 
 
 def as_on_device(section, optimizer, decay, keys, parameters, gradients, rate) -> None:
-    """UnitOptimizer's AdamW as it is where the parameters are not on the CPU."""
+    """Make UnitOptimizer's AdamW act as if the parameters were not on the CPU."""
     states = [optimizer._adamw_state(key, parameter) for key, parameter in zip(keys, parameters, strict=True)]
     fused_on_device(section, parameters, gradients, states, decay, rate)
 

@@ -1,4 +1,4 @@
-"""Time on a device: its own place and seconds, though the thread that gives it work has long gone on."""
+"""Time on a device: the device's own phase and seconds, although the thread that launches its work is far ahead."""
 
 import threading
 import time
@@ -150,7 +150,7 @@ def test_the_fence_is_no_wait_of_the_device() -> None:
 
 
 def busy(own: float, launching: float, fence: float) -> float:
-    """A member's own seconds of a step: it hands its work over in `launching` seconds and stands at the fence for `fence`."""
+    """Return a member's own seconds of a step that it launches in `launching` seconds; at the fence it waits for `fence`."""
     device, phases = TimedDevice(), PhaseClock()
     phases.trail = Trail(lambda: device)
     phases.enter(Phase.SCHEDULE)

@@ -33,7 +33,7 @@ LAYOUTS = (
 def computed(
     layout: Layout, step: int, freeze_point: int = 0, wrong: Callable[[list[RunContext]], Any] = lambda contexts: None
 ) -> list[StepGradients | ComputationDiffers]:
-    """What each member's computation of a step came to. wrong: what is done to the members before it."""
+    """Return the result of each member's computation of a step. wrong: a change that is made to the members before."""
     size, store = len(layout.numbers), open_store()
     domains = tuple(range(size)) if size > 1 else ()
     plan = make_plan(Segment(layout, 9, freeze_point, domains=domains), None, [store[1]] * size)
@@ -107,7 +107,7 @@ def test_a_step_that_is_not_audited_is_not_checked() -> None:
 
 
 def test_other_weights_give_other_bits() -> None:
-    """Whose they are is the business of `compare_copies`, which the training loop asks first."""
+    """`compare_copies`, which the training loop calls first, finds the owner of wrong weights."""
 
     def wrong(contexts: list[RunContext]) -> None:
         flip_first(next(contexts[1].cut.units[3].parameters()))

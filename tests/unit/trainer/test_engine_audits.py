@@ -1,4 +1,4 @@
-"""Who computes what again, and whose bits are wrong where they differ."""
+"""The audit's assignment of computations, and the verdict on whose bits are wrong where they differ."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_a_member_that_audits_itself_is_the_culprit() -> None:
 
 
 def test_what_is_sure_of_one_difference_decides_the_others() -> None:
-    """Of a pair in doubt nobody need be wrong: a broken worker differs as owner and as auditor."""
+    """A sure culprit clears the other one of a pair in doubt: a broken worker differs as owner and as auditor."""
     doubtful = judge(0, 1, (WRONG, RIGHT), {0: WRONG, 1: RIGHT})
     sure = judge(2, 0, (RIGHT, WRONG), {2: RIGHT, 0: WRONG, 3: RIGHT})
     assert all_culprits([doubtful, sure]) == {0}

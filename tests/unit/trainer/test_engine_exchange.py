@@ -18,14 +18,14 @@ LONE = Group(None, "alone", 0, 1)
 
 
 def filled(values: list[torch.Tensor], low: int, high: int, leaves: int, members: int, exact: bool = True) -> GradientBuffers:
-    """A replica's buffers after the backwards of leaves [low, high); value i is micro-batch i's gradient."""
+    """Return a replica's buffers after the backwards of leaves [low, high); value i is micro-batch i's gradient."""
     parameter = torch.nn.Parameter(torch.zeros_like(values[0]))
     buffers = GradientBuffers([(0, [parameter])], len(values), leaves, exact, members)
     return fill(buffers, values, low, high, leaves)
 
 
 def fill(buffers: GradientBuffers, values: list[torch.Tensor], low: int, high: int, leaves: int) -> GradientBuffers:
-    """The same for another step of the same buffers."""
+    """Fill the same buffers for another step."""
     (parameter,) = buffers.parameters
     for leaf in range(low, high):
         for number in leaf_micro_batches(leaf, len(values), leaves):

@@ -1,4 +1,4 @@
-"""The fence: what a device has not done, or did wrongly, reaches no read, no promise and no vote."""
+"""The fence: work that a device has not done, or did wrongly, reaches no read, no promise and no vote."""
 
 import threading
 import time
@@ -53,7 +53,7 @@ class OnDevice(Bench):
 
 
 class SeenVotes(deque[SeenVote]):
-    """Notes in the device's log when a vote is seen."""
+    """Seen votes that are recorded in the device's log as they are added."""
 
     def __init__(self, bench: OnDevice) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ def test_an_interruption_ends_the_wait_for_a_device_that_is_stuck() -> None:
 
 
 def test_work_that_an_abort_has_ended_is_not_read() -> None:
-    """NCCL's kernels end when their communicator is aborted: the device comes to the mark, and nothing has raised."""
+    """NCCL's kernels end when their communicator is aborted: the device reaches the mark, and nothing has raised."""
     bench = OnDevice()
     loop = bench.begin(device := SimulatedDevice(looks=1))
     groups = bench.generation.groups
@@ -156,7 +156,7 @@ def test_work_that_an_abort_has_ended_is_not_read() -> None:
 
 @pytest.fixture
 def broken_communicator() -> Groups:
-    """A line over NCCL whose communicator has lost a peer, and whose works ended all the same."""
+    """Return groups with an NCCL communicator that has lost a peer, although its works have ended."""
     groups = lone_groups()
     column = Group(None, "dp0", 0, 1, "nccl")
     column.size = 2

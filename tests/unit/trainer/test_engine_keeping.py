@@ -1,4 +1,4 @@
-"""What travels to buddies, what a buddy holds, and a ward's way to the device and back."""
+"""Messages to buddies, a buddy's memory, and a unit replica's way to the device and back."""
 
 import copy
 
@@ -78,7 +78,7 @@ def test_a_span_of_units_is_laid_out_as_those_units_alone() -> None:
 @pytest.mark.parametrize("freeze_point", [0, 3])
 @pytest.mark.parametrize(("family", "optimizer", "times"), [("gpt2_tied", "adamw", 4), ("vit", "sgd", 3)])
 def test_a_buddy_holds_its_wards_state_and_one_gradient(family: str, optimizer: str, times: int, freeze_point: int) -> None:
-    """With AdamW 4 times the weights of what learns: weights, two moments, gradient; alignment and step counts on top."""
+    """With AdamW 4 times the weights that learn: weights, two moments, gradient; alignment and step counts on top."""
     context = build_case(Case(family, optimizer=optimizer))
     plan = plan_of(Layout(4, 1), (0, 1, 2, 3))
     keeper = Keeper(context, plan, 2, Group(None, "alone", 0, 1), freeze_point)
@@ -98,7 +98,7 @@ def test_a_buddy_holds_its_wards_state_and_one_gradient(family: str, optimizer: 
     assert not [key for key in context.moments if key[0] not in wards], "and nothing of any other unit"
 
 
-# ---- which parameters of a ward learn
+# ---- which parameters of a unit replica learn
 
 
 @pytest.mark.parametrize("freeze_point", [0, 1, 3, 7])
@@ -118,7 +118,7 @@ def test_owner_and_buddy_agree_on_what_learns(family: str, untied: bool, freeze_
 
 
 def two_workers(placement: Placement) -> Placement:
-    """w1 is a member without units: only a buddy."""
+    """Return the placement with w1 as a member without units, which is only a buddy."""
     return placement.model_copy(update={"workers": ("w0", "w1")})
 
 
@@ -127,7 +127,7 @@ def two_workers(placement: Placement) -> Placement:
 
 @pytest.mark.parametrize("section", [OptimizerSection(), OptimizerSection(name="sgd")], ids=lambda section: section.name)
 def test_a_ward_comes_back_from_the_device_into_its_own_memory(section: OptimizerSection) -> None:
-    """The way itself; where there is no other device the copies lie in host memory too."""
+    """Tests the way itself; without another device the copies lie in host memory too."""
     context = build_case(Case("vit"))
     plain, module = context.cut.units[2], copy.deepcopy(context.cut.units[2])
     buffers = {id(m): GradientBuffers([(2, list(m.parameters()))], 1, 1) for m in (plain, module)}

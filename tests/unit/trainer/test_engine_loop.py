@@ -30,7 +30,7 @@ SMALL = {"batch_size": 8, "micro_batch_size": 4, "reduction_leaves": 2}
 
 @dataclass
 class Bench:
-    """A lone worker's loop, what it said is due, and as much of the acts as the loop depends on."""
+    """A lone worker's loop, the acts that it reported as due, and as many acts as the loop depends on."""
 
     case: Case = CASE
     wait_seconds: float = 0.0
@@ -55,7 +55,7 @@ class Bench:
         self.generation = Generation(context, self.plan, 0, lone_groups(), 0, lambda name: None)
 
     def prepare(self, following: Plan) -> None:
-        """Its groups stand."""
+        """Receive the plan and report its groups as formed."""
         self.box.put_plan(following)
         self.box.plans.start_forming()
         assert self.box.plans.formed(following.generation)
@@ -262,7 +262,7 @@ def test_each_row_of_the_order_says_why_it_stands_there() -> None:
 
 
 def spoil(bench: Bench, steps: set[int]) -> None:
-    """The losses of these steps become NaN."""
+    """Make the losses of these steps NaN."""
     whole = bench.generation.compute
 
     def compute(step: int) -> object:

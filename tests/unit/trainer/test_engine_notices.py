@@ -1,4 +1,4 @@
-"""What the controller told a worker, and what all members know alike."""
+"""Notices of the controller to a worker, and the facts that all members share."""
 
 import pytest
 

@@ -64,7 +64,7 @@ def test_updates_have_the_bits_of_torchs_own_optimizers(name: str, dtype: torch.
 
 
 def test_a_parameter_that_does_not_lie_in_a_row_is_named() -> None:
-    """The fused kernel would pair its elements with others of the gradient's."""
+    """The fused kernel would pair the parameter's elements with the wrong elements of the gradient."""
     module = nn.Linear(3, 5)
     module.weight = nn.Parameter(torch.randn(3, 5).t())
     with pytest.raises(ValueError, match=r"parameter weight of unit 4 has strides \(1, 5\)"):

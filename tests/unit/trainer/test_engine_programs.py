@@ -69,7 +69,7 @@ def test_over_slices_one_forward_one_backward_holds_few_of_them() -> None:
 
 
 def kinds(program: Program) -> str:
-    """One letter an operation of a program: f, b, i, w, s, r."""
+    """Return one letter for each operation of a program: f, b, i, w, s, r."""
     return "".join(instruction.kind[0] for instruction in program.compute)
 
 
@@ -144,7 +144,7 @@ def test_slices_the_wrong_way_round_are_found() -> None:
 
 
 def test_a_slice_that_goes_back_before_the_next_one_went_forward_is_found() -> None:
-    """Its keys and values would get no gradient from the slices that read them."""
+    """The slice's keys and values would get no gradient from the slices that read them."""
 
     def early(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, slices: int) -> list[Operation]:
         steps = [(kind, part) for part in range(slices) for kind in (Kind.FORWARD, Kind.BACKWARD)]
@@ -225,7 +225,7 @@ def test_a_reduction_that_is_missing_or_in_another_order_is_found() -> None:
 
 
 def test_a_step_in_which_two_ranks_wait_for_each_other_is_found() -> None:
-    """Each rank of a pair wants to take in before it gives: the same wait that rendezvous sends would make of a cycle."""
+    """Each rank of a pair receives before it sends: rendezvous sends in a cycle would wait in the same way."""
 
     def greedy(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int) -> list[Operation]:
         operations = BUILT_IN["1f1b"].operations(pp_rank, pp_degree, virtual_stages, num_microbatches)

@@ -55,7 +55,7 @@ def test_1f1b_keeps_few_micro_batches_and_gpipe_all() -> None:
 
 @pytest.mark.parametrize(("name", "virtual_stages"), [("gpipe", 1), ("gpipe", 2), ("1f1b", 1), ("interleaved_1f1b", 2)])
 def test_a_built_in_schedules_figures_are_those_that_are_counted(name: str, virtual_stages: int) -> None:
-    """Memory never more than told, and for GPipe and 1F1B the same; the bubble the same where all stages are equal."""
+    """Memory is never more than the figure, and equal for GPipe and 1F1B; the bubble is equal where all stages are equal."""
     schedule = BUILT_IN[name]
     told, counted = schedule.known_figures, Schedule(schedule.order).known_figures
     for pp_degree in (2, 3, 4):
@@ -109,7 +109,7 @@ def newest_first(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbat
 
 
 def crossing(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int) -> list[Action]:
-    """Every leaf's backwards ascend, but those of two leaves of two alternate."""
+    """Return backwards that ascend in every leaf, but alternate between two leaves of two."""
     return [action for m in (0, 2, 1, 3) for action in (Action(True, pp_rank, m), Action(False, pp_rank, m))]
 
 
@@ -123,7 +123,7 @@ def test_a_schedule_that_would_lose_gradients_of_a_leaf_is_found() -> None:
 
 
 def gradient(order: Order, leaf_sizes: list[int]) -> dict[tuple[int, int], float]:
-    """What one stage sums of four gradients whose sum depends on its order."""
+    """Return one stage's sum of four gradients; the sum depends on the order."""
     values = (1e8, -1e8, 3.0, 5.0)
     parameter = nn.Parameter(torch.zeros(1))
     buffers = GradientBuffers([(0, [parameter])], sum(leaf_sizes), len(leaf_sizes))

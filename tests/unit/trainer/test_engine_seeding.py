@@ -30,7 +30,7 @@ def test_every_device_of_a_pod_draws_what_it_draws_after_torch_manual_seed(index
 
 
 def test_it_is_its_own_device_that_is_seeded_and_not_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stands in for two devices where there are none."""
+    """The test stands in for a machine with two devices."""
     entered: list[torch.device] = []
     seeded: list[tuple[int, list[torch.device]]] = []
 

@@ -1,4 +1,4 @@
-"""A unit's state: what an optimizer keeps over rebuilds, what travels, what lies in a checkpoint, and its digest."""
+"""A unit's state: moments kept over rebuilds, the state that is sent, its place in a checkpoint, and its digest."""
 
 import pytest
 import torch

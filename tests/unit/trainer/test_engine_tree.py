@@ -22,7 +22,7 @@ def recursion(leaves: list[torch.Tensor]) -> torch.Tensor:
 
 
 def spread(count: int, length: int = 5) -> list[torch.Tensor]:
-    """Numbers whose sum depends on the order of summation."""
+    """Return numbers whose sum depends on the order of summation."""
     generator = torch.Generator().manual_seed(count)
     scales = 10.0 ** torch.randint(-6, 7, (count, length), generator=generator)
     return list((torch.randn(count, length, generator=generator) * scales).float())

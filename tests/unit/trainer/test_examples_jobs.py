@@ -1,4 +1,4 @@
-"""Every example parses, those that need no download load, and what they generate is what they say."""
+"""Every example parses, those without a download load, and their generated data is as they describe it."""
 
 import importlib.util
 import json

@@ -47,7 +47,7 @@ def test_gradients_have_the_bits_of_the_unsplit_model(case, precision):
     direction = torch.randn(cases.run_units(cut.units, inputs).shape, generator=torch.Generator().manual_seed(5))
     (cases.run_units(cut.units, inputs) * direction).sum().backward()
     (cases.plain_logits(plain(**inputs)) * direction).sum().backward()
-    # the copy is cut too: both uses of a tied matrix are parameters of their own on both sides
+    # the copy is cut too, so that on both sides each use of a tied matrix is a parameter of its own
     compared = 0
     for (name, mine), (_, theirs) in zip(cut.model.named_parameters(), plain.named_parameters(), strict=True):
         assert (mine.grad is None) == (theirs.grad is None), name
@@ -147,7 +147,7 @@ def test_a_samples_bits_do_not_depend_on_whether_its_neighbours_are_padded(case,
 
 @pytest.mark.parametrize("case", ["bert", "gpt2", "llama"])
 def test_padding_is_honoured(case):
-    """What stands in padded positions changes nothing at valid ones; in causal models neither does the future."""
+    """The values at padded positions change nothing at valid ones; in causal models neither do later tokens."""
     cut = build_cut_model(cases.job_of(case), cases.sizes_of(case))
     inputs = cases.inputs_of(case)
     other = {**inputs, "input_ids": torch.where(inputs["attention_mask"] == 1, inputs["input_ids"], 5)}

@@ -1,4 +1,4 @@
-"""Configs and checkpoints: what fits, what is set where, and one clear line for what does not."""
+"""Configs and checkpoints: which of them fit, which fields are set from where, and one clear line for those that do not fit."""
 
 import json
 import logging
@@ -19,7 +19,7 @@ SMALL_BERT = {**cases.CASES["bert"][2], "vocab_size": cases.VOCABULARY, "max_pos
 
 @pytest.fixture(scope="module")
 def bert_directory(tmp_path_factory):
-    """A pretrained encoder as the hub has it: masked-language-model head, no pooler, no classifier."""
+    """Write a pretrained encoder as the hub has it: masked-language-model head, no pooler, no classifier."""
     directory = tmp_path_factory.mktemp("bert")
     torch.manual_seed(0)
     BertForMaskedLM(BertConfig(**SMALL_BERT)).save_pretrained(directory)
@@ -36,7 +36,7 @@ def built(case, **job):
 
 
 def refusal(case: str, sizes: DataSizes | None = None, *, job: Job | None = None, **model) -> str:
-    """The one line that a user reads."""
+    """Return the one line that a user reads."""
     with pytest.raises(ValueError) as caught:
         build_cut_model(job or cases.job_of(case, **model), sizes or cases.sizes_of(case))
     text = str(caught.value)

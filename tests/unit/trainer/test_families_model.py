@@ -69,7 +69,7 @@ def test_precisions_start_from_the_same_model(case):
 
 
 def test_rotary_frequencies_stay_in_full_precision():
-    """They are a table, not state: cast to bfloat16 they would give other positions than a loaded checkpoint has."""
+    """The frequencies are a table, not state: cast to bfloat16 they would give other positions than a loaded checkpoint's."""
     cut = built("llama", precision="bfloat16")
     assert cut.model.model.rotary_emb.inv_freq.dtype == torch.float32
     assert not [name for unit in cut.units for name in unit.state_dict() if "inv_freq" in name]

@@ -47,7 +47,7 @@ class Training:
             self.clock.enter(phase)
 
     def until_hit(self) -> tuple[int, str]:
-        """Last committed step and phase where the planned error came."""
+        """Return the last committed step and the phase at which the planned error was raised."""
         with pytest.raises(RuntimeError, match=r"^planned fault 0: "):
             for _ in range(30):
                 self.one_step()
@@ -160,7 +160,7 @@ print("survived", flush=True)
 
 
 def child(folder: Path, kind: str, **fields: Any) -> subprocess.Popen[str]:
-    """A process that computes 6 steps and checkpoints each; the fault is planned at step 3."""
+    """Run a process that computes 6 steps and checkpoints each; the fault is planned at step 3."""
     root = str(Path(__file__).resolve().parents[3])
     code = CHILD.format(root=root, fault={"kind": kind, "step": 3, "worker": 1, **fields})
     return subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True)

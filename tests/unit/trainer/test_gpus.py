@@ -1,4 +1,4 @@
-"""Each worker gets a GPU of its own before it is forked; who cannot have one is told field, value and remedy."""
+"""Each worker gets a GPU of its own before it is forked; the error where there is none names field, value and remedy."""
 
 import os
 from pathlib import Path
@@ -41,8 +41,8 @@ def test_a_listing_names_gpus_and_the_instances_of_those_that_are_cut() -> None:
         ("1", ["GPU-bb"]),
         ("2, 1", ["GPU-bc", "GPU-bb"]),
         ("GPU-bc", ["GPU-bc"]),
-        ("GPU-b", []),  # names two
-        ("1,7,2", ["GPU-bb"]),  # the rest is not there, as for CUDA
+        ("GPU-b", []),  # the entry names two GPUs
+        ("1,7,2", ["GPU-bb"]),  # entries behind an unknown one do not count, as in CUDA
         ("-1", []),
         ("0", ["MIG-1"]),
         ("GPU-aa", ["MIG-1"]),

@@ -1,4 +1,4 @@
-"""Who connects slowly is given up; who computes slowly never is."""
+"""The timeout of groups: a member that connects slowly is given up; one that computes slowly never is."""
 
 import time
 from collections.abc import Callable

@@ -6,7 +6,7 @@ from frostline_trainer.step.committing import guard_is_due
 
 
 def due(every: int, decisions: list[Decision], off: tuple[str, ...] = (), initial_units: int = 0) -> list[int]:
-    """The intervals of the first twelve at whose end it is scored."""
+    """Return the intervals among the first twelve at the end of which the guard split is scored."""
     values = {
         "model": {"family": "vit"},
         "task": {"kind": "image_classification"},
@@ -20,7 +20,7 @@ def due(every: int, decisions: list[Decision], off: tuple[str, ...] = (), initia
 
 
 def adopted(*points: int) -> list[Decision]:
-    """Decisions 1, 2, ... with these freeze points."""
+    """Return decisions 1, 2, ... with these freeze points."""
     return [
         Decision(number=number, interval=number, effective_step=8 * number + 3, freeze_point=point)
         for number, point in enumerate(points, start=1)

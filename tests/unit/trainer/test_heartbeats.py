@@ -1,4 +1,4 @@
-"""A worker's heartbeats: few ask for an answer, and the stream ends where one that was asked for does not come."""
+"""A worker's heartbeats: few request an answer, and the stream ends if a requested answer does not come."""
 
 import threading
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ PATIENCE_SECONDS = 5.0
 
 
 class Clock:
-    """Time as the test says it; every wait for the next heartbeat takes one second of it."""
+    """Time as the test sets it; every wait for the next heartbeat takes one second of it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0

@@ -1,4 +1,4 @@
-"""The last checkpoint and the model of a run that has trained to its end: what cannot be written is tried again, and said."""
+"""The last checkpoint and the model of a run that has trained to its end: a failed write is tried again, and reported."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ STATE = RunState(step=7)
 
 
 class BadDisk:
-    """Fails the operations that it is told to, so many times each. done: operations begun, by name."""
+    """A disk on which the given operations fail, so many times each. done: operations begun, by name."""
 
     def __init__(self, number: int = errno.EIO, **failures: int) -> None:
         self.number = number
@@ -106,7 +106,7 @@ def test_pauses_grow_and_end_with_the_patience() -> None:
 
 
 def test_a_disk_that_stands_still_is_told_and_no_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a stalled store nobody is excluded: another worker would stall at it as well."""
+    """A stalled file system excludes no worker: another worker would stall there as well."""
     monkeypatch.setattr(saving_module, "STALLED_SECONDS", 0.4)
     disk = BadDisk()
     released: list[int] = []
@@ -130,7 +130,7 @@ def test_a_disk_that_stands_still_is_told_and_no_hang(tmp_path: Path, monkeypatc
 
 
 def test_a_model_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
-    """The place of the model is a file until the run has said so."""
+    """A file stands in the model's place until the run has reported it."""
     member = Member(tmp_path)
     folder, why_not, _ = save(member)
     assert why_not == ""

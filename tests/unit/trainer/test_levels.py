@@ -16,7 +16,7 @@ from tests.unit.trainer.test_engine_tree import recursion, spread
 
 
 class Carried:
-    """A group that counts the elements which this member sends to members of other machines. machines: of its members."""
+    """A group that counts the elements which this member sends to other machines. machines: each member's machine."""
 
     def __init__(self, group: Group, machines: list[int]) -> None:
         self.group, self.index, self.size = group, group.index, group.size
@@ -39,7 +39,7 @@ class Carried:
 def summed(
     machines: int, each: int, leaves: int, length: int, levels: bool
 ) -> tuple[list[list[torch.Tensor]], int, list[torch.Tensor]]:
-    """Three steps' sums of each replica, the elements that left machines, and the gradients of the leaves."""
+    """Return three steps' sums of each replica, the elements that left machines, and the leaves' gradients."""
     values, replicas = spread(leaves, length), machines * each
     dealt = deal_leaves(leaves, replicas)
     bounds = (0, *(high for _, high in dealt))

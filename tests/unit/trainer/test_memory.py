@@ -47,7 +47,7 @@ def test_what_a_graph_keeps_is_counted() -> None:
 
 
 def large_model(context: RunContext, on: torch.device) -> RunContext:
-    """Weights dominate: the blocks alone are 25 MB, and a block with its gradient, moments apart, is 6.3."""
+    """Return a context of a large model: the blocks alone are 25 MB, and a block with its gradient, moments apart, is 6.3."""
     family = family_named("gpt2")
     config = GPT2Config(vocab_size=VOCABULARY, n_positions=16, n_embd=WIDTH, n_layer=BLOCKS, n_head=4, tie_word_embeddings=False,
                         bos_token_id=1, eos_token_id=1)  # fmt: skip
@@ -56,7 +56,7 @@ def large_model(context: RunContext, on: torch.device) -> RunContext:
 
 
 def to_or_without_values(self: nn.Module, device: torch.device) -> nn.Module:
-    """`Module.to`, which refuses to bring back from the meta device what has no values there."""
+    """Act as `Module.to`, but give empty memory on the CPU: `to` cannot copy from the meta device, which has no values."""
     return self.to_empty(device=device) if device == CPU else _to(self, device)
 
 
@@ -67,7 +67,7 @@ def test_the_profile_holds_one_unit_on_the_device_and_puts_it_back(monkeypatch: 
     context = large_model(build_case(Case("gpt2_tied")), DEVICE)
     whole = sum(parameter.nbytes for unit in context.cut.units for parameter in unit.parameters())
     monkeypatch.setattr(nn.Module, "to", to_or_without_values)
-    monkeypatch.setattr(transfer, "page_locked", lambda tensor: tensor)  # which asks for a GPU
+    monkeypatch.setattr(transfer, "page_locked", lambda tensor: tensor)  # page-locking needs a GPU
     monkeypatch.setattr(norms, "to_host", lambda tensor: torch.zeros(tensor.shape))  # which the meta device has no values for
     monkeypatch.setattr(update_cost, "COPIED_BYTES_MAX", 4 * WIDTH**2)  # far less than a unit's weights, as on a device
     with LiveBytes(DEVICE) as resident:

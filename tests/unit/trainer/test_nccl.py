@@ -1,4 +1,4 @@
-"""What the trainer asks of NCCL's library before it makes a communicator."""
+"""The trainer's requests to NCCL's library before it makes a communicator."""
 
 import ast
 import inspect
@@ -35,13 +35,13 @@ def test_a_worker_sets_it_first_and_the_guide_lists_it() -> None:
 
 
 def test_nothing_of_nccl_fails_because_a_member_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch ends the process of whoever has waited longer than a work's timeout; who hangs is the controller's verdict."""
+    """torch ends a process that has waited longer than a work's timeout; the verdict on a hang is the controller's."""
     if not dist.is_nccl_available():
         pytest.skip("this build of torch has no NCCL")
     made: list[Any] = []
 
     class Recording:
-        """Notes its options, which are the library's own; the rest needs a GPU."""
+        """Records its options, which are the library's own; the rest needs a GPU."""
 
         Options = dist.ProcessGroupNCCL.Options
 

@@ -78,7 +78,7 @@ def test_a_dead_store_is_replaced_and_told_until_somebody_knows(store: OwnStore)
     known = threading.Event()
 
     def tell(dead: int, port: int) -> bool:
-        """The controller is away at first."""
+        """Send the report; the controller is away at first."""
         told.append((dead, port))
         if len(told) < 3:
             return False
@@ -101,7 +101,7 @@ def test_a_store_that_takes_connections_and_says_nothing_is_dead() -> None:
 
 
 def test_whoever_waits_in_a_dead_store_is_told_and_does_not_wait_for_the_deadline(tmp_path: Path) -> None:
-    """The plan of a start names the store: it is given up, so that the worker reports and gets another plan."""
+    """The first plan names the store: the plan is given up, so that the worker reports and gets another one."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         plan = make_plan(Segment(Layout(1, 2), 1), None, [port, port])

@@ -1,4 +1,4 @@
-"""A state as a row of bytes: one copy where it is sent, none where it comes; what nobody packed is refused."""
+"""A state as a row of bytes: one copy at the sender, none at the receiver; bytes that nobody packed are refused."""
 
 import json
 
@@ -11,7 +11,7 @@ from frostline_trainer.step.packing import HEAD, TYPES, pack, unpack
 
 
 def state() -> dict[str, torch.Tensor]:
-    """Every type, odd sizes, a number, nothing at all, and what does not lie in one row."""
+    """Return a state with every type, odd sizes, a number, an empty tensor, and a tensor that is not contiguous."""
     draw = torch.Generator().manual_seed(3)
     made = {f"weight/{name}": torch.randint(0, 2, (3, 5), generator=draw).to(dtype) for name, dtype in TYPES.items()}
     turned = torch.randn(4, 6, generator=draw).t()
@@ -27,7 +27,7 @@ def test_a_state_comes_as_it_was_and_aligned() -> None:
 
 
 def test_a_state_is_copied_once_where_it_is_sent_and_not_where_it_comes() -> None:
-    """Before it was three times each, so that a unit of a gigabyte took four of host memory at either end."""
+    """It was once copied three times at each end, so that a unit of a gigabyte took four of host memory there."""
     large = {"weight/a": torch.zeros(1 << 18), "exp_avg/a": torch.zeros(1 << 18)}
     bytes_of = sum(tensor.nbytes for tensor in large.values())
     with LiveBytes(torch.device("cpu")) as sender:

@@ -1,4 +1,4 @@
-"""The start-up check of padding: it finds what lets padding count, forward or backward, and leaves units as they were."""
+"""The start-up check of padding: it finds layers in which padding counts, forward or backward, and leaves units as they were."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def test_families_whose_padding_counts_nothing_pass(case: Case) -> None:
 
 
 class _Leaky(nn.Module):
-    """A layer whose own tokens see a little of all tokens; or only its weights do, backward."""
+    """A layer in which each token sees a little of all tokens; or only its weights do, backward."""
 
     def __init__(self, layer: nn.Module, forward: bool) -> None:
         super().__init__()

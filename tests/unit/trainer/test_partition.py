@@ -80,7 +80,7 @@ def test_the_answer_of_a_call_under_way_is_lost_though_it_was_heard(service: Any
 
 
 def reader(stream: Any) -> tuple[list[float], list[BaseException]]:
-    """Times at which messages came, and what ended the stream."""
+    """Return the times at which messages came, and the error that ended the stream."""
     came: list[float] = []
     ended: list[BaseException] = []
 
@@ -141,7 +141,7 @@ def test_no_heartbeat_passes_while_cut_off_and_its_stream_ends(service: Any, stu
     def beats() -> Iterator[pb.HeartbeatsRequest]:
         for step in sent:
             if step == 2:
-                until(lambda: service[0].steps)  # a stream that breaks takes what is still on its way with it
+                until(lambda: service[0].steps)  # a broken stream loses the messages that are still on their way
                 cut_off(30.0)
             yield pb.HeartbeatsRequest(heartbeat=pb.HeartbeatRequest(step=step))
 

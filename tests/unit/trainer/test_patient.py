@@ -1,4 +1,4 @@
-"""Waits that an interruption always ends, also where the library never tells of it."""
+"""Waits that an interruption always ends, even if the library never reports it."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ from frostline_trainer.transport.gloo import wait_for
 
 
 class Work:
-    """Ends when `over` is set; with an error where there is one. told: the arguments of its wait."""
+    """Work that ends when `over` is set, with its error if it has one. told: the arguments of its wait."""
 
     def __init__(self, error: str = "") -> None:
         self.over, self.error = threading.Event(), error

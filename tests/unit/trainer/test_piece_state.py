@@ -1,4 +1,4 @@
-"""A piece's state: the pieces of a unit hold each of its bits once and arrive one by one; one piece a unit is the unit."""
+"""A piece's state: the pieces of a unit hold each of its bits once and arrive one by one; a single piece is the whole unit."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ SECTIONS = [OptimizerSection(), OptimizerSection(name="sgd")]
 
 
 def unit(seed: int = 0) -> nn.Module:
-    """Weights longer and shorter than the alignment, and a persistent buffer of integers."""
+    """Return a unit with weights longer and shorter than the alignment, and a persistent buffer of integers."""
     torch.manual_seed(seed)
     module = nn.Sequential(nn.Linear(30, 20), nn.LayerNorm(20), nn.Linear(20, 7))
     module.register_buffer("positions", torch.arange(100) + seed)
@@ -66,7 +66,7 @@ def digest(module: nn.Module, moments: Moments, table: Pieces = WHOLE) -> list[b
 def test_an_update_of_each_piece_by_itself_has_the_bits_of_the_whole(
     ranges: int, section: OptimizerSection, dtype: torch.dtype
 ) -> None:
-    """Also where each is updated by an optimizer of its own, as its owner does."""
+    """This also holds if each piece is updated by an optimizer of its own, as its owner does."""
     table, (plain, parted, alone) = Pieces(4, ranges), (unit().to(dtype) for _ in range(3))
     moments = (Moments(), Moments(), Moments())
     for seed in range(3):
@@ -98,7 +98,7 @@ def test_the_pieces_of_a_unit_have_each_element_once(ranges: int) -> None:
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.name)
 @pytest.mark.parametrize("ranges", [1, 2, 3, 50])
 def test_pieces_bring_the_whole_state_in_any_order(ranges: int, section: OptimizerSection) -> None:
-    """Also into a worker that has other moments, or more of them; the next step has the same bits."""
+    """This also holds for a worker that has other moments, or more of them; the next step has the same bits."""
     table = Pieces(4, ranges)
     (source, moments), (target, arrived) = trained(section, table=table), trained(section, seed=5, table=table)
     next(state for (piece, _), state in arrived.items() if piece in table.of_unit(UNIT))["stale"] = torch.zeros(20)
@@ -124,7 +124,7 @@ def test_a_piece_leaves_the_others_as_they_are(ranges: int) -> None:
 
 
 def test_a_piece_without_moments_takes_none() -> None:
-    """State from before the first update: what the target had of moments goes."""
+    """Such state is from before the first update: the target's moments are removed."""
     table, source = Pieces(4, 2), unit()
     target, arrived = trained(SECTIONS[0], seed=5, table=table)
     for piece in table.of_unit(UNIT):
@@ -174,7 +174,7 @@ def test_a_unit_that_nobody_needs_here_takes_no_memory_until_its_state_comes_aga
 
 
 def test_a_member_has_memory_for_what_its_plan_needs_here_alone() -> None:
-    """Before, every worker kept the whole model in host memory."""
+    """In the past every worker kept the whole model in host memory."""
     context = build_case(Case("gpt2_tied", freezing=()))
     made = plan_of(Layout(4, 1), (0, 0, 1, 1))
     whole = sum(map(held_bytes, context.cut.units))

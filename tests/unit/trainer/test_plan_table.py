@@ -1,4 +1,4 @@
-"""A worker's plans: which announcements it takes, what a promise ends for good, and what it may vote for."""
+"""A worker's plans: the announcements that it accepts, the plans that a promise ends for good, and those it may vote for."""
 
 import pytest
 
@@ -103,7 +103,7 @@ def test_a_promise_forgets_plans_and_refuses_them_by_any_path() -> None:
 
 @pytest.mark.parametrize("named", [False, True])
 def test_a_promise_rules_out_a_plan_that_no_ballot_of_this_member_has_named(named: bool) -> None:
-    """Its vote would need this member too. A ballot that names it may have been the last that was missing."""
+    """Its vote would need this member too. A ballot that names the plan may have been the last one missing."""
     table = PlanTable("a")
     table.receive(plan(1, 1))
     form(table)
@@ -122,7 +122,7 @@ def test_a_promise_rules_out_a_plan_that_no_ballot_of_this_member_has_named(name
 
 
 def test_the_fate_of_a_plan_is_forgotten_when_a_later_one_is_entered() -> None:
-    """Each failure may leave one, and a plan is as large as the world."""
+    """Each failure may leave an expired plan, and a plan is as large as the world."""
     table = in_state(PlanState.EXPIRED)
     answer = plan(1, 2)
     table.receive(answer)
@@ -135,7 +135,7 @@ def test_the_fate_of_a_plan_is_forgotten_when_a_later_one_is_entered() -> None:
 
 
 def test_a_promise_says_nothing_of_the_plan_that_a_joiner_waits_to_enter() -> None:
-    """It votes in no generation yet: the members may switch without a word from it."""
+    """The joiner votes in no generation yet: the members may switch without it."""
     table = PlanTable("a")
     table.receive(plan(1, 1, placement=plan(1, 1).placement.model_copy(update={"workers": ("b", "c")})))
     table.receive(continuing(2, base=FIRST))

@@ -1,4 +1,4 @@
-"""What becomes of a worker's plan: each state, each transition, and everything that is refused."""
+"""The life of a worker's plan: each state, each transition, and everything that is refused."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +29,7 @@ def continuing(counter: int, **changes: Any) -> Plan:
 
 
 def in_state(state: PlanState, start: str = "") -> PlanTable:
-    """A table whose plan 1.1 has come to `state` by what a worker meets. It continues, where that can come to `state`."""
+    """Return a table whose plan 1.1 reached `state` by a worker's acts; a continuing plan, if such a plan can reach `state`."""
     table = PlanTable("a")
     start = start or ("fresh" if state is PlanState.FAILED else "continue")
     assert table.receive(plan(1, 1, start=start, switch_from=3, switch_until=5))
@@ -92,7 +92,7 @@ def promise(table: PlanTable) -> bool:
 
 
 def enter_later(table: PlanTable) -> bool:
-    """Another plan is entered meanwhile."""
+    """Enter another plan meanwhile."""
     table.receive(plan(1, 2))
     table.start_forming()
     table.formed(GenerationId(incarnation=1, counter=2))
@@ -134,7 +134,7 @@ def test_what_may_follow_a_state_follows_and_everything_else_is_refused(state: P
 
 
 def test_every_transition_is_some_acts() -> None:
-    """Nothing is allowed that no worker does."""
+    """The table allows no transition that no worker makes."""
     told = {(state, LEADS_TO[act]) for state in OURS for act in LEADS_TO} | {(PlanState.FORMING, PlanState.FAILED)}
     assert {(state, after) for state, following in TRANSITIONS.items() for after in following} <= told
     assert not any(TRANSITIONS[state] for state in (PlanState.OTHERS, PlanState.EXPIRED, PlanState.OVER)), "these are ends"
@@ -239,7 +239,7 @@ def test_no_order_of_events_leaves_the_allowed_transitions(happenings: list[tupl
         for number, row in table.rows.items():
             was = before.get(number)
             new = was is None and row.state is PlanState.HEARD
-            # A leaver enters and is done with it: no state in between is seen.
+            # A leaver enters the plan and has ended it at once: no state in between is seen.
             assert new or row.state is was or row.state in TRANSITIONS[was], (name, counter, was, row.state)
         live = [row for row in table.rows.values() if row.state not in (PlanState.EXPIRED, PlanState.OVER)]
         assert all(table.promised < row.plan.generation for row in live), "a promise is kept"
@@ -249,7 +249,7 @@ def test_no_order_of_events_leaves_the_allowed_transitions(happenings: list[tupl
 
 
 def happen(table: PlanTable, name: str, generation: GenerationId) -> None:
-    """One event, as whoever causes it would call it; what its own thread cannot do then is left out."""
+    """Apply one event by its caller's own calls; events that the caller's thread cannot cause in this state are left out."""
     counter, state = generation.counter, table.state(generation)
     if name in ("receive", "continue"):
         table.receive(continuing(counter) if name == "continue" else plan(1, counter))

@@ -1,4 +1,4 @@
-"""The planner's memory of a worker, from measured units, beside what a step of that worker takes, counted storage by storage."""
+"""A worker's memory as the planner predicts it from measured units, and as a step takes it, counted storage by storage."""
 
 from dataclasses import replace
 
@@ -58,7 +58,7 @@ def test_a_step_takes_what_is_planned(case: Case) -> None:
 
 
 def trained(case: Case, limit: int | None) -> tuple[Run, Generation]:
-    """Three steps of a lone member, with a freeze after the second. limit: placement.worker_memory_bytes."""
+    """Run three steps of a lone member, with a freeze after the second. limit: placement.worker_memory_bytes."""
     case = replace(case, freezing=((3, 2),))
     context = build_case(case)
     placement = context.job.placement.model_copy(update={"worker_memory_bytes": limit})

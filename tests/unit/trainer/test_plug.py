@@ -1,4 +1,4 @@
-"""What is plugged into a worker: nothing by itself, planned faults where its job has some, or what the environment names."""
+"""A worker's plug: nothing by default, planned faults if its job has some, or the plug that the environment names."""
 
 import subprocess
 import sys
@@ -53,7 +53,7 @@ def test_a_process_of_production_does_not_import_faults() -> None:
 
 
 def attached(tmp_path: Path, **fault: object) -> tuple[PlannedFaults, Parts]:
-    """Planned faults in a worker that is a lone member and has done 4 steps."""
+    """Return planned faults attached to a worker that is a lone member and has done 4 steps."""
     identity = Identity(tmp_path, "nowhere", "t", "trainer-0", "w0", "node", "127.0.0.1")
     job = parse_job(job_values(faults=[{"kind": "flip", "step": 5, **fault}]))
     plans = PlanTable("w0")

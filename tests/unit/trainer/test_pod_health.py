@@ -1,4 +1,4 @@
-"""What a pod's probes are told: joined when all its workers have, alive as long as the agent answers."""
+"""The answers to a pod's probes: joined when all its workers have, alive as long as the agent answers."""
 
 import urllib.error
 import urllib.request

@@ -1,4 +1,4 @@
-"""The prefix probe: one set of bits for all runs whose frozen units compute alike; another where a kernel differs."""
+"""The prefix probe: equal bits for all runs whose frozen units compute alike; other bits where a kernel differs."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from tests.uneven_kernel import planted
 
 
 def probed(case: Case, seed: int = 0) -> str:
-    """Of the case's run with another seed: other samples in the training split, another dropout."""
+    """Return the probe's digest for the case's run; with another seed: other samples in the training split, another dropout."""
     context = build_case(case)
     context.job = context.job.model_copy(update={"seed": seed})
     split = context.data.train

@@ -1,4 +1,4 @@
-"""A worker forms the groups of a plan as the plan says, whatever it would choose by itself."""
+"""A worker forms a plan's groups with the plan's backend, whatever it would choose by itself."""
 
 from pathlib import Path
 
@@ -47,5 +47,5 @@ def test_the_plans_backend_is_formed(backend: str, tmp_path: Path) -> None:
     if backend == "gloo":
         assert all(set(backends) == {"gloo"} for backends in outcomes), outcomes
     else:
-        # Without a GPU NCCL itself says so: it was asked for.
+        # Without a GPU NCCL itself raises the error: it was requested.
         assert all("ProcessGroupNCCL is only supported with GPUs" in outcome for outcome in outcomes), outcomes

@@ -1,4 +1,4 @@
-"""The probe's arithmetic: 1 - CKA by its definition, what it does not see, references that do not pair."""
+"""The probe's arithmetic: 1 - CKA by its definition, the changes that it does not see, references that do not pair."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from frostline_trainer.step.probing import change, likeness, mean_output, output
 
 
 def cka(before: torch.Tensor, after: torch.Tensor) -> float:
-    """Linear CKA by features: ||Y'X||^2 / (||X'X|| ||Y'Y||) of the centred rows (Kornblith et al. 2019)."""
+    """Return the linear CKA by features: ||Y'X||^2 / (||X'X|| ||Y'Y||) of the centred rows (Kornblith et al. 2019)."""
     x, y = before - before.mean(dim=0), after - after.mean(dim=0)
     return float((y.T @ x).norm() ** 2 / ((x.T @ x).norm() * (y.T @ y).norm()))
 

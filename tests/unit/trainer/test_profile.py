@@ -1,4 +1,4 @@
-"""A worker's profile: the run's of its kind of device, or measured."""
+"""A worker's profile: the run's profile of its kind of device, or a measured one."""
 
 import pytest
 import torch
@@ -48,7 +48,7 @@ def still() -> float:
 
 
 def test_a_share_of_a_processor_takes_longer_by_what_the_processor_did(context: RunContext) -> None:
-    """What passes within a quota's period at full speed is still only its share of a processor."""
+    """A measurement at full speed within a quota's period still has only its share of a processor."""
     assert all(unit.forward_seconds == unit.backward_seconds == 0 for unit in profile.profile_units(context, still).units)
     slow = build_context(load_job(DIGITS_JOB, ["training.device=cpu", "placement.worker_cpus=0.25"]))
     found = profile.profile_units(slow, still)

@@ -1,4 +1,4 @@
-"""Phases, waiting and stacks: what a worker can say of itself while its training thread is stuck."""
+"""Phases, waiting and stacks: a worker's reports of itself while its training thread is stuck."""
 
 import random
 import threading

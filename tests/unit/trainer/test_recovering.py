@@ -1,4 +1,4 @@
-"""A worker's reports of a failure: what one has said goes with the next, and which generations a later run epoch ends."""
+"""A worker's reports of a failure: a report repeats the facts of those before, and which generations a later run epoch ends."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def recovery() -> Recovery:
 
 
 def reported(recovery: Recovery) -> pb.ReportRecoveryRequest:
-    """What is sent next, if nothing was sent before."""
+    """Return the report that is sent next, if nothing was sent before."""
     request = recovery._client._recovery
     assert request is not None
     return request
@@ -90,7 +90,7 @@ def test_a_later_run_epoch_ends_the_older_generation_and_not_the_plan_that_began
 
 
 def test_until_its_device_has_answered_a_worker_is_in_the_step_that_failed(tmp_path: Path, recovery: Recovery) -> None:
-    """A plan that names it would wait for its device: the controller counts on nobody whose phase is of an older generation."""
+    """A plan that names it would wait for its device: the controller plans no worker whose phase is of an older generation."""
     identity = Identity(
         run_dir=tmp_path, controller="127.0.0.1:9", token="any", pod_name="trainer-0", worker_id="w0", node="one",
         host="127.0.0.1",
@@ -117,7 +117,7 @@ class Idle:
 
 
 class Preparing:
-    """No groups were formed."""
+    """A preparation without any groups formed."""
 
     def interrupt(self, until: GenerationId) -> None:
         pass

@@ -1,4 +1,4 @@
-"""A worker's side of checkpoints: what it copies, when a freeze may go on, and what a rollback comes back to."""
+"""A worker's side of checkpoints: its copies, when a freeze may go on, and the checkpoint that a rollback returns to."""
 
 import threading
 import time
@@ -163,7 +163,7 @@ def test_checkpoints_lie_under_the_plans_epoch_and_a_fenced_world_hears_of_it(tm
 
 
 def test_who_met_a_later_epoch_publishes_in_it_as_anybody(tmp_path: Path) -> None:
-    """Once fenced it goes on in the new epoch: there it waits for a later vote, and for others' shares, like a newcomer."""
+    """A fenced member goes on in the new epoch: there it waits for a later vote and for others' shares, like a newcomer."""
     member = Member(tmp_path)
     member.checkpoint(RunState(step=1))
     (tmp_path / "epochs").mkdir()
@@ -230,7 +230,7 @@ def test_a_model_appears_whole_or_not_at_all(member: Member) -> None:
 def test_copies_do_not_queue_without_bound_before_a_slow_disk(
     bound: int, kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two shares at most, or as many as the bound holds; a checkpoint that is left out is left out by all, and told once."""
+    """Two shares at most, or as many as the bound holds; a checkpoint that is left out is left out by all, and reported once."""
     monkeypatch.setattr(saving_module, "UNWRITTEN_BYTES", bound)
     disk = threading.Event()
     member = Member(tmp_path, before=lambda operation, step: disk.wait(30))

@@ -1,4 +1,4 @@
-"""The self-test finds what a sick GPU does: another result for the same computation, a word that does not stay."""
+"""The self-test finds a sick GPU's faults: another result of the same computation, a memory word that does not stay."""
 
 import pytest
 import torch

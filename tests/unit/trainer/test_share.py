@@ -1,4 +1,4 @@
-"""The exchange of shares: each replica ends with its elements of the tree's sum, and as many bytes travel as for all of it."""
+"""The exchange of shares: each replica ends with its elements of the tree's sum, for as many bytes as the whole sum takes."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ HALF, LENGTH = 512, 1024
 
 
 def shares_of(replicas: int) -> list[Share]:
-    """Of two units of half the length each, dealt as evenly as multiples of 64 allow; packed one behind the other."""
+    """Return shares of two units, each of half the length, as even as multiples of 64 allow; packed one behind the other."""
     edges = [edge * HALF // replicas // 64 * 64 for edge in range(replicas)] + [HALF]
     found = []
     for low, high in zip(edges, edges[1:], strict=False):

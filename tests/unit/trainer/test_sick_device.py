@@ -1,4 +1,4 @@
-"""A device that failed or hangs ends its process with a code of its own; one without memory is told in figures."""
+"""A device that failed or hangs ends its process with a code of its own; one out of memory is reported with figures."""
 
 import os
 import subprocess

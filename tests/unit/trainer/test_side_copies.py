@@ -19,7 +19,7 @@ from tests.unit.trainer.test_checkpoints import wait_until
 
 
 class Recorded:
-    """Two streams of a device that keep a list of what they are told, beside its marks."""
+    """Two streams of a device that record their calls, and the device's marks."""
 
     def __init__(self, device: SimulatedDevice) -> None:
         self.log = device.log
@@ -51,7 +51,7 @@ def test_a_share_is_copied_without_anybodys_waiting() -> None:
 
 
 def test_copies_come_after_what_wrote_the_tensors_and_before_what_writes_them_again() -> None:
-    """A step's update is given behind the copies; a second one has nothing to wait for."""
+    """A step's update is launched behind the copies; a second update has nothing to wait for."""
     bench = Counted(Case("vit", freezing=(), steps=STEPS))
     context, device = bench.generation.context, SimulatedDevice()
     context.copies = SideCopies(lambda: DEVICE, lambda: device, Recorded(device))

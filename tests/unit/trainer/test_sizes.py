@@ -1,4 +1,4 @@
-"""Units measured at several micro-batch sizes, and a worker that waits until its run has settled by them."""
+"""Units measured at several micro-batch sizes, and a worker that waits until its run has settled its sizes by them."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -63,7 +63,7 @@ def test_a_mistake_in_the_data_is_told_in_one_line(tmp_path: Path, capsys: pytes
 
 
 class Settles(control_pb2_grpc.ControlServicer):
-    """A controller that settles one call after it has heard a measurement."""
+    """A controller that settles one call after it has received a measurement."""
 
     def __init__(self) -> None:
         self.heard: list[SizeProfiles] = []

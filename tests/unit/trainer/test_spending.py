@@ -1,4 +1,4 @@
-"""What a worker says its time went to: all of it, each second once, whatever device or failure is in between."""
+"""A worker's report of its time by phase: each second once, whatever device or failure is in between."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""A backward in two parts has the bits of a whole one, and walks the way to the input once where no weight is used twice."""
+"""A backward in two parts has the bits of a whole one, and walks the graph to the input once if no weight is used twice."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from frostline_trainer.step.split_backward import SplitBackward
 
 
 class Counted(torch.autograd.Function):
-    """The identity, whose backwards are counted."""
+    """The identity, with its backwards counted."""
 
     walks = 0
 
@@ -38,7 +38,7 @@ class Stage(nn.Module):
 
 
 def gradients(twice: bool, split: bool, recomputes: bool = False) -> tuple[list[torch.Tensor], int]:
-    """(of the entry and the weights, behind what was there before; walks over the middle of the way)."""
+    """Return (gradients of the entry and the weights, added to those before; the number of walks over the graph's middle)."""
     torch.manual_seed(0)
     stage, entry = Stage(twice), torch.randn(3, 5, 16, requires_grad=True)
     weights, gradient = list(stage.parameters()), torch.randn(3, 5, 16)
@@ -63,7 +63,7 @@ def test_both_halves_have_the_bits_of_a_whole_backward(twice: bool, recomputes: 
 
 
 def test_a_compiled_unit_gives_both_halves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its whole backward is one operation, which is asked twice. The passes before kernels need no C++ compiler."""
+    """Its whole backward is one operation, which is called twice. The passes before kernels need no C++ compiler."""
     monkeypatch.setattr(compiling, "BACKEND", "aot_eager")
     found = []
     for split in (False, True):

@@ -1,4 +1,4 @@
-"""Which steps are traced, and what a trace says; that a pipeline tells its trace of every computation is seen end to end."""
+"""The traced steps, and a trace's contents; that a pipeline records every computation is tested end to end."""
 
 from frostline_contract.operations import Kind
 from frostline_contract.statistics import TRACED_OPERATIONS_MAX, StepTrace

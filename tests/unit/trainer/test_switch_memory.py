@@ -1,4 +1,4 @@
-"""A switch gives before it takes: what a plan does not need any more is gone before the next one takes its own."""
+"""A switch frees before it allocates: memory that the old plan alone needed is freed before the next plan takes its own."""
 
 import gc
 from dataclasses import replace
@@ -23,7 +23,7 @@ CASE = Case("gpt2_tied", freezing=((3, 2), (5, 4)), steps=6)
 
 @pytest.fixture(autouse=True)
 def no_collector():
-    """What only Python's cycle collector would free counts as held."""
+    """Switch Python's cycle collector off: memory that it alone would free counts as held."""
     gc.collect()
     gc.disable()
     yield
@@ -42,7 +42,7 @@ def trained(generation: Generation, steps: range) -> None:
 
 
 def test_a_switch_holds_no_gradient_memory_twice() -> None:
-    """Steps 1 and 2 in one generation, 3 and 4 in the next, as a worker goes from one to the other."""
+    """Steps 1 and 2 in one generation, 3 and 4 in the next, switched as a worker does."""
     context = build_case(CASE)
     first = entered(context, 0)
     trained(first, range(1, 3))  # moments are made here

@@ -1,4 +1,4 @@
-"""Losses add up over micro-batches to the whole batch's, have transformers' bits, and rows carry what metrics need."""
+"""Losses add up over micro-batches to the whole batch's and have transformers' bits; rows carry the values for metrics."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,7 @@ SIZES = {
 
 @dataclass
 class Labels:
-    """A split of which only the references exist."""
+    """A split that has references only."""
 
     values: Any
 
@@ -34,7 +34,7 @@ class Labels:
 
 
 def case(kind: str, rows: int = 8, seed: int = 0) -> tuple[Tensor, dict[str, Tensor], tuple[int, ...]]:
-    """Logits, inputs with unequal valid counts, and these counts; the last two rows are padding."""
+    """Return logits, inputs with unequal valid counts, and these counts; the last two rows are padding."""
     generator = torch.Generator().manual_seed(seed)
     padding = torch.arange(rows) >= rows - 2
     if kind == "image_classification":

@@ -1,4 +1,4 @@
-"""Tensor tiles: how tensors are cut, what a family's table says, what is refused and found wrong before a run begins."""
+"""Tensor tiles: the cuts of tensors, families' tables, and what is refused or found wrong before a run begins."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -189,7 +189,7 @@ def test_a_wrong_table_is_found_and_named(mistake: str) -> None:
 
 
 class Normed(nn.Module):
-    """A layer whose output is scaled by what all of the inner width comes to."""
+    """A layer whose output is scaled by a norm over all of the inner width."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ def test_a_kernel_that_depends_on_a_rows_place_is_found_and_named(family: str) -
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "mixed_bfloat16"])
 def test_where_nothing_is_found_a_sample_has_one_set_of_bits_in_any_tile(family: str, dtype: str) -> None:
-    """Whatever kernels this machine has: the check may find a dependence, but it must not miss one."""
+    """With any kernels of this machine: the check may find a dependence, but it must not miss one."""
     context = build_case(Case(family, dtype))
     if find_place_dependence(context):
         return  # seen: MKL's float64 on AVX2, and float32 in its COMPATIBLE mode
@@ -74,7 +74,7 @@ def test_the_check_leaves_units_as_they_were() -> None:
 
 
 def test_a_kernel_that_looks_at_addresses_is_found() -> None:
-    """A product that looks at its operand's address, as MKL's do without a mode of reproducibility."""
+    """The product depends on its operand's address, as MKL's products do without a mode of reproducibility."""
     context, real = build_case(Case("vit")), torch.nn.functional.linear
 
     def peeking(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What is counted of messages and collectives, and what is told of it once."""
+"""The counts of messages and collectives, each reported once."""
 
 from frostline_contract.usage import Way
 from frostline_trainer.transport.traffic import Tally, Traffic

@@ -1,4 +1,4 @@
-"""What a cold pod imports before it can join: the run's own family and data source, and no large package around them."""
+"""The imports of a cold pod before it can join: the run's own family and data source, and no large package around them."""
 
 import os
 import subprocess
@@ -31,12 +31,12 @@ BUILT = (
 
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], set[str]]:
-    """(what the first worker still imported, all modules) of a pod of the digits job that has built its model."""
+    """Return (the first worker's own imports, all modules) of a pod of the digits job that has built its model."""
     return imports_of(tmp_path_factory.mktemp("run"), [])
 
 
 def imports_of(folder: Path, overrides: list[str]) -> tuple[list[str], set[str]]:
-    """(what the first worker still imported, all modules) of a pod of the digits job, changed so, that has built its model."""
+    """Return (the first worker's own imports, all modules) of a pod of the digits job with overrides that has built its model."""
     job = folder / "job.yaml"
     job.write_text(dump_job(load_job(DIGITS_JOB, overrides)))
     env = {**os.environ, "FROSTLINE_RUN_DIR": str(folder), "OMP_NUM_THREADS": "1"}
@@ -78,7 +78,7 @@ LEFT_OUT = (
 
 
 def test_what_is_left_out_is_there_for_who_uses_it(tmp_path: Path) -> None:
-    """A whole model runs, is saved and read without the compiler; who compiles gets the real one."""
+    """A whole model runs, is saved and read without the compiler; a job that compiles gets the real one."""
     env = {**os.environ, "FROSTLINE_RUN_DIR": "", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", LEFT_OUT, str(tmp_path)], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

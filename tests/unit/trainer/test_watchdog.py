@@ -1,4 +1,4 @@
-"""The watchdog interrupts whatever a thread is blocked on, without making the one who asks for it wait."""
+"""The watchdog interrupts whatever a thread is blocked on; its caller does not wait."""
 
 import socket
 import threading
@@ -24,7 +24,7 @@ class Line:
 
 
 class Blocking:
-    """What NCCL's abort may be: it does not return for a while."""
+    """An interruption like NCCL's abort, which may not return for a while."""
 
     def __init__(self, gate: threading.Event) -> None:
         self._gate = gate
