@@ -21,7 +21,7 @@ class SweepResult:
 
     @property
     def state(self) -> str:
-        """completed, failed (at least one run has failed), or suspended (runs are left)."""
+        """running or waiting while the sweep goes on; then completed, failed (at least one run has), or suspended (runs are left)."""
         return self._state.state
 
     @property
