@@ -21,7 +21,7 @@ class SweepResult:
 
     @property
     def state(self) -> str:
-        """running or waiting while the sweep goes on; then completed, failed (at least one run has), or suspended (runs are left)."""
+        """waiting or running while the sweep goes on; then completed, failed (a run has failed) or suspended (runs are left)."""
         return self._state.state
 
     @property
