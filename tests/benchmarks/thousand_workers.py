@@ -174,7 +174,7 @@ def _reshape(run_dir: Path, clients: list[ClientProcess], count: int) -> dict[st
 
 
 def _decide(clients: list[ClientProcess], reporter: str, decisions: int) -> tuple[list[float], list[float]]:
-    """Report intervals, one a second. Returns milliseconds of latency: the slowest worker's of each decision, and all workers'."""
+    """Report an interval each second. Returns latencies in milliseconds: each decision's slowest worker's, and all workers'."""
     ordinal = int(reporter.partition("/")[0].removeprefix("uid-"))
     first = next(client for client in clients if ordinal in client.ids)
     slowest, everyone = [], []

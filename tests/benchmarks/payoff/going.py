@@ -49,7 +49,7 @@ def _at_once(make: Callable[[], Line]) -> Callable[[float], Line]:
 
 
 def missing(lines: Lines, asked: Asked) -> Iterator[Piece]:
-    """Yield each requested piece that has no line yet; the pieces that it needs come before it, and are then read from `lines`."""
+    """Yield each requested piece without a line; the pieces that it needs come before it, and are then read from `lines`."""
     for task in asked.tasks:
         for cap in asked.caps:
             yield from _prepared(lines, asked, task, cap)
@@ -99,7 +99,7 @@ def best_static(lines: Lines, scale: str, task: str, cap: str) -> Candidate:
 
 
 def _interleaved(lines: Lines, asked: Asked, of: Key, arms: Sequence[str]) -> Iterator[Piece]:
-    """Yield the arms of one pair, in reverse order for every other pair. A pair that an earlier go left half done is made again."""
+    """Yield the arms of one pair, in reverse order for every other pair. A pair left half done by an earlier go is made again."""
     timed = lines.of(kind="time", task=of.task, scale=of.scale, cap=of.cap, seed=of.seed, pair=of.pair)
     if all(pairs(timed, arm) for arm in arms if arm != "static"):
         return

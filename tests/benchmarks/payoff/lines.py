@@ -64,7 +64,7 @@ class Lines:
         return [line for line in self._known.values() if all(line[name] == value for name, value in wanted.items())]
 
     def add(self, key: Key, figures: Line) -> Line:
-        """Append a line to the file and to these lines. One call writes the line, so that lines of two simultaneous goes do not mix."""
+        """Add a line here and to the file. One call writes the line, so that lines of two simultaneous goes do not mix."""
         line = {**key.__dict__, **figures}
         self._file.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)

@@ -139,7 +139,7 @@ def candidates(job: Job, measured: SizeProfiles, devices: int, cap: int | None) 
 
 
 def worth_measuring(found: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates whose predicted step exceeds the least predicted one by no more than an error of the prediction may."""
+    """Return the candidates whose predicted step is at most PRUNE times the least: errors of the prediction reach no farther."""
     if not found:
         return []
     least = min(one.predicted_seconds for one in found)
