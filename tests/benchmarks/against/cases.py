@@ -200,7 +200,7 @@ def member_reshape(worker_id: str, plan: dict[str, Any]) -> dict[str, float]:
 
 
 def timed_steps(stepper: Any, steps: int, processor: Callable[[], float] = time.thread_time) -> Sample:
-    """Return a sample of several steps. A lone stepper takes an uncounted step first: the other side has used the caches since."""
+    """Return a sample of several steps. A lone stepper takes an uncounted step first: the other side has used the caches."""
     if processor is time.thread_time:
         stepper.step()
     parts: dict[str, float] = {}

@@ -48,7 +48,7 @@ def circumstances() -> Line:
 
 
 def prepare(key: Key) -> Line:
-    """Find the task's cap in bytes (null: none), the numerics that `auto` becomes under it, and all static placements that fit."""
+    """Find the task's cap in bytes (null: none), the numerics that `auto` becomes under it, and the static placements that fit."""
     task = TASKS[key.task]
     overrides = task.overrides(key.scale)
     unfrozen = load_job(str(task.job), [*overrides, *UNFROZEN])
@@ -95,7 +95,7 @@ def cap_fields(cap: int | None) -> list[str]:
 
 
 def elastic_cap_fields(cap: int | None) -> list[str]:
-    """Return the cap, and the least number of devices below which the run waits: else `auto` must find numerics that fit on one."""
+    """Return the cap, and the number of devices below which the run waits: else `auto` must find numerics that fit on one."""
     return [] if cap is None else [*cap_fields(cap), f"placement.min_workers={CAP_DEVICES}"]
 
 
@@ -119,7 +119,7 @@ def measure_candidate(key: Key, prepared: Line, candidate: Candidate) -> Line:
 
 
 def static_settings(prepared: Line, candidate: Candidate) -> list[str]:
-    """Return a static run's settings: no elastic switch, fast numerics, a pinned placement, no scores that only freezing needs."""
+    """Return a static run's settings: nothing elastic, fast numerics, a pinned placement, no scores that only freezing needs."""
     pinned = candidate.settings(prepared["batch_size"])
     return [*switches(()), *pinned, "evaluation.every_intervals=0", *cap_fields(prepared["cap_bytes"])]
 
