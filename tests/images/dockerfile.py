@@ -66,7 +66,7 @@ class Build:
         self.stages: dict[str, Stage] = {}
 
     def follow(self, file: Path) -> Stage:
-        """Return the last stage. Raises AssertionError for an instruction that no engine accepts, RuntimeError for a failed RUN."""
+        """Return the last stage. Raises AssertionError for a line that no engine accepts, RuntimeError for a failed RUN."""
         stage = None
         for one in read_instructions(file):
             if one.name == "FROM":

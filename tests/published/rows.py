@@ -70,7 +70,7 @@ def alpha_run(alpha: float) -> Replay:
 
 @cache
 def our_runs(task: Task) -> dict[str, Replay]:
-    """Return our planner's runs on the same cluster and freeze history: with the paper's growing batch, and with the baseline's."""
+    """Return our planner's runs on the same cluster and freeze history: with their growing batch, and with the baseline's."""
     held = ("training.batch=global", f"training.batch_size={2 * task.job().training.batch_size}")
     return {
         "their batch": our_run(task),

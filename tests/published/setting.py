@@ -52,7 +52,7 @@ class Task:
         )  # fmt: skip
 
     def history(self, alpha: float) -> History:
-        """Return the released code's closed form by epoch: ceil(L (1 - (1 - alpha)^e)) layers, two halves each, and the embedding."""
+        """The released code's closed form by epoch: ceil(L (1 - (1 - alpha)^e)) layers, two halves each, and the embedding."""
         layers = {epoch: math.ceil(self.layers * (1 - (1 - alpha) ** epoch) - 1e-9) for epoch in range(1, self.epochs)}
         return by_epoch({float(epoch): 1 + 2 * frozen for epoch, frozen in layers.items()})
 

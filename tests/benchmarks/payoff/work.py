@@ -48,7 +48,7 @@ def circumstances() -> Line:
 
 
 def prepare(key: Key) -> Line:
-    """Find the task's cap in bytes (null: none), the numerics that `auto` becomes under it, and the static placements that fit."""
+    """Find the task's cap in bytes (null: none), the numerics that `auto` becomes under it, and static placements that fit."""
     task = TASKS[key.task]
     overrides = task.overrides(key.scale)
     unfrozen = load_job(str(task.job), [*overrides, *UNFROZEN])

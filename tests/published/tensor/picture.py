@@ -12,7 +12,7 @@ TICKS = (4096, 32768, 262144, 2097152)
 
 
 def map_chart() -> Chart:
-    """Return a chart with a panel for each number of ranks: a square for each place, a dot if ours is quicker than every layout."""
+    """Return the chart: a panel for each number of ranks: a square for each place, a dot if ours is quicker than all layouts."""
     with mpl.rc_context({**STYLE, "axes.grid": False}):
         figure, first = new_figure(WIDE, 3.9)
         first.remove()

@@ -63,7 +63,7 @@ class Setting:
     sliced: float
 
     def slice_seconds(self, tokens: float, before: float, sequences: int = 1) -> float:
-        """Return the seconds of one stage's forward and backward of `tokens` tokens behind `before` others, for `sequences` at once."""
+        """Return a stage's seconds for forward and backward of `tokens` tokens behind `before` others, of `sequences` at once."""
         constants, count = self.constants, sequences * tokens
         matrices = MATRIX_FLOPS * self.width**2 * (count + constants.call_tokens)
         context = CONTEXT_FLOPS * self.width * count * (before + tokens / 2)
@@ -73,7 +73,7 @@ class Setting:
 
     @property
     def exchange_seconds(self) -> float:
-        """Return the seconds of the gradients' sum over replicas: half precision, a ring, all devices of a machine on its one line."""
+        """Return the seconds of the gradients' sum over replicas: half precision, a ring, a machine's devices on its one line."""
         machine = figures()["machine"]
         parameters = 12 * self.width**2 * self.blocks / self.tensor
         sent = 2 * parameters * 2 * (self.replicas - 1) / self.replicas
@@ -81,7 +81,7 @@ class Setting:
 
     @property
     def sequence_bytes(self) -> float:
-        """Return the bytes of one sequence's activations on a stage's device (arXiv 2205.05198, section 4, without the scores)."""
+        """Return bytes of one sequence's activations on a stage's device (arXiv 2205.05198, section 4, without the scores)."""
         return self.blocks * self.tokens * self.width * (10 + 24 / self.tensor)
 
 
