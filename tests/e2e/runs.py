@@ -137,7 +137,7 @@ class Ended:
 
 
 def json_lines(path: Path, length: int | None = None) -> list[dict[str, Any]]:
-    """Return every whole line of a file of JSON lines, or of its first `length` bytes; the last line may still be half written."""
+    """Return every whole line of a file of JSON lines, or of its first `length` bytes; the last may still be half written."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_bytes()[:length].splitlines(keepends=True) if line.endswith(b"\n")]

@@ -1,4 +1,4 @@
-"""Functions that warm workers run to commit late: the vote has passed, the groups are gone, and the update is still to be made."""
+"""Functions that warm workers run to commit late: the vote has passed, the groups are gone, and the update is still missing."""
 
 from typing import Any
 
