@@ -1,4 +1,4 @@
-"""The cost of a preemption: SIGKILL of one of four replicas to the next committed step, beside torchrun and torchft."""
+"""The cost of a preemption: SIGKILL of one of four replicas to the next committed step, beside four peers."""
 
 import math
 
