@@ -1,7 +1,7 @@
 """Sphinx settings of the documentation site: `make docs`. The pages are the Markdown files that GitHub shows.
 
-The source folder is the repository's root, so that a link means the same here and on GitHub. A link to a page or heading
-that does not exist is an error; a link to a file of the source is checked too, and the file goes along.
+The source folder is the repository's root, so that a link has the same target here and on GitHub. A link to a page or heading
+that does not exist is an error; a link to a source file is checked too, and the file is copied to the site.
 """
 
 import re
@@ -46,7 +46,7 @@ def setup(app: Sphinx) -> None:
 
 
 def add_navigation(app: Sphinx, page: str, source: list[str]) -> None:
-    """The front page gets the tables of contents that the side bar is made of; on GitHub they would be noise."""
+    """Add to the front page the tables of contents that make up the side bar; on GitHub they would be noise."""
     if page != root_doc:
         return
     found = app.env.found_docs
@@ -58,5 +58,5 @@ def add_navigation(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def name_html_anchors(app: Sphinx, page: str, source: list[str]) -> None:
-    """An anchor that a page has as a line of HTML, as GitHub wants it, becomes a target that links are checked against."""
+    """Turn each anchor that is a line of HTML, as GitHub requires, into a target against which links are checked."""
     source[0] = re.sub(r'^<a id="([\w-]+)"></a>$', r"(\1)=", source[0], flags=re.MULTILINE)

@@ -30,7 +30,7 @@ class Fact(NamedTuple):
 
 
 def facts_of(name: str, source: str) -> list[Fact]:
-    """The facts about a module that its source gives."""
+    """Return the facts about a module that its source contains."""
     tree = ast.parse(source)
     lines = source.count("\n")
     functions = [node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
@@ -54,7 +54,7 @@ def facts_of(name: str, source: str) -> list[Fact]:
 
 
 def paragraph(name: str, facts: list[Fact], number: int) -> dict:
-    """A paragraph with a module's facts in one order, and a question about each."""
+    """Return a paragraph with a module's facts in one order, and a question about each fact."""
     shuffled = random.Random(f"{name} {number}").sample(facts, len(facts))
     context, questions = f"{name} is a module of the standard library.", []
     for fact in shuffled:

@@ -1,1 +1,1 @@
-"""The benchmarks of `make bench`: every ratio from one interleaved run, the peer beside ours, kept in docs/benchmarks.json."""
+"""The benchmarks of `make bench`. Each ratio is from one interleaved run of ours and a peer; docs/benchmarks.json keeps it."""

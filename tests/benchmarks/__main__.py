@@ -7,7 +7,7 @@ its own: it takes hours, goes on where it ended, and writes docs/comparison/payo
 
 import os
 
-# Before torch is imported by anybody: it takes its number of threads from here.
+# Before any module imports torch, which reads its number of threads from this variable.
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -51,11 +51,12 @@ BENCHMARKS = {
     "slices": "slices:slices",
     "schedules": "schedules:schedules",
 }
-"""In the order of the page: name -> module:function, each a function of Effort that returns a Report."""
+"""The benchmarks in the page's order: name -> module:function. Each function takes an Effort and returns a Report."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status 0; 1 where a benchmark failed (the others' figures are kept); a missed goal is a figure, not a failure."""
+    """Run the command. Returns exit status 0, or 1 if a benchmark failed (the others' figures are kept); a missed goal is no
+    failure."""
     words = sys.argv[1:] if argv is None else argv
     if words[:2] == ["--only", "payoff"]:
         return payoff(words[2:])
@@ -97,7 +98,7 @@ def run_one(name: str, quick: bool) -> dict[str, Any]:
 
 
 def keep(path: Path, name: str, entry: dict[str, Any]) -> dict[str, Any]:
-    """Put an entry beside those that are there, in the page's order, and write the file. Returns the whole document."""
+    """Add an entry to the file's entries, in the page's order, and write the file. Returns the whole document."""
     known = json.loads(path.read_text())["benchmarks"] if path.exists() else {}
     known[name] = entry
     document = {"version": FORMAT_VERSION, "benchmarks": {each: known[each] for each in BENCHMARKS if each in known}}

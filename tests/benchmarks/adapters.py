@@ -14,12 +14,12 @@ from tests.cache_stack import cache_stack
 
 PAIRS = 5
 FREEZE_POINT = 5
-"""The embedding and four of six blocks: what lies before the first adapter."""
+"""Units before the first adapter: the embedding and four of six blocks."""
 GOAL = 2.0
 
 
 def adapters(effort: Effort) -> Report:
-    """Epochs in turns; both sides take the same steps from the same weights."""
+    """Measure epochs with and without the cache, in turns; both take the same steps from the same weights."""
     torch.set_num_threads(1)
     job = bert_job(adapters={"rank": 8, "targets": ["query", "value"], "blocks": "last third"})
     cached, computed = (Stepper(bert_context(job), freeze_point=FREEZE_POINT) for _ in range(2))

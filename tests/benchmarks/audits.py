@@ -1,4 +1,4 @@
-"""What an audited step costs over one that is not, and with it what audits cost at the default interval."""
+"""The extra time of an audited step, and the cost of audits at the default interval that follows from it."""
 
 from frostline_contract.job.training import TrainingSection
 from tests.benchmarks.measuring import Effort, Report, Row, Spread, milliseconds
@@ -9,12 +9,12 @@ from tests.warm_workers import WarmWorkers
 
 TURNS = {"digits": 200, "bert": 16}
 SHAPES = ((1, 2), (2, 1))
-"""Another replica's owner is the auditor; the buddy is."""
+"""In the first shape another replica's owner audits; in the second the buddy does."""
 GOAL_PERCENT = 1.0
 
 
 def audits(effort: Effort) -> Report:
-    """Steps with and without an audit, in turns on one model."""
+    """Measure steps with and without an audit, in turns on one model."""
     every = TrainingSection.model_fields["audit_every_steps"].default
     pool, rows = WarmWorkers(), list[Row]()
     try:

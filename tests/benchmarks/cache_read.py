@@ -28,18 +28,18 @@ PYTHON, C = "redis-py", "redis-py with hiredis"
 
 
 class Goal(NamedTuple):
-    """Least ratio where what comes is dropped, and where it lies in the batch's row at the end; None: none is set."""
+    """The least ratios: of reads whose values are dropped, and of reads that end in the batch's row. None: no goal."""
 
     wire: float | None
     in_place: float | None
 
 
 GOALS = {PYTHON: Goal(1.5, 1.5), C: Goal(None, 1.0)}
-"""By redis-py's parser."""
+"""The goals by redis-py's parser."""
 
 
 def cache_read(effort: Effort) -> Report:
-    """Batches of 32 values by each way."""
+    """Measure batches of 32 values read in each way."""
     codec = make_codec("none", VALUE_SHAPE, torch.float32)
     layout = ValueLayout(codec, tags_of("a secret of the benchmark"))
     keys = [CacheIdentity("benchmark", "d", "train", 6).key(sample, 0) for sample in range(BATCH)]

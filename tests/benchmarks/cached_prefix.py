@@ -1,4 +1,4 @@
-"""A frozen prefix whose every value is cached, for benchmarks that time what comes behind it, and epochs that read it."""
+"""A frozen prefix with all values cached, for benchmarks that time the units behind it; and epochs that read these values."""
 
 from frostline_contract.cache_identity import CacheIdentity
 from frostline_trainer.cache.boundary_cache import BoundaryCache
@@ -9,7 +9,7 @@ from tests.cache_stack import CacheStack
 
 
 def filled_cache(stepper: Stepper, stack: CacheStack) -> BoundaryCache:
-    """Put every sample's every variant into a cache through the engine's own prefix reader, which the stepper keeps."""
+    """Fill a cache with all variants of all samples through the engine's own prefix reader, which the stepper keeps."""
     context, generation = stepper.generation.context, stepper.generation
     cache = stack.connect(context.hidden_shape, context.dtype, own_tokens=own_tokens(context))
     kinds = _kinds(context)
@@ -28,7 +28,7 @@ def filled_cache(stepper: Stepper, stack: CacheStack) -> BoundaryCache:
 
 
 def epoch(member: Stepper, steps: int) -> None:
-    """Steps as a run takes them, each followed by the prefetch of a coming one."""
+    """Take steps as a run does: each is followed by the prefetch of a later one."""
     ahead = member.generation.context.job.cache.prefetch_steps
     for _ in range(steps):
         member.step()

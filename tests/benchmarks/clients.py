@@ -1,9 +1,9 @@
 """Simulated workers for the controller benchmark, many in one process: `python -m tests.benchmarks.clients RUN_DIR FIRST COUNT`.
 
-Each has a connection of its own, registers, watches its stream and sends a heartbeat a second, as a worker does and with what
-a worker says. Commands come on standard input, one JSON line each, and each is answered by one JSON line:
-the command's "do" names a method of Clients, its other fields are that method's arguments. Moments are CLOCK_MONOTONIC seconds,
-which all processes of a machine share.
+Each has a connection of its own, registers, watches its stream and sends a heartbeat a second, with the fields that a worker
+sends. Commands come on standard input, one JSON line each, and each is answered by one JSON line. The command's "do" names a
+method of Clients; its other fields are that method's arguments. Moments are CLOCK_MONOTONIC seconds, which all processes of a
+machine share.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ INTERVAL_STEPS = 8
 WAIT_SECONDS = 120.0
 CALL_SECONDS, ANSWER_SECONDS, ASK_SECONDS = 60.0, 5.0, 2.0
 JOIN_AT_ONCE = 25
-"""Of each process: pods of one scale-up come at about the same time."""
+"""Workers of each process that join at once: pods of one scale-up come at about the same time."""
 TIMED_PHASES = tuple(phase for phase in Phase if phase in IN_STEP and phase is not Phase.UPDATE)
 LINK = plan_pb2.LinkProfile(
     latency_seconds=1e-4, bandwidth_bytes_per_second=1e9, reduce_latency_seconds=3e-4, reduce_bandwidth_bytes_per_second=5e8
@@ -36,7 +36,7 @@ CACHE = plan_pb2.CacheProfile(fetch_seconds_per_sample=1e-4, fill_seconds_per_sa
 
 
 class Simulated:
-    """One worker's side of the protocol."""
+    """The protocol's worker side, for one worker."""
 
     _connection: Connection
 
@@ -75,7 +75,7 @@ class Simulated:
         await self.call("Register", request)
 
     def watch(self) -> "asyncio.Future[None]":
-        """Note when each message comes, until what is returned is done."""
+        """Record when each message comes, until the returned future is done."""
         request = pb.WatchPlanRequest(worker_id=self.worker_id).SerializeToString()
         return self._connection.stream("WatchPlan", request, self._hear)
 
@@ -90,8 +90,8 @@ class Simulated:
             self.ready.add(message.ready.generation.counter)
 
     async def beat(self) -> None:
-        """A heartbeat each second, each worker at its own moment of it, over one stream after the other. As a worker's
-        (`frostline_trainer.control.heartbeats`), it asks for an answer ASK_SECONDS after the last one."""
+        """Send a heartbeat each second, each worker at its own moment of the second, over one stream after the other. As a
+        real worker (`frostline_trainer.control.heartbeats`), request an answer ASK_SECONDS after the last one."""
         await asyncio.sleep(self.ordinal % 100 / 100)
         call = None
         while True:
@@ -137,7 +137,7 @@ class Simulated:
         await self.call("Ready", request)
 
     async def report(self, number: int) -> float:
-        """Send an interval's statistics. Returns when that began."""
+        """Send an interval's statistics. Returns the moment at which sending began."""
         norms = [1.0 + unit for unit in range(NUM_UNITS)]
         statistics = plan_pb2.IntervalStatistics(
             number=number, first_step=(number - 1) * INTERVAL_STEPS + 1, last_step=number * INTERVAL_STEPS,
@@ -151,7 +151,7 @@ class Simulated:
 
 
 class Clients:
-    """COUNT workers and the commands that steer them."""
+    """The simulated workers of this process, and the commands that control them."""
 
     def __init__(self, workers: list[Simulated]) -> None:
         self.workers = workers
@@ -169,7 +169,7 @@ class Clients:
         return {"joined": len(self.workers)}
 
     async def enter(self) -> dict[str, Any]:
-        """Wait for the first plan, and run it from now on; those that it leaves out stay spares."""
+        """Wait for the first plan, and run it from now on; workers that are not in the plan stay spares."""
         plan = await self._next_plan("fresh")
         members = set(plan.placement.workers)
         inside = [worker for worker in self.workers if worker.worker_id in members]
@@ -178,21 +178,21 @@ class Clients:
                 "first": plan.placement.workers[0]}  # fmt: skip
 
     async def prepare(self) -> dict[str, Any]:
-        """Wait for a plan that the members switch to, and prepare it. Returns when all had heard of it."""
+        """Wait for a plan that the members switch to, and prepare it. Returns the moment at which all had received it."""
         plan = await self._next_plan("continue")
         told = time.monotonic()
         await asyncio.gather(*(worker.prepare(plan) for worker in self.workers))
         return {"told": told, "bytes": plan.ByteSize()}
 
     async def switch(self) -> dict[str, Any]:
-        """When all are ready a vote switches: all run the prepared plan from now on."""
+        """Run the prepared plan on all workers from now on, as after the vote that switches once all are ready."""
         plan = await self._next_plan("continue")
         await self._until(lambda: all(plan.generation.counter in worker.ready for worker in self.workers))
         await asyncio.gather(*(worker.enter(plan, plan.switch_from) for worker in self.workers))
         return {"pp_degree": plan.placement.pp_degree, "dp_degree": plan.placement.dp_degree, "at": time.monotonic()}
 
     async def _next_plan(self, start: str) -> plan_pb2.Plan:
-        """The plan of that kind of start, when all workers here have it."""
+        """Return the next plan with this kind of start, once all workers of this process have it."""
         found: set[int] = set()
 
         def heard() -> bool:
@@ -218,7 +218,7 @@ class Clients:
         return {"received": [worker.decided[number] for worker in self.workers]}
 
     async def heartbeats(self) -> dict[str, Any]:
-        """Latencies since the last call."""
+        """Return the heartbeats' latencies since the last call."""
         seconds = [value for worker in self.workers for value in worker.heartbeat_seconds]
         for worker in self.workers:
             worker.heartbeat_seconds.clear()

@@ -1,7 +1,7 @@
-"""A worker process started from nothing: what a restart costs. `python -m tests.benchmarks.cold_start SUBJECT WORKER FOLDER`.
+"""A worker process started from nothing: the cost of a restart. `python -m tests.benchmarks.cold_start SUBJECT WORKER FOLDER`.
 
-FOLDER holds plan.json and a checkpoint; global rank 0 writes its store's port to FOLDER/port. Prints one JSON line when it is
-ready to train: the moment (CLOCK_MONOTONIC), and the seconds since the interpreter's first lines by part.
+FOLDER holds plan.json and a checkpoint; global rank 0 writes its store's port to FOLDER/port. The process prints one JSON line
+when it is ready to train: the moment (CLOCK_MONOTONIC), and the seconds of each part since the interpreter's first lines.
 """
 
 import json
@@ -15,9 +15,9 @@ IMPORT_WAIT_SECONDS = 120.0
 
 
 def main() -> None:
-    """Import, build, load, meet, ready; then wait for the end of standard input."""
+    """Import, build, load, meet the others and report ready; then wait for the end of standard input."""
     subject, worker_id, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
-    import frostline_trainer.process.worker  # noqa: F401 (what a worker's process imports)
+    import frostline_trainer.process.worker  # noqa: F401 (the imports of a worker's process)
     from frostline_contract.plan import Plan
     from frostline_trainer.checkpoints.reading import read_manifest
     from frostline_trainer.checkpoints.restoring import restore_pieces

@@ -1,5 +1,5 @@
-"""Whole runs on workers of fixed speed, for benchmarks: jobs that walk through shapes at given steps, and what the planner's cost
-model says of each stretch of steps beside what was measured."""
+"""Whole runs on workers of fixed speed, for benchmarks: jobs that pass through shapes at given steps, and the planner's
+prediction of each stretch of steps beside the measured time."""
 
 import os
 import random
@@ -33,9 +33,12 @@ TEXTS, WORDS = 512, 400
 class Stretch:
     """Consecutive steps of one placement.
 
-    seconds: of each, without the first SETTLING. predicted: a step, by the planner's cost model, seconds. parts: of a predicted
-    step. phases: median seconds of the measured ones' phases. counted_bytes: of tensors on the fullest worker, in the first step;
-    0 where the job sets no worker_memory_bytes.
+    Attributes:
+        seconds: of each step, without the first SETTLING steps.
+        predicted: seconds of a step by the planner's cost model.
+        parts: of a predicted step.
+        phases: median seconds of the measured steps' phases.
+        counted_bytes: of tensors on the fullest worker, in the first step; 0 if the job sets no worker_memory_bytes.
     """
 
     placement: Placement
@@ -51,16 +54,16 @@ class Stretch:
 
     @property
     def errors(self) -> list[float]:
-        """Percent by which the prediction is above each step."""
+        """The prediction's excess over each measured step, in percent."""
         return [100 * (self.predicted / one - 1) for one in self.seconds]
 
     @property
     def error(self) -> float:
-        """Percent by which the prediction is above the median step."""
+        """The prediction's excess over the median measured step, in percent."""
         return 100 * (self.predicted / self.measured - 1)
 
     def in_words(self) -> str:
-        """Where the time goes, both ways, in milliseconds."""
+        """The parts of the predicted and of the measured step in words, in milliseconds."""
         ours, theirs = _milliseconds(self.parts), _milliseconds(self.phases)
         return f"predicted {ours}; measured on the first worker {theirs}"
 
@@ -72,14 +75,14 @@ def _milliseconds(parts: dict[str, float]) -> str:
 
 @dataclass(frozen=True)
 class Walked:
-    """A run that has ended. answer: what `frostline simulate` says of it."""
+    """A run that has ended. answer: the result of `frostline simulate` for the run."""
 
     run: FinishedRun
     answer: Answer
 
     @property
     def stretches(self) -> list[Stretch]:
-        """In order; those too short to be judged are left out."""
+        """The run's stretches in order, without those too short to be judged."""
         assert self.answer.comparison is not None
         return [one for row in self.answer.comparison.rows if (one := self._stretch(row)) is not None]
 
@@ -99,7 +102,7 @@ def _phases(records: Sequence[StepRecord]) -> dict[str, float]:
 
 
 def walk(job: dict[str, Any]) -> Walked:
-    """Run a job to its end in a folder of its own. Raises RuntimeError with what it said where it fails."""
+    """Run a job to its end in a folder of its own. Raises RuntimeError with the run's output if it fails."""
     with tempfile.TemporaryDirectory(prefix="bench-") as text:
         folder = Path(text)
         if job["data"]["source"] == "csv":
@@ -116,21 +119,24 @@ def walk(job: dict[str, Any]) -> Walked:
 
 
 def through(shapes: Sequence[tuple[int, int]], steps: int) -> list[dict[str, Any]]:
-    """Reshapes into all shapes but the first, each after so many steps."""
+    """Return reshapes into all shapes but the first, one after each `steps` steps."""
     return [{"step": place * steps, "pp_degree": pp, "dp_degree": dp} for place, (pp, dp) in enumerate(shapes) if place]
 
 
 def fixed_speed_job(subject: str, steps: int, shape: tuple[int, int], frozen: int = 0, cached: bool = False,
                     **changes: Any) -> dict[str, Any]:  # fmt: skip
-    """A job of a subject on four workers of fixed speed, in which nothing freezes but what is frozen from step 1.
+    """Return a subject's job on four workers of fixed speed, in which no unit freezes after step 1.
 
-    frozen: units frozen from step 1. cached: they are read from the cache, else computed. changes: further sections.
+    Args:
+        frozen: number of units frozen from step 1.
+        cached: whether the frozen prefix is read from the cache or computed.
+        changes: further sections of the job.
     """
     job = {"digits": _digits, "bert": _bert, "language": _language}[subject]()
     job["training"] |= {"steps": steps, "device": "cpu"}
     job["training"].pop("epochs", None)
     rest: dict[str, Any] = {
-        # Intervals so short that a reshape is taken at its step; nobody decides anything.
+        # Intervals are so short that a reshape happens at its step; no policy decides anything.
         "freeze": {"interval_steps": 8, "initial_units": frozen, "policy": {"name": "manual", "points": {}}},
         "decisions": {"lag_steps": 3, "wait_seconds": 60.0},
         "evaluation": {"every_intervals": 0, "test_at_end": False},
@@ -196,7 +202,7 @@ def _language() -> dict[str, Any]:
 
 
 def made_texts(path: Path) -> Path:
-    """Texts of made-up words with random labels, the same every time."""
+    """Write texts of made-up words with random labels, the same every time."""
     rng = random.Random("frostline benchmark texts")
     words = ["".join(rng.choices("abcdefghijklmnop", k=rng.randint(3, 8))) for _ in range(WORDS)]
     lines = [f"{' '.join(rng.choices(words, k=40))},{rng.randrange(2)}" for _ in range(TEXTS)]

@@ -1,4 +1,4 @@
-"""Memory as the kernel counts it: resident bytes of a process, its peak, and of all its descendants."""
+"""Memory and processor time as the kernel counts them: a process's resident bytes, their peak, and its descendants."""
 
 import os
 from dataclasses import dataclass
@@ -6,18 +6,18 @@ from pathlib import Path
 
 
 def resident_megabytes(process_id: int) -> float:
-    """Resident memory now. Raises ProcessLookupError where the process is gone."""
+    """Return the resident memory now. Raises ProcessLookupError if the process is gone."""
     return _field(process_id, "VmRSS")
 
 
 def peak_megabytes(process_id: int) -> float:
-    """The most that was ever resident. Raises ProcessLookupError where the process is gone."""
+    """Return the peak of the resident memory. Raises ProcessLookupError if the process is gone."""
     return _field(process_id, "VmHWM")
 
 
 @dataclass(frozen=True)
 class Descendant:
-    """command: its arguments, blank-separated. parent_command: its parent's; a fork has the same."""
+    """A descendant of a process. command: its arguments, blank-separated. parent_command: its parent's; a fork has the same."""
 
     process_id: int
     command: str
@@ -25,7 +25,7 @@ class Descendant:
 
 
 def descendants(process_id: int) -> list[Descendant]:
-    """All living processes that `process_id` started, and theirs."""
+    """Return all living descendants of a process."""
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (parent := _parent(entry)) is not None:
@@ -38,7 +38,7 @@ def descendants(process_id: int) -> list[Descendant]:
 
 
 def processor_seconds(process_id: int) -> float:
-    """User and system time of a process so far. Raises ProcessLookupError where it is gone."""
+    """Return a process's user and system time so far. Raises ProcessLookupError if the process is gone."""
     try:
         fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""An epoch with half the blocks frozen and cached, the same uncached, and unfrozen, beside what unit times allow."""
+"""An epoch with half the blocks frozen and cached, frozen and uncached, and unfrozen, beside the gain that unit times allow."""
 
 import tempfile
 import time
@@ -16,14 +16,14 @@ from tests.benchmarks.subjects import SUBJECTS, new_context
 from tests.cache_stack import CacheStack, cache_stack
 
 FREEZE_POINT = 4
-"""The embedding and three of six blocks."""
+"""Frozen units: the embedding and three of six blocks."""
 PAIRS = {"digits": 5, "bert": 3}
 GOAL_PERCENT = 95.0
 CACHE_BYTES = 512 << 20
 
 
 def frozen_epoch(effort: Effort) -> Report:
-    """Epochs in turns."""
+    """Measure the three kinds of epoch in turns."""
     torch.set_num_threads(1)
     rows = []
     for subject in SUBJECTS:
@@ -40,7 +40,7 @@ def frozen_epoch(effort: Effort) -> Report:
 
 
 def _rows(subject: str, stack: CacheStack, effort: Effort) -> list[Row]:
-    # Two models: the frozen prefix must stay what the cache holds while the unfrozen epochs train on.
+    # Two models: the frozen prefix must not change, since the cache holds its outputs, while the unfrozen epochs train on.
     learning, frozen = new_context(subject), new_context(subject)
     profile = profile_units(learning, time.thread_time)
     unfrozen, stepper = Stepper(learning), Stepper(frozen, freeze_point=FREEZE_POINT)
@@ -85,12 +85,13 @@ def _rows(subject: str, stack: CacheStack, effort: Effort) -> list[Row]:
 
 
 def _share(subject: str, other: str, gained: list[float], allowed: float) -> Row:
-    """What a cached epoch reaches of the ceiling. Processor time is the training thread's, which other programs disturb less."""
+    """Return the share of the ceiling that a cached epoch reaches. Processor time is the training thread's, which other programs
+    disturb less."""
     shares = [100 * ratio / allowed for ratio in gained]
     return Row(f"{subject}, {other}", "gained, of what is allowed", "%", Spread.of(shares), at_least=GOAL_PERCENT)
 
 
 def _unit_seconds(profile: WorkerProfile) -> tuple[float, float, float]:
-    """A micro-batch's seconds: all units learning; the frozen prefix forward only; the units that still learn."""
+    """Return seconds of a micro-batch: with all units learning, of the frozen prefix's forward, and of the units that learn."""
     both = [unit.forward_seconds + unit.backward_seconds for unit in profile.units]
     return sum(both), sum(unit.forward_seconds for unit in profile.units[:FREEZE_POINT]), sum(both[FREEZE_POINT:])

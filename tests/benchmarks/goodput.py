@@ -19,8 +19,13 @@ PEERS = ("torchft", "torchrun")
 
 @dataclass(frozen=True)
 class Kill:
-    """The period that begins with one kill. share: of the undisturbed steps, in %. rate: undisturbed steps a second. pace: the
-    rate in its second half over that before the kill."""
+    """The period that begins with one kill.
+
+    Attributes:
+        share: steps made, in % of the undisturbed steps.
+        rate: undisturbed steps a second.
+        pace: the rate in the period's second half over the rate before the kill.
+    """
 
     share: float
     rate: float
@@ -28,7 +33,7 @@ class Kill:
 
 
 def goodput(effort: Effort) -> Report:
-    """The systems in turns, several kills a turn."""
+    """Measure the systems in turns, with several kills a turn."""
     kills: dict[str, list[Kill]] = {name: [] for name in ("ours", *PEERS)}
     for turn in range(effort.pairs(TRACES)):
         for name in kills if turn % 2 == 0 else reversed(kills):
@@ -71,7 +76,7 @@ def _trace(world: World, period: float) -> list[Kill]:
             killed.append(world.kill(number))
             world.revive()
             time.sleep(max(0.0, killed[0] + (number + 1) * period - time.time()))
-        time.sleep(1.0)  # the last steps are durable
+        time.sleep(1.0)  # until the last steps are durable
         commits = world.commits()
         return [kill_of(commits, moment, period) for moment in killed]
     finally:
@@ -79,7 +84,7 @@ def _trace(world: World, period: float) -> list[Kill]:
 
 
 def kill_of(commits: list[Commit], killed: float, period: float) -> Kill:
-    """What the kill at that moment cost."""
+    """Return the share and rates of the period after the kill at the moment `killed`."""
     half = period / 2
     before = (_step_at(commits, killed) - _step_at(commits, killed - half)) / half
     after = (_step_at(commits, killed + period) - _step_at(commits, killed + half)) / half
@@ -89,7 +94,8 @@ def kill_of(commits: list[Commit], killed: float, period: float) -> Kill:
 
 
 def _step_at(commits: list[Commit], moment: float) -> float:
-    """The step that is committed then, with the part of the next one that has passed; of steps done again, the last time."""
+    """Return the newest step at a moment, plus the part of the next step that has passed; of repeated steps the last time
+    counts."""
     last = max(place for place, one in enumerate(commits) if one.time <= moment)
     here = commits[last]
     following = next((one for one in commits[last + 1 :] if one.step == here.step + 1), None)

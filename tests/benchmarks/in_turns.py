@@ -1,4 +1,4 @@
-"""Schedules taken in turns by one run on workers of fixed speed, each measured step beside the planner's."""
+"""Schedules that one run on workers of fixed speed uses in turns, each measured step beside the planner's prediction."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tests.benchmarks.measuring import Row, Spread, milliseconds
 
 @dataclass(frozen=True)
 class Way:
-    """How a micro-batch passes the pipeline."""
+    """A way of passing micro-batches through the pipeline."""
 
     schedule: str
     virtual_stages: int
@@ -24,24 +24,25 @@ class Way:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Of a placement, or of a reshape."""
+        """The way's fields in a placement or a reshape."""
         return {"schedule": self.schedule, "virtual_stages": self.virtual_stages, "slices": self.slices}
 
 
 PREDICTED = "predicted above measured"
 COUNTED_BELOW = 64 << 30
-"""Bytes that no worker here needs: where the job has a limit, workers count their tensors in a shape's first step."""
+"""More bytes than any worker needs: only if the job has a limit do workers count their tensors, in a shape's first step."""
 
 
 def in_turns(job: dict[str, Any], ways: Sequence[Way], rounds: int, steps: int, about: str = "") -> list[Row]:
-    """Rows of each way: its step and what the planner predicts, its gain over the first way, and its memory. Ways that the
-    planner took others for have none; nor has a way whose stretches were too short.
+    """Return each way's rows: its measured and predicted step, its gain over the first way, and its memory. A way that the
+    planner replaced by another has no rows, nor has a way whose stretches were too short.
 
     Args:
-        job: of the run, on a pipeline of all workers; its steps and reshapes are set here.
-        rounds: times that the run goes through all ways.
-        steps: of each way in a round.
-        about: stands before each row's words.
+        job: the run's job, on a pipeline of all workers; this function sets its steps and reshapes.
+        ways: in the order of use.
+        rounds: how often the run goes through all ways.
+        steps: number of steps of each way in a round.
+        about: prefix of each row's case.
     """
     every = list(ways) * rounds
     first, reshapes = (
@@ -62,7 +63,7 @@ def in_turns(job: dict[str, Any], ways: Sequence[Way], rounds: int, steps: int, 
 
 
 def median_error(rows: Sequence[Row], case: str, goal_percent: float) -> Row:
-    """Of the predictions among the rows."""
+    """Return a row with the median error of the predictions among the rows."""
     errors = [abs(row.spread.median) for row in rows if row.figure == PREDICTED]
     return Row(case, "median error", "%", Spread.of(errors), at_most=goal_percent)
 
@@ -89,7 +90,7 @@ def _rows(way: Way, stretches: list[Stretch], baseline: float, figure: str, abou
 
 
 def _memory(case: str, stretches: list[Stretch]) -> list[Row]:
-    """The planner's peak above what the fullest worker's tensors took."""
+    """Return a row with the planner's peak relative to the memory of the fullest worker's tensors; none if it was not counted."""
     counted = [one for one in stretches if one.counted_bytes]
     if not counted:
         return []

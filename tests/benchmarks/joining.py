@@ -1,4 +1,4 @@
-"""What a newcomer and a planned reshape cost the others, and how long a killed replica's place stays empty."""
+"""The pause of the others when a newcomer joins or a planned reshape happens, and the time until a killed replica is replaced."""
 
 import math
 import statistics
@@ -10,12 +10,12 @@ from tests.benchmarks.worlds import PATIENCE_SECONDS, REPLICAS, Commit, Ours, Wo
 
 PAIRS = 5
 NEIGHBOURS = 10
-"""Steps on either side of a change that say how long a step usually takes there."""
+"""Steps on either side of a change, for the usual duration of a step there."""
 FIRST_RESHAPE, RESHAPE_EVERY, RESHAPES = 60, 40, ((2, 2), (4, 1), (1, 4), (2, 2), (1, 4))
 
 
 def joining(effort: Effort) -> Report:
-    """Seconds until four replicas train again, and what the steps around a change of the world take longer than others."""
+    """Measure the seconds until four replicas train again, and the extra time of the step that changes the world."""
     worlds: dict[str, Callable[[], World]] = {
         "warm": Ours,
         "cold": lambda: Ours(cold=True),
@@ -63,7 +63,7 @@ def _in_time(values: list[float]) -> list[float]:
 
 
 def _one_join_of_a_peer(world: World, seed: int) -> tuple[float, list[float]]:
-    """NaN where it does not start, go on or come back in time: that must not lose the other pairs."""
+    """Return `_one_join`'s result; NaN if the peer does not start, go on or return in time: the other pairs must still count."""
     try:
         return _one_join(world, seed)
     except TimeoutError as error:
@@ -72,7 +72,7 @@ def _one_join_of_a_peer(world: World, seed: int) -> tuple[float, list[float]]:
 
 
 def _one_join(world: World, seed: int) -> tuple[float, list[float]]:
-    """Seconds from the kill until all are back, and the pause at the step that took the newcomer in."""
+    """Return the seconds from the kill until all replicas are back, and the pause at the step that admitted the newcomer."""
     try:
         world.start()
         killed = world.kill(seed)
@@ -86,12 +86,13 @@ def _one_join(world: World, seed: int) -> tuple[float, list[float]]:
 
 
 def _full_again(commits: list[Commit], first: Commit) -> Commit | None:
-    """first: of the world that the killed replica is no part of. A warm spare is in it already."""
+    """Return the first commit with all replicas, not before `first`, the first one without the killed replica; with a warm spare,
+    `first` itself."""
     return next((one for one in commits if one.time >= first.time and one.members == REPLICAS), None)
 
 
 def _planned(shapes: tuple[tuple[int, int], ...]) -> list[float]:
-    """The pause at each of a run's scheduled reshapes."""
+    """Return the pause at each of a run's scheduled reshapes."""
     steps = range(FIRST_RESHAPE, FIRST_RESHAPE + RESHAPE_EVERY * len(shapes), RESHAPE_EVERY)
     planned = [{"step": step, "pp_degree": pp, "dp_degree": dp} for step, (pp, dp) in zip(steps, shapes, strict=True)]
     world = Ours(reshapes=planned)
@@ -108,7 +109,7 @@ def _planned(shapes: tuple[tuple[int, int], ...]) -> list[float]:
 
 
 def pause(commits: list[Commit], entered: Commit) -> float:
-    """Seconds that the step `entered` took longer than those around it."""
+    """Return the extra seconds of the step `entered` over the median of the steps around it."""
     place = commits.index(entered)
     gaps = [one.time - before.time for before, one in zip(commits, commits[1:], strict=False)]
     around = gaps[max(0, place - 1 - NEIGHBOURS) : place - 1] + gaps[place : place + NEIGHBOURS]

@@ -1,4 +1,4 @@
-"""What it costs to keep every unit in another failure domain: a step with buddies against one without, in turns."""
+"""The cost of a copy of every unit in another failure domain: a step with buddies against one without, in turns."""
 
 import statistics
 from typing import Any
@@ -15,7 +15,7 @@ DIGITS_GOAL_PERCENT = 2.0
 
 
 def keeping(effort: Effort) -> Report:
-    """Share of a step, and the gradients that travel in it."""
+    """Measure the share of a step that replication takes, and the gradients sent in the step."""
     pool, rows = WarmWorkers(), []
     try:
         for subject in SUBJECTS:
@@ -53,7 +53,7 @@ def _rows(subject: str, members: list[dict[str, Any]]) -> list[Row]:
 
 
 def _turns(members: list[dict[str, Any]], side: str, what: str) -> list[tuple[float, ...]]:
-    """The members' figures of each turn."""
+    """Return the members' figures of each turn."""
     return list(zip(*(member[side][what] for member in members), strict=True))
 
 

@@ -1,4 +1,4 @@
-"""A process that takes engine steps on request, with MKL's mode of reproducibility as its command line says.
+"""A process that takes engine steps on request, in the mode of MKL's reproducibility that its command line names.
 
     python -m tests.benchmarks.kernel_child SUBJECT MODE      MODE: a value of MKL_CBWR, or "none"
 

@@ -1,4 +1,4 @@
-"""What kernels that do not depend on addresses cost: MKL's strict mode of reproducibility against its own choice."""
+"""The cost of kernels that do not depend on addresses: MKL's strict mode of reproducibility against its own choice."""
 
 import subprocess
 import sys
@@ -13,14 +13,14 @@ PAIRS = {"digits": 40, "bert": 12}
 
 
 class StepProcess:
-    """A process that takes a step when it is asked to."""
+    """A process that takes a step on request."""
 
     def __init__(self, subject: str, mode: str) -> None:
         words = [sys.executable, "-m", "tests.benchmarks.kernel_child", subject, mode]
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
     def step(self) -> float:
-        """Processor seconds of one step."""
+        """Take one step. Returns its processor seconds."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -33,7 +33,7 @@ class StepProcess:
 
 
 def kernels(effort: Effort) -> Report:
-    """Two processes take steps in turns."""
+    """Measure two processes that take steps in turns."""
     chosen: dict[str, str] = {}
     settle_kernels(chosen)
     return Report(
@@ -46,7 +46,7 @@ def kernels(effort: Effort) -> Report:
 
 
 def strict_cost(subject: str, pairs: int) -> Row:
-    """MKL's strict mode over its own choice, as one row: processor time of a subject's steps, in `pairs` pairs of them."""
+    """Return the row of MKL's strict mode over its own choice: processor time of a subject's steps, in `pairs` pairs."""
     chosen: dict[str, str] = {}
     settle_kernels(chosen)
     mode = chosen["MKL_CBWR"]

@@ -1,4 +1,4 @@
-"""How figures are taken: interleaved (A B A B ...), a ratio for each pair, its smallest, median and largest kept."""
+"""Measurement of figures: interleaved (A B A B ...), with a ratio for each pair; the smallest, median and largest are kept."""
 
 import os
 import platform
@@ -31,10 +31,14 @@ class Spread:
 class Row:
     """One figure of a benchmark.
 
-    case: what it was measured on ("digits", "bert, 4 workers"). figure: what is counted, in words ("engine / plain loop").
-    unit: "x" (a ratio), "%", "ms", "s" or "MB". spread: of `figure`. sides: medians of what was compared, each {label: value}
-    with its unit in the label. at_most, at_least: the goal, where there is one; it is judged by the median.
-    note: where the time goes, or why a goal is missed.
+    Attributes:
+        case: the model and workers of the measurement ("digits", "bert, 4 workers").
+        figure: the name of the figure, in words ("engine / plain loop").
+        unit: "x" (a ratio), "%", "ms", "s" or "MB".
+        spread: of `figure`.
+        sides: medians of the compared sides, each {label: value} with its unit in the label.
+        at_most, at_least: the goal, if there is one; the median decides whether it is met.
+        note: the parts of the time, or the reason why a goal is missed.
     """
 
     case: str
@@ -49,7 +53,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """What a benchmark returns. text: one paragraph on what is compared with what, and how."""
+    """The result of a benchmark. text: one paragraph on the compared sides and the method."""
 
     title: str
     text: str
@@ -61,25 +65,26 @@ class Report:
 
 @dataclass(frozen=True)
 class Effort:
-    """quick: a smoke test of the benchmark itself, its figures mean nothing."""
+    """The extent of a measurement. quick: a smoke test of the benchmark itself; its figures mean nothing."""
 
     quick: bool
 
     def pairs(self, full: int) -> int:
-        """Pairs to measure: `full` of them, or two."""
+        """Return the number of pairs to measure: `full`, or two if quick."""
         return 2 if self.quick else full
 
 
 def interleave(ways: Mapping[str, Callable[[], object]], pairs: int, warm_up: int = 1) -> dict[str, list[float]]:
-    """Seconds of each way, run in turns; the first `warm_up` turns are not counted. Every other turn runs in reverse order,
-    so that no way always follows the same one."""
+    """Return each way's seconds, measured in turns; the first `warm_up` turns are not counted. Every other turn runs in reverse
+    order, so that no way always follows the same other way."""
     return interleave_both(ways, pairs, warm_up)[0]
 
 
 def interleave_both(
     ways: Mapping[str, Callable[[], object]], pairs: int, warm_up: int = 1
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """As `interleave`: seconds by the clock, and of the calling thread's processor time, which other programs disturb less."""
+    """Return, as `interleave`, seconds by the clock, and of the calling thread's processor time, which other programs disturb
+    less."""
     names = list(ways)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     processor: dict[str, list[float]] = {name: [] for name in names}
@@ -95,7 +100,7 @@ def interleave_both(
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """ours / theirs, turn by turn."""
+    """Return ours / theirs, turn by turn."""
     return [a / b for a, b in zip(ours, theirs, strict=True)]
 
 
@@ -104,7 +109,7 @@ def milliseconds(values: Sequence[float]) -> float:
 
 
 def surroundings() -> dict[str, Any]:
-    """The machine and the versions that a figure was taken with. load: runnable processes before the benchmark."""
+    """Return the machine and the versions behind a figure. Field `load`: runnable processes before the benchmark."""
     found = {}
     for package in PACKAGES:
         try:
@@ -120,7 +125,7 @@ def surroundings() -> dict[str, Any]:
 
 
 def rounded(value: Any) -> Any:
-    """Floats to five significant digits, all the way down: more would only be noise in the committed file."""
+    """Round all floats in a nested value to five significant digits: further digits would be noise in the committed file."""
     if isinstance(value, float):
         return float(f"{value:.5g}")
     if isinstance(value, dict):

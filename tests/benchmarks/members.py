@@ -1,4 +1,4 @@
-"""What warm worker processes run for the benchmarks of several workers. Arguments and answers are plain data."""
+"""Functions that warm worker processes run for the benchmarks of several workers. Arguments and answers are plain data."""
 
 import time
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _counters = iter(range(1, 10**6))
 
 @dataclass
 class Standing:
-    """What a worker keeps between calls of the reshape benchmark."""
+    """A worker's state between calls of the reshape benchmark."""
 
     context: RunContext
     stepper: Stepper
@@ -41,7 +41,7 @@ def workers_of(count: int) -> tuple[str, ...]:
 
 
 def make_plan(placement: Placement, ports: list[int], base: Plan | None = None) -> Plan:
-    """A plan by hand: fresh, or going on from `base`, whose last owner of each unit gives its state."""
+    """Make a plan: fresh, or one that continues from `base`; then the last owner of each unit in `base` sends its state."""
     num_units = placement.stage_bounds[-1]
     sources = () if base is None else tuple(base.placement.owners(unit)[-1] for unit in range(num_units))
     return Plan(
@@ -63,7 +63,7 @@ def store_ports(pool: WarmWorkers, count: int) -> list[int]:
 
 
 def call_all(pool: WarmWorkers, function: str, count: int, **arguments: Any) -> list[Any]:
-    """All of `count` workers run `members.<function>`, each with its own worker_id."""
+    """Run `members.<function>` on all of `count` workers, each with its own worker_id."""
     name = f"tests.benchmarks.members:{function}"
     return pool.call([Call(name, {**arguments, "worker_id": worker}) for worker in workers_of(count)], CALL_SECONDS)
 
@@ -72,7 +72,8 @@ def call_all(pool: WarmWorkers, function: str, count: int, **arguments: Any) -> 
 
 
 def numerics_turns(worker_id: str, plan: dict[str, Any], subject: str, turns: int) -> dict[str, Any]:
-    """Exact and fast steps in turns on one model. Returns {numerics: {"seconds": [...], "parts": [{phase: seconds}, ...]}}."""
+    """Take exact and fast steps in turns on one model. Returns
+    {numerics: {"seconds": [...], "parts": [{phase: seconds}, ...]}}."""
     groups, index, entered = _meet(worker_id, plan)
     context = new_context(subject)
     exact = Stepper(context, entered, index, groups)
@@ -89,7 +90,7 @@ def numerics_turns(worker_id: str, plan: dict[str, Any], subject: str, turns: in
 
 
 def keeping_turns(worker_id: str, plan: dict[str, Any], subject: str, turns: int) -> dict[str, Any]:
-    """Steps with the plan's buddies and without any, in turns on one model."""
+    """Take steps with the plan's buddies and without any, in turns on one model."""
     groups, index, entered = _meet(worker_id, plan)
     context = new_context(subject)
     without = entered.model_copy(
@@ -105,7 +106,7 @@ def keeping_turns(worker_id: str, plan: dict[str, Any], subject: str, turns: int
 
 
 def audit_turns(worker_id: str, plan: dict[str, Any], subject: str, turns: int) -> dict[str, Any]:
-    """Steps that are all audited and steps of which none is, in turns on one model."""
+    """Take audited and unaudited steps in turns on one model."""
     groups, index, entered = _meet(worker_id, plan)
     context = new_context(subject)
     other = entered.model_copy(update={"generation": GenerationId(incarnation=0, counter=entered.generation.counter)})
@@ -122,7 +123,7 @@ def audit_turns(worker_id: str, plan: dict[str, Any], subject: str, turns: int) 
 
 
 def pipeline_turns(worker_id: str, plan: dict[str, Any], subject: str, turns: int) -> dict[str, Any]:
-    """Our step and torch.distributed.pipelining's in turns, on two copies of the model cut alike."""
+    """Take our step and torch.distributed.pipelining's in turns, on two copies of the model cut alike."""
     groups, index, entered = _meet(worker_id, plan)
     context = new_context(subject)
     exact = Stepper(context, entered, index, groups)
@@ -138,7 +139,7 @@ def pipeline_turns(worker_id: str, plan: dict[str, Any], subject: str, turns: in
 
 
 def _take_turns(steppers: dict[str, Any], groups: Groups, turns: int) -> dict[str, Any]:
-    """The first turn warms up and is not counted; every other one runs in reverse order."""
+    """Take steps in turns. The first turn is a warm-up and is not counted; every other turn runs in reverse order."""
     answer: dict[str, Any] = {name: {"seconds": [], "processor": [], "parts": []} for name in steppers}
     for turn in range(turns + 1):
         for name in steppers if turn % 2 == 0 else reversed(steppers):
@@ -166,7 +167,7 @@ def start_series(worker_id: str, plan: dict[str, Any], subject: str) -> None:
 
 
 def reshape(worker_id: str, plan: dict[str, Any]) -> dict[str, float]:
-    """Enter the next plan. Returns CLOCK_MONOTONIC seconds at its parts' ends, and the bytes received."""
+    """Enter the next plan. Returns CLOCK_MONOTONIC seconds at the end of each part, and the bytes received."""
     now = _standing[0]
     started = time.monotonic()
     groups, index, entered = _meet(worker_id, plan)
@@ -180,14 +181,14 @@ def reshape(worker_id: str, plan: dict[str, Any]) -> dict[str, float]:
     groups.moving.barrier()
     ready = time.monotonic()
     now.groups.close()
-    # One step, so that the next move has something new to move, and a broken reshape does not go unseen.
+    # One step, so that the next reshape moves new state, and a broken reshape is noticed.
     stepper.step()
     _standing[:] = [Standing(now.context, stepper, groups)]
     return {"started": started, "grouped": grouped, "moved": moved, "ready": ready, "bytes": received}
 
 
 def end_series(worker_id: str) -> None:
-    """Forget everything of the series."""
+    """Release the series' state."""
     for standing in _standing:
         standing.groups.close()
     _standing.clear()

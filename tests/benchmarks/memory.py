@@ -1,4 +1,4 @@
-"""Memory of a real run's processes, of a worker beside a plain loop, and whether any of it grows."""
+"""Memory of a real run's processes and of a worker beside a plain loop, and whether any process's memory grows."""
 
 import json
 import os
@@ -21,7 +21,7 @@ SERVICE_GOAL_MEGABYTES = 120.0
 GROWTH_GOAL_PERCENT = 2.0
 STEPS, QUICK_STEPS = 1000, 60
 SETTLED = 0.2
-"""Growth counts from this share of the steps on: by then every buffer, state and log has come into being."""
+"""The share of the steps after which growth counts: by then every buffer, state and log exists."""
 PAIRS = 2
 CHILD_STEPS = {"digits": 20, "bert": 4}
 RUN_SECONDS_MAX = 400.0
@@ -42,7 +42,7 @@ class Watched:
 
 
 def memory(effort: Effort) -> Report:
-    """A run of 1,000 steps watched from outside, and one-worker processes for the peaks."""
+    """Measure a run of 1,000 steps from outside, and one-worker processes for the peaks."""
     steps = QUICK_STEPS if effort.quick else STEPS
     with tempfile.TemporaryDirectory() as folder:
         watched = watch_run(Path(folder) / "run", steps)
@@ -107,10 +107,10 @@ def watch_run(folder: Path, steps: int) -> dict[str, Watched]:
 
 
 def _sample(process_id: int, metrics: Path, watched: dict[str, Watched], names: dict[int, str]) -> None:
-    """Look at every process of the run once. names: process id -> name, kept from sample to sample."""
+    """Sample every process of the run once. names: process id -> name, kept from sample to sample."""
     step = _last_step(metrics)
     for one in descendants(process_id):
-        # A worker is a fork of the preload process, and looks like it.
+        # A worker is a fork of the preload process, and has the same command line.
         if WORKER in one.command and WORKER in one.parent_command:
             names.setdefault(one.process_id, f"worker {sum(name.startswith('worker') for name in names.values())}")
         for name, part in SERVICES.items():
@@ -129,7 +129,7 @@ def _sample(process_id: int, metrics: Path, watched: dict[str, Watched], names: 
 
 
 def _last_step(metrics: Path) -> int:
-    """The newest record's step; 0 before there is one."""
+    """Return the newest record's step; 0 before there is a record."""
     if not metrics.exists():
         return 0
     with open(metrics, "rb") as file:
@@ -151,7 +151,7 @@ def _worker_rows(subject: str, effort: Effort) -> list[Row]:
 
 
 def _child(way: str, subject: str) -> tuple[float, float]:
-    """Megabytes of a process that takes some steps: resident after the imports, and its peak."""
+    """Return megabytes of a process that takes some steps: resident after the imports, and its peak."""
     command = [sys.executable, "-m", "tests.benchmarks.peak_child", way, subject, str(CHILD_STEPS[subject])]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)

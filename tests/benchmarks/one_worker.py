@@ -15,7 +15,7 @@ GOAL, NORMS_GOAL_PERCENT = 1.05, 2.0
 
 
 def step_time(effort: Effort) -> Report:
-    """The engine's step against the plain loop's."""
+    """Measure the engine's step against the plain loop's."""
     torch.set_num_threads(1)
     rows = [row for subject in SUBJECTS for row in _subject_rows(subject, effort)]
     return Report(
@@ -59,14 +59,14 @@ def _subject_rows(subject: str, effort: Effort) -> list[Row]:
 
 
 def _where(parts: list[dict[str, float]]) -> str:
-    """The engine's median milliseconds by phase."""
+    """Return the engine's median milliseconds by phase, in words."""
     names = list(dict.fromkeys(name for part in parts for name in part))
     middle = {name: statistics.median(part.get(name, 0.0) for part in parts) * 1e3 for name in names}
     return "engine's ms by phase: " + ", ".join(f"{name} {value:.2f}" for name, value in middle.items() if value >= 0.005)
 
 
 def norm_statistics(effort: Effort) -> Report:
-    """The share of a step that the per-unit gradient norms take."""
+    """Measure the share of a step that the per-unit gradient norms take."""
     torch.set_num_threads(1)
     rows = []
     for subject in SUBJECTS:
@@ -97,7 +97,7 @@ def norm_statistics(effort: Effort) -> Report:
 
 
 def _loop_norm_seconds(loop: PlainLoop) -> float:
-    """Torch's own total norm over gradients of the model's shapes."""
+    """Return the seconds of torch's own total norm over gradients of the model's shapes."""
     gradients = [torch.ones_like(parameter) for parameter in loop.model.parameters()]
     started = time.perf_counter()
     torch.nn.utils.get_total_norm(gradients, foreach=True)

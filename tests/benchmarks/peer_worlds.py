@@ -1,4 +1,4 @@
-"""The benchmarks' worlds of other systems: the same four replicas under torchrun, DLRover, torchft and NVIDIA's extension."""
+"""Worlds of other systems: the same four replicas under torchrun, DLRover, torchft and NVIDIA's resiliency extension."""
 
 import socket
 import subprocess
@@ -10,7 +10,7 @@ from tests.benchmarks.worlds import REPLICAS, Commit, World
 
 
 class Torchrun(World):
-    """All processes start again from the last checkpoint, written every `every` steps."""
+    """torchrun: all processes start again from the last checkpoint, which is written every `every` steps."""
 
     name = "torchrun"
 
@@ -19,13 +19,13 @@ class Torchrun(World):
         self._every = every
 
     def _launch(self) -> None:
-        # Without the variable a restarted env:// rendezvous waits for a store that has gone.
+        # Without the variable a restarted env:// rendezvous waits for a store that no longer exists.
         self._run(str(Path(sys.executable).with_name("torchrun")), "--standalone", f"--nproc-per-node={REPLICAS}",
                   "--max-restarts=1000", "--monitor-interval=0.1", "-m", "tests.benchmarks.peers.torchrun_worker",
                   str(self.folder), str(self._every), TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")  # fmt: skip
 
     def commits(self) -> list[Commit]:
-        """Of replica 0. Steps since the checkpoint are done again after a kill and are commits like any other."""
+        """Return the commits of replica 0. Steps that are repeated after a kill, from the checkpoint on, count as commits too."""
         lines = [line for line in self._lines("steps.jsonl") if line["replica"] == 0]
         return [Commit(line["step"], line["time"], line["members"], str(line["process_id"])) for line in lines]
 
@@ -34,12 +34,12 @@ class Torchrun(World):
 
 
 class Dlrover(Torchrun):
-    """DLRover's agent instead of torchrun's: it asks a master what to do with a failed worker group, and starts it again."""
+    """DLRover's agent instead of torchrun's: it asks a master how to treat a failed worker group, and starts the group again."""
 
     name = "dlrover"
 
     def _launch(self) -> None:
-        # Its own master, `--standalone`, does not start under torch 2.13: SubprocessHandler wants an argument more.
+        # DLRover's own master, `--standalone`, does not start under torch 2.13: SubprocessHandler needs one more argument.
         port = free_port()
         self._run(sys.executable, "-m", "dlrover.python.master.main", "--port", port, "--node_num", "1", "--job_name", "bench",
                   "--platform", "local")  # fmt: skip
@@ -51,7 +51,7 @@ class Dlrover(Torchrun):
 
 
 class Nvrx(World):
-    """In-process restart: the training function begins again in those that are left. Nobody replaces who died."""
+    """In-process restart: the training function begins again in the surviving processes. A dead process is not replaced."""
 
     name = "nvidia-resiliency-ext"
 
@@ -71,7 +71,7 @@ class Nvrx(World):
 
 
 class Torchft(World):
-    """Survivors form a new group at the next quorum; the replica that was killed is started again by us."""
+    """torchft: survivors form a new group at the next quorum; this class starts the killed replica again."""
 
     name = "torchft"
 
@@ -101,9 +101,9 @@ class Torchft(World):
 
 
 def commits_of_survivors(told: list[dict[str, Any]]) -> list[Commit]:
-    """A step is committed when all its members have it; replica 2 is the one that is killed, and its process names the world.
+    """Return the steps that all their members have committed. The process of replica 2, the killed one, names the world.
 
-    A peer that waits for the newcomer goes straight from four replicas to four: only the newcomer's process tells them apart.
+    A peer that waits for the newcomer goes straight from four replicas to four: only replica 2's process differs.
     """
     by_step: dict[int, dict[int, dict[str, Any]]] = {}
     for line in told:

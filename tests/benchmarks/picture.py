@@ -1,4 +1,4 @@
-"""One picture a benchmark: for each case the range from smallest to largest with its median, and the goal where there is one.
+"""One picture for each benchmark: each case's range from smallest to largest with its median, and the goal if there is one.
 
 Written by hand as SVG, so that the same figures give the same bytes on every machine.
 """
@@ -18,7 +18,7 @@ STYLE = (
 
 
 def picture(title: str, rows: Sequence[dict[str, Any]]) -> str | None:
-    """The SVG text; None where there is nothing to draw."""
+    """Return the SVG text; None if there is nothing to draw."""
     if not rows:
         return None
     unit, axis = rows[0]["unit"], _Axis(rows)
@@ -50,11 +50,11 @@ class _Axis:
         self.low, self.high = low - margin, high + margin
 
     def place(self, value: float) -> float:
-        """The x coordinate."""
+        """Return a value's x coordinate."""
         return LEFT + (self._scaled(value) - self.low) / (self.high - self.low) * (WIDTH - LEFT - RIGHT)
 
     def ticks(self) -> list[float]:
-        """Four to eight round values."""
+        """Return four to eight round values."""
         if self.logarithmic:
             steps = [base * 10.0**power for power in range(-4, 6) for base in (1, 2, 5)]
             return [step for step in steps if self.low <= math.log10(step) <= self.high]

@@ -1,4 +1,4 @@
-"""The peer of one worker: the loop that anybody writes around a Hugging Face model, with gradient accumulation."""
+"""The peer of one worker: the usual training loop around a Hugging Face model, with gradient accumulation."""
 
 import torch
 from torch.nn import functional
@@ -12,7 +12,7 @@ IGNORED = -100
 class PlainLoop:
     """The subject's model, batch, optimizer and clipping without any code of the engine; the batches are the run's own.
 
-    micro_batch_size: the subject's own, or another one to look for the loop's best.
+    micro_batch_size: the subject's own, or another size when the loop's best size is searched.
     """
 
     def __init__(self, context: RunContext, micro_batch_size: int | None = None) -> None:
@@ -37,7 +37,7 @@ class PlainLoop:
         self.step_number = 0
 
     def step(self) -> float:
-        """One step on the next batch. Returns its loss."""
+        """Take one step on the next batch. Returns its loss."""
         self.step_number += 1
         indices = self.order.indices(self.step_number)
         variants = self.order.variants(self.step_number, indices, self.augmentation.mode, self.augmentation.variants)

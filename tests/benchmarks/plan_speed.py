@@ -1,4 +1,4 @@
-"""How long a plan takes: 200 units on up to 1,024 devices."""
+"""The planner's time for one plan: 200 units on up to 1,024 devices."""
 
 import time
 
@@ -18,7 +18,7 @@ LINK = LinkProfile(
 
 
 def plan_speed(effort: Effort) -> Report:
-    """Seconds of the planner, for several kinds of question."""
+    """Measure the planner's seconds for several kinds of request."""
     questions = [(devices, leaves, {}) for devices in (16, 128, 1024) for leaves in (64, 1024)]
     questions += [(1024, leaves, extra) for leaves in (64, 1024) for extra in ({"objective": "cost"}, {"virtual_stages": 2})]
     return Report(

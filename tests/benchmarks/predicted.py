@@ -1,4 +1,4 @@
-"""Predicted against measured step time on workers of fixed speed: what the planner's cost model is worth."""
+"""Predicted against measured step time on workers of fixed speed: the accuracy of the planner's cost model."""
 
 from statistics import median
 from typing import Any
@@ -9,14 +9,15 @@ from tests.benchmarks.subjects import SUBJECTS
 
 SHAPES = ((4, 1), (2, 2), (1, 4), (3, 1))
 FROZEN = 4
-"""Units: the embedding and three of six blocks."""
+"""Frozen units: the embedding and three of six blocks."""
 STEPS = {"digits": 40, "bert": 24}
-"""In each shape."""
+"""Steps in each shape."""
 SHAPE_GOAL_PERCENT, RUN_GOAL_PERCENT = 10.0, 7.0
 
 
 def predicted(effort: Effort) -> Report:
-    """Every shape, unfrozen, half frozen, half frozen and cached; then a whole run that freezes and reshapes by itself."""
+    """Measure every shape unfrozen, half frozen, and half frozen and cached; then a whole run that freezes and reshapes by
+    itself."""
     rows = []
     for subject in SUBJECTS:
         steps = 12 if effort.quick else STEPS[subject]
@@ -34,7 +35,7 @@ def predicted(effort: Effort) -> Report:
 
 
 def _shapes(subject: str, steps: int) -> list[Row]:
-    # A cache is filled in the first pass over the data, which is not what a warm one is predicted for.
+    # The first pass over the data fills the cache; the prediction is for a filled cache.
     filling = -(-2 * FIRST_PASS[subject] // steps)
     kinds = {"unfrozen": ({}, 0), "half frozen": ({"frozen": FROZEN}, 0), "cached": ({"frozen": FROZEN, "cached": True}, filling)}
     rows = []
@@ -46,11 +47,12 @@ def _shapes(subject: str, steps: int) -> list[Row]:
 
 
 FIRST_PASS = {"digits": 20, "bert": 16}
-"""Steps, or a few more, of a pass over the training split."""
+"""Steps of a pass over the training split, or a few more."""
 
 
 def _walk_job(subject: str, steps: int, leading: int, **how: Any) -> dict[str, Any]:
-    """leading: stretches in the first shape before it is left and entered again."""
+    """Return a job that passes through all shapes. leading: stretches in the first shape before the run leaves and enters it
+    again."""
     shapes = [SHAPES[-1], *SHAPES] if leading else list(SHAPES)
     reshapes = [{**one, "step": one["step"] + max(0, leading - 1) * steps} for one in through(shapes, steps)]
     total = steps * (len(shapes) + max(0, leading - 1))
@@ -64,7 +66,7 @@ def _row(case: str, stretch: Stretch) -> Row:
 
 
 def _whole_run(subject: str, steps: int) -> Row:
-    """Stairs down to all but the last blocks, and the planner's own reshapes."""
+    """Measure a run that freezes stepwise up to the last blocks, with the planner's own reshapes."""
     total = 6 * steps
     job = fixed_speed_job(subject, total, SHAPES[0], cached=False)
     del job["placement"]["pp_degree"], job["placement"]["dp_degree"]
@@ -80,7 +82,7 @@ def _whole_run(subject: str, steps: int) -> Row:
 
 
 def whole_run_row(subject: str, walked: Walked) -> Row:
-    """Seconds of all steps, and of what stopped them for a reshape, against those of the replay."""
+    """Return a row: seconds of all steps and of all stops for reshapes, against the seconds of the replay."""
     data = walked.run.data
     stood = [event.seconds for event in data.events if event.kind == "reshape"]
     took = sum(record.step_seconds for record in data.records) + sum(stood)

@@ -1,4 +1,4 @@
-"""What a preemption costs: SIGKILL of one of four replicas to the next committed step, beside torchrun and torchft."""
+"""The cost of a preemption: SIGKILL of one of four replicas to the next committed step, beside four peers."""
 
 import math
 
@@ -10,14 +10,14 @@ PAIRS = 20
 GOAL_SECONDS = 1.5
 CASE = "digits, (1, 4)"
 DLROVER_EVERY = 4
-"""Pairs of which it is measured in one: it is torchrun's restart under another agent, and takes as long."""
+"""DLRover is measured in one of so many pairs: it is torchrun's restart under another agent, and takes as long."""
 PEERS = {"torchft": Torchft, "nvrx": Nvrx, "torchrun": Torchrun, "dlrover": Dlrover}
 PIPELINES = {"(4, 1)": (4, 1), "(2, 2)": (2, 2)}
-"""Shapes that no peer has: their recovery alone."""
+"""Shapes that no peer has; only our recovery is measured there."""
 
 
 def recovery(effort: Effort) -> Report:
-    """Seconds from the kill to the next committed step."""
+    """Measure the seconds from the kill to the next committed step."""
     ways = {"ours": Ours, **PEERS}
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for pair in range(effort.pairs(PAIRS)):
@@ -56,14 +56,14 @@ def recovery(effort: Effort) -> Report:
 
 
 def _ratios(peer: list[float], ours: list[float], name: str) -> Spread:
-    """Of the pairs in which the peer has gone on."""
+    """Return peer / ours over the pairs in which the peer has continued."""
     if name == "dlrover":
         ours = ours[::DLROVER_EVERY]
     return Spread.of([ratio for ratio in ratios(peer, ours) if not math.isnan(ratio)])
 
 
 def _one_kill_of_a_peer(world: World, seed: int) -> float:
-    """NaN where it does not start, or go on, in time: that must not lose the other pairs."""
+    """Return the peer's seconds; NaN if it does not start, or go on, in time, so that the other pairs still count."""
     try:
         return _one_kill(world, seed)
     except TimeoutError as error:

@@ -1,4 +1,4 @@
-"""Reshape in place against restarting the processes, four workers, both until every one is ready to train."""
+"""Reshape in place against a restart of the processes: four workers, both until every worker is ready to train."""
 
 import json
 import os
@@ -22,14 +22,14 @@ from tests.warm_workers import WarmWorkers
 
 WORKERS = 4
 SHAPES = ((2, 2), (1, 4), (4, 1))
-"""The shapes that are entered in turn, from (4, 1)."""
+"""The shapes in the order in which they are entered, starting from (4, 1)."""
 PAIRS = 4
 GOAL = 20.0
 ROOT = Path(__file__).parents[2]
 
 
 def reshape(effort: Effort) -> Report:
-    """Seconds until ready, each way."""
+    """Measure the seconds until ready, each way."""
     rows = [_row(subject, effort) for subject in SUBJECTS]
     return Report(
         "Reshape in place against restarting the processes",
@@ -72,12 +72,13 @@ def _row(subject: str, effort: Effort) -> Row:
 
 
 def _span(answers: list[dict[str, float]]) -> float:
-    """Seconds from the first that began to the last that was ready."""
+    """Return the seconds from the first worker's begin to the last worker's readiness."""
     return max(answer["ready"] for answer in answers) - min(answer["started"] for answer in answers)
 
 
 def restart(subject: str, plan: Plan, folder: Path) -> tuple[float, dict[str, float]]:
-    """Start a process for each worker of the plan and end them again. Returns seconds until all are ready; the slowest's."""
+    """Start a process for each worker of the plan and end them again. Returns the seconds until all are ready, and the slowest
+    process's seconds by part."""
     (folder / "port").unlink(missing_ok=True)
     cold = plan.model_copy(update={"start": "checkpoint", "checkpoint_path": "0/1.1/1", "base": None, "source_indices": ()})
     (folder / "plan.json").write_text(cold.model_dump_json())

@@ -1,4 +1,4 @@
-"""Schedules without bubbles against 1F1B on workers of fixed speed, before and after half the blocks froze."""
+"""Schedules without bubbles against 1F1B on workers of fixed speed, with no block and with half the blocks frozen."""
 
 from frostline_contract.schedules import BUILT_IN
 from tests.benchmarks.fixed_speed import SHARE, WORKERS, fixed_speed_job
@@ -8,12 +8,12 @@ from tests.benchmarks.predicted import FROZEN
 from tests.benchmarks.subjects import NUM_UNITS, SUBJECTS
 
 STEPS, ROUNDS = {"digits": 24, "bert": 14}, 2
-"""In each schedule, and how often."""
+"""Steps in each schedule, and rounds through all schedules."""
 GOAL_PERCENT = 10.0
 
 
 def schedules(effort: Effort) -> Report:
-    """Both subjects, with nothing frozen and with the embedding and half the blocks."""
+    """Measure both subjects, with nothing frozen and with the embedding and half the blocks frozen."""
     rows = [row for subject in SUBJECTS for frozen in (0, FROZEN) for row in _walked(effort, subject, frozen)]
     return Report(
         "Schedules without bubbles",
@@ -27,7 +27,7 @@ def schedules(effort: Effort) -> Report:
 
 
 def ways(frozen: int) -> list[Way]:
-    """1F1B, and the zero-bubble schedules; those in a V where there are units for two stages a rank."""
+    """Return 1F1B and the zero-bubble schedules; V-shaped ones only if there are units for two stages a rank."""
     splitting = [(name, 2 if one.folded else 1) for name, one in BUILT_IN.items() if one.splits]
     fitting = [(name, stages) for name, stages in splitting if WORKERS * stages <= NUM_UNITS - frozen]
     return [Way("1f1b", 1, 1), *(Way(name, stages, 1) for name, stages in fitting)]

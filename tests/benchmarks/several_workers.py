@@ -15,7 +15,7 @@ DEPTHS = (2, 4)
 
 
 def numerics(effort: Effort) -> Report:
-    """What exact sums cost."""
+    """Measure the cost of exact sums."""
     rows = []
     pool = WarmWorkers()
     try:
@@ -45,7 +45,7 @@ def _numerics_row(subject: str, replicas: int, members: list[dict[str, Any]]) ->
 
 
 def _difference(members: list[dict[str, Any]]) -> str:
-    """Median milliseconds of each phase on worker 0, exact - fast."""
+    """Return the median milliseconds of each phase on worker 0, exact - fast, in words."""
     parts = members[0]["exact"]["parts"], members[0]["fast"]["parts"]
     names = dict.fromkeys(name for side in parts for part in side for name in part)
     words = []
@@ -57,7 +57,7 @@ def _difference(members: list[dict[str, Any]]) -> str:
 
 
 def pipelining(effort: Effort) -> Report:
-    """Our executor against torch's schedule."""
+    """Measure our executor against torch's schedule."""
     rows = []
     pool = WarmWorkers()
     try:
@@ -85,7 +85,7 @@ def pipelining(effort: Effort) -> Report:
 def _turns(
     pool: WarmWorkers, function: str, subject: str, pp_degree: int, dp_degree: int, effort: Effort
 ) -> list[dict[str, Any]]:
-    """Every member's answer."""
+    """Return every member's answer."""
     count = pp_degree * dp_degree
     plan = make_plan(placement_of(pp_degree, dp_degree), store_ports(pool, count))
     fields = plan.model_dump(mode="json")
@@ -93,5 +93,5 @@ def _turns(
 
 
 def _slowest(members: list[dict[str, Any]], name: str) -> list[float]:
-    """Seconds of each turn: those of its slowest member."""
+    """Return the seconds of each turn's slowest member."""
     return [max(turn) for turn in zip(*(member[name]["seconds"] for member in members), strict=True)]

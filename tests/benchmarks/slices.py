@@ -1,4 +1,4 @@
-"""Schedules over token slices on workers of fixed speed, beside the planner's prediction; and what cells cost on one worker."""
+"""Schedules over token slices on workers of fixed speed, beside the planner's prediction; and the cost of cells on one worker."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,12 +20,12 @@ STEPS, ROUNDS = 16, 2
 GOAL_PERCENT = 10.0
 UNSLICED = "1f1b"
 BETWEEN_STAGES = {"interleaved_1f1b": 2}
-"""Virtual stages of orders that are themselves only with more than one."""
+"""Virtual stages of schedules that with one stage a rank would be another schedule."""
 COUNTS, WIDTHS, ALONE_TOKENS, PAIRS = (1, 2, 4, 8), (64, 192), 512, 6
 
 
 def slices(effort: Effort) -> Report:
-    """All built-in schedules in turns, in one run; then the price of cells."""
+    """Measure all built-in schedules in turns, in one run; then the cost of cells."""
     torch.set_num_threads(1)
     return Report(
         "Schedules over token slices",
@@ -39,12 +39,12 @@ def slices(effort: Effort) -> Report:
 
 
 def ways() -> list[Way]:
-    """Unsliced 1F1B, then every built-in schedule that takes slices, over all cells."""
+    """Return unsliced 1F1B, then every built-in schedule that takes slices, over all cells."""
     return [Way(UNSLICED, 1, 1), *(Way(name, _virtual(name), CELLS) for name, known in BUILT_IN.items() if known.takes_slices)]
 
 
 def _virtual(name: str) -> int:
-    """Stages a rank: one, where the order is itself with one."""
+    """Return the stages a rank that a schedule needs: one if it accepts one."""
     if name in BETWEEN_STAGES:
         return BETWEEN_STAGES[name]
     try:
@@ -55,7 +55,7 @@ def _virtual(name: str) -> int:
 
 
 def language_job(steps: int, **changes: Any) -> dict[str, Any]:
-    """A job of the language model, sliced 1F1B at its start."""
+    """Return a job of the language model, with sliced 1F1B at its start."""
     job = fixed_speed_job("language", steps, (WORKERS, 1), **changes)
     job["training"] |= {"token_cells": CELLS}
     return job
@@ -68,7 +68,7 @@ def _in_turns(effort: Effort) -> list[Row]:
 
 
 def _prices(effort: Effort) -> list[Row]:
-    """A step in so many cells against the same in one."""
+    """Measure a step in several cells against the same step in one cell."""
     rows = []
     for width in WIDTHS:
         contexts = {count: _alone(width, count) for count in COUNTS}
@@ -84,7 +84,7 @@ def _prices(effort: Effort) -> list[Row]:
 
 
 def _alone(width: int, cells: int) -> RunContext:
-    """The language model by itself, two sequences a step."""
+    """Return the language model's context for one worker, with two sequences a step."""
     job = load_job(LANGUAGE_JOB, [
         "training.device=cpu", "training.batch_size=2", "training.micro_batch_size=1", "training.reduction_leaves=2",
         f"model.config.n_embd={width}", f"model.config.n_positions={ALONE_TOKENS}", f"data.sequence_length={ALONE_TOKENS}",

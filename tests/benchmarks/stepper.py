@@ -1,4 +1,4 @@
-"""A generation driven step by step as the training loop drives it: compute, vote, commit, with the phases' clock."""
+"""A generation run step by step as the training loop runs it: compute, vote, commit, with the phases' clock."""
 
 import time
 
@@ -11,7 +11,7 @@ from frostline_trainer.step.vote import Ballot, hold_vote
 from tests.benchmarks.subjects import placement_of
 
 LEARNING_RATE = 1e-5
-"""Small and constant: the weights must stay sane over thousands of steps, and their size changes no time."""
+"""The learning rate, small and constant: the weights must stay finite over thousands of steps; their values change no time."""
 
 
 class Stepper:
@@ -36,7 +36,7 @@ class Stepper:
         self.seconds = 0.0
 
     def step(self) -> float:
-        """One step on the next batch. Returns its loss."""
+        """Take one step on the next batch. Returns its loss."""
         generation = self.generation
         self.step_number += 1
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The two models that everything is measured on: the digits job's ViT, and a 6-layer BERT over made data."""
+"""The two models of most benchmarks: the digits job's ViT, and a 6-layer BERT over generated data."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,13 +24,13 @@ from tests.even_bounds import even_bounds
 
 SUBJECTS = ("digits", "bert")
 NUM_UNITS, LEAVES = 8, 8
-"""Of both: embedding, six blocks, head; eight micro-batches, a leaf each."""
+"""Of both models: embedding, six blocks, head; eight micro-batches, a leaf each."""
 DIGITS_JOB = Path(__file__).parents[2] / "examples" / "image_classification" / "digits.yaml"
 BERT_TOKENS, BERT_VOCABULARY, BERT_LABELS, BERT_ROWS = 64, 8192, 2, 128
 
 
 class MadeSplit:
-    """A split whose rows lie in memory; -1 gives a row that counts in no loss."""
+    """A split with its rows in memory; index -1 gives a row that counts in no loss."""
 
     def __init__(self, name: str, rows: dict[str, Tensor]) -> None:
         self.name, self.digest, self._rows = name, f"made-{name}", rows
@@ -53,25 +53,26 @@ class MadeSplit:
 
 
 def new_context(subject: str, *overrides: str) -> RunContext:
-    """A fresh model and its data, as a worker builds them. overrides: as of `--set`."""
+    """Return a fresh model and its data, as a worker builds them. overrides: in the form of `--set`."""
     if subject == "digits":
         return build_context(load_job(DIGITS_JOB, ["training.device=cpu", *overrides]))
     return bert_context(bert_job())
 
 
 def with_training(context: RunContext, **changes: Any) -> RunContext:
-    """The same model, data and moments under other fields of `training`, so that both can take turns on one state."""
+    """Return the same model, data and moments under other fields of `training`, so that both contexts can take turns on one
+    state."""
     training = context.job.training.model_copy(update=changes)
     return replace(context, job=context.job.model_copy(update={"training": training}))
 
 
 def unsplit_model(context: RunContext) -> PreTrainedModel:
-    """Another copy of the context's model with the same first weights, in one piece, in train mode."""
+    """Return another copy of the context's model, uncut, with the same first weights, in train mode."""
     return build_cut_model(context.job, context.data.sizes).model
 
 
 def placement_of(pp_degree: int, dp_degree: int, num_units: int = NUM_UNITS, num_leaves: int = LEAVES) -> Placement:
-    """An even cut (of either subject) under 1F1B, on the workers w0, w1, ..."""
+    """Return a placement of either subject: an even cut under 1F1B, on the workers w0, w1, ..."""
     dealt = deal_leaves(num_leaves, dp_degree)
     return Placement(
         pp_degree=pp_degree,
@@ -97,7 +98,7 @@ def bert_job(**model: Any) -> Job:
             "name": "bench-bert",
             "model": {"family": "bert", "config": config, "dropout": 0.0, **model},
             "task": {"kind": "text_classification"},
-            # The rows come from memory; the job only has to name a source.
+            # The rows come from memory; the job must name a source all the same.
             "data": {"source": "stdlib-text", "sequence_length": BERT_TOKENS},
             "training": {
                 "steps": 10_000,
@@ -114,7 +115,7 @@ def bert_job(**model: Any) -> Job:
 
 @cache
 def _bert_rows(seed: int) -> dict[str, Tensor]:
-    """Random token ids, half of the texts padded, random labels."""
+    """Return random token ids and labels, with half of the texts padded."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(BERT_TOKENS // 2, 2 * BERT_TOKENS, (BERT_ROWS,), generator=generator)
     mask = (torch.arange(BERT_TOKENS) < lengths[:, None]).long()
@@ -124,7 +125,7 @@ def _bert_rows(seed: int) -> dict[str, Tensor]:
 
 
 def bert_context(job: Job) -> RunContext:
-    """The job's BERT, with its adapters where it has some, over made data."""
+    """Return the context of the job's BERT, with any adapters of the job, over generated data."""
     torch.set_num_threads(1)
     sizes = DataSizes(num_labels=BERT_LABELS, vocabulary_size=BERT_VOCABULARY, sequence_length=BERT_TOKENS)
     splits = {name: MadeSplit(name, _bert_rows(seed)) for seed, name in enumerate(("train", "guard", "test"))}

@@ -1,4 +1,4 @@
-"""Eight runs of one frozen prefix by `frostline sweep`, with the cache that they share and without any."""
+"""Eight runs of one frozen prefix by `frostline sweep`, with a shared cache and without a cache."""
 
 import csv
 import json
@@ -24,7 +24,7 @@ WORDS = 400
 
 
 def sweep(effort: Effort) -> Report:
-    """Both sweeps once: the runs of each are its repetitions."""
+    """Measure both sweeps once: each sweep's runs are its repetitions."""
     count = QUICK_RUNS if effort.quick else RUNS
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -63,7 +63,7 @@ def _in_all(runs: list[dict[str, Any]]) -> float:
 
 
 def _swept(job: Path, folder: Path, count: int, *overrides: str) -> list[dict[str, Any]]:
-    """The figures of a sweep's runs, in order."""
+    """Run a sweep. Returns the figures of its runs, in order."""
     rates = ",".join(f"{(number + 1) * 1e-4:g}" for number in range(count))
     words = ["sweep", "-f", str(job), "--out", str(folder), "--no-report", "--vary", f"training.optimizer.learning_rate={rates}"]
     for override in overrides:
@@ -77,7 +77,7 @@ def _swept(job: Path, folder: Path, count: int, *overrides: str) -> list[dict[st
 
 
 def _texts(path: Path) -> Path:
-    """Made texts of two classes: words drawn evenly, a third of them from the class's own half."""
+    """Write generated texts of two classes: words drawn evenly, a third of them from the class's own half."""
     draw = random.Random(20)
     with path.open("w", newline="") as file:
         writer = csv.writer(file)

@@ -10,11 +10,11 @@ from tests.benchmarks.measuring import Effort, Report, Row, Spread, milliseconds
 WORKERS, TILES = 2, 2
 STEPS, ROUNDS = 16, 3
 SHAPES = ({"pp_degree": 1, "dp_degree": 2}, {"pp_degree": 2, "dp_degree": 1}, {"pp_degree": 1, "dp_degree": 1, "tp_degree": 2})
-"""Replicas first: the others are compared with them."""
+"""Replicas first: the other shapes are compared with them."""
 
 
 def tensor_groups(effort: Effort) -> Report:
-    """All shapes in turns, in one run; before and after the embedding and half the blocks froze."""
+    """Measure all shapes in turns, in one run; with nothing frozen, and with the embedding and half the blocks frozen."""
     return Report(
         "A group that shares tiles beside pipeline and replicas",
         f"Two workers, each with {SHARE:g} of a processor by a control group's quota, train a BERT of 192 x 6 whose inner widths "
@@ -48,7 +48,7 @@ def _of_shape(case: str, stretches: list[Stretch], baseline: float) -> list[Row]
 
 
 def job(steps: int, rounds: int, frozen: int) -> dict[str, Any]:
-    """A run through all shapes, so many steps each, in so many rounds."""
+    """Return a job that passes through all shapes `rounds` times, `steps` steps each. frozen: units frozen from step 1."""
     every = SHAPES * rounds
     first = {"workers": WORKERS, **every[0]}
     reshapes = [{"step": place * steps, **shape} for place, shape in enumerate(every) if place]

@@ -1,4 +1,4 @@
-"""What tiles of inner widths cost one worker: a block's forward and backward in tiles over the same block's without."""
+"""The cost of tiles of inner widths on one worker: a block's forward and backward with tiles over those without tiles."""
 
 import copy
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from tests.benchmarks.measuring import Effort, Report, Row, Spread, interleave_b
 TURNS = 24
 TOKENS = 128
 BLOCKS = {256: (8, 4), 768: (12, 2)}
-"""Width -> (heads, samples): so many rows that a product takes milliseconds."""
+"""Width -> (heads, samples): enough rows that a matrix product takes milliseconds."""
 GOALS = {256: 1.15, 768: 1.08}
 COUNTS = (2, 4)
 
 
 def tensor_tiles(effort: Effort) -> Report:
-    """All counts of tiles and none, in turns on one input."""
+    """Measure all counts of tiles, and no tiles, in turns on one input."""
     torch.set_num_threads(1)
     rows = [row for width in BLOCKS for row in _rows(width, effort)]
     return Report(
@@ -60,7 +60,7 @@ def _rows(width: int, effort: Effort) -> list[Row]:
 
 
 def _pass(block: nn.Module, entry: torch.Tensor, direction: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """A forward and backward; returns the entry's gradient."""
+    """Return a function that runs forward and backward, and returns the entry's gradient."""
 
     def once() -> torch.Tensor:
         x = entry.clone().requires_grad_()

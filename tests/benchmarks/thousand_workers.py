@@ -1,5 +1,5 @@
-"""The controller on one core with 1,000 simulated workers that report every second: how fast it takes them in, how fast
-decisions leave it, and for how long it hears nobody."""
+"""The controller on one core with 1,000 simulated workers that report every second: the time to admit them, the latency of
+decisions, and the longest time for which the event loop reads no message."""
 
 import json
 import os
@@ -25,12 +25,12 @@ PROCESSES, DEPTH = 4, 10
 DECISIONS, QUICK_DECISIONS = 40, 4
 SETTLE_SECONDS, DECISION_EVERY_SECONDS = 5.0, 1.0
 JOINED_GOAL, LATENCY_GOAL, SHARE_GOAL, TURN_GOAL = 20.0, 100.0, 40.0, 250.0
-"""Seconds, milliseconds, per cent, milliseconds. No turn may come near the silence after which a worker counts as slow to answer,
-let alone as gone."""
+"""Goals in seconds, milliseconds, per cent and milliseconds. No turn of the event loop may come near the silence after which a
+worker counts as slow to answer, let alone as gone."""
 
 
 class ClientProcess:
-    """A process of simulated workers, steered by JSON lines."""
+    """A process of simulated workers, controlled by JSON lines."""
 
     def __init__(self, run_dir: Path, first: int, count: int) -> None:
         self._process = subprocess.Popen(
@@ -62,7 +62,7 @@ class ClientProcess:
 
 
 def thousand_workers(effort: Effort) -> Report:
-    """Join, settle, decide, reshape."""
+    """Measure joins, the settled state, decisions and a reshape."""
     count = QUICK_WORKERS if effort.quick else WORKERS
     with tempfile.TemporaryDirectory() as folder:
         rows = _measure(Path(folder) / "run", count, QUICK_DECISIONS if effort.quick else DECISIONS)
@@ -86,7 +86,7 @@ def _measure(run_dir: Path, count: int, decisions: int) -> list[Row]:
         model={"config": {"num_hidden_layers": NUM_UNITS - 2}},
         training={"steps": 1_000_000, "batch_size": 4096, "micro_batch_size": 4, "reduction_leaves": 1024},
         freeze={"interval_steps": INTERVAL_STEPS, "policy": {"name": "gradient_argmin"}},
-        # Pinned, so that all of them are members: the local cluster's planner would not go beyond this machine's cores.
+        # Pinned, so that all workers are members: the local cluster's planner would use no more than this machine's cores.
         placement={"workers": count, "min_workers": 1, "pp_degree": DEPTH, "dp_degree": count // DEPTH},
         controller={"heartbeat_seconds": 1.0, "dead_after_seconds": 60.0, "start_timeout_seconds": 300.0, "log_level": "warning"},
     )
@@ -144,7 +144,7 @@ def _measure(run_dir: Path, count: int, decisions: int) -> list[Row]:
 
 @contextmanager
 def _on(cores: set[int]) -> Iterator[None]:
-    """What is started meanwhile is bound to these cores; this process gets its own back."""
+    """Bind this process and the processes that it starts meanwhile to these cores; at the end restore this process's cores."""
     own = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
@@ -154,7 +154,7 @@ def _on(cores: set[int]) -> Iterator[None]:
 
 
 def _reshape(run_dir: Path, clients: list[ClientProcess], count: int) -> dict[str, Any]:
-    """Have all members change to pipelines of twice the depth."""
+    """Reshape all members into pipelines of twice the depth."""
     operator = Operator(run_dir)
     try:
         started = time.monotonic()
@@ -174,7 +174,7 @@ def _reshape(run_dir: Path, clients: list[ClientProcess], count: int) -> dict[st
 
 
 def _decide(clients: list[ClientProcess], reporter: str, decisions: int) -> tuple[list[float], list[float]]:
-    """Report intervals, one a second. Returns milliseconds: the slowest worker of each decision, and every worker's."""
+    """Report an interval each second. Returns latencies in milliseconds: each decision's slowest worker's, and all workers'."""
     ordinal = int(reporter.partition("/")[0].removeprefix("uid-"))
     first = next(client for client in clients if ordinal in client.ids)
     slowest, everyone = [], []
@@ -193,14 +193,14 @@ def _decide(clients: list[ClientProcess], reporter: str, decisions: int) -> tupl
 
 
 def _all(clients: list[ClientProcess], do: str, **fields: Any) -> list[dict[str, Any]]:
-    """Every process does it at once."""
+    """Run a command in every process at once."""
     for client in clients:
         client.send(do, **fields)
     return [client.answer() for client in clients]
 
 
 def _around(values: list[float], quantile: float) -> Spread:
-    """The smallest, the quantile in the median's place, and the largest."""
+    """Return the smallest value, the quantile in the median's place, and the largest."""
     ordered = sorted(values)
     place = min(len(ordered) - 1, int(quantile * len(ordered)))
     return Spread(ordered[0], ordered[place], ordered[-1], len(ordered))

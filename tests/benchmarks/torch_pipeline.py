@@ -16,7 +16,7 @@ RAW_INPUTS = ("pixel_values", "input_ids")
 
 
 class StageModule(nn.Module):
-    """Units of one stage as torch's stages want them: one positional tensor, the rest by keyword.
+    """A stage's units with the signature that torch's stages need: one positional tensor, the rest by keyword.
 
     raw: the name of the first stage's positional input, None for later stages, whose input is the hidden tensor.
     """
@@ -38,7 +38,7 @@ class StageModule(nn.Module):
 class TorchPipeline:
     """One rank of a pipeline as torch's own schedule runs it, with the clipping and AdamW of a usual training script.
 
-    It makes the process's default group, on `store`; `close` ends it.
+    The constructor creates the process's default group on `store`; `close` ends this group.
     """
 
     def __init__(self, context: RunContext, placement: Placement, index: int, store: Any, name: str) -> None:
@@ -74,7 +74,7 @@ class TorchPipeline:
         self._step_number = 0
 
     def step(self) -> float:
-        """One step on the next batch. Returns its loss, the same on every rank."""
+        """Take one step on the next batch. Returns its loss, the same on every rank."""
         self._step_number += 1
         indices = self._order.indices(self._step_number)
         section = self._context.job.data.augmentation

@@ -1,7 +1,7 @@
-"""The controller as `python -m frostline_controller` runs it, with a note of each long turn of its event loop.
+"""The controller as `python -m frostline_controller` runs it, with a record of each long turn of its event loop.
 
-A turn is everything that the loop does between two looks at its sockets and timers: for so long nobody else is heard. Turns of
-at least LEAST_SECONDS become lines "<CLOCK_MONOTONIC seconds when it ended> <its seconds>" of turns.txt in the run's folder.
+A turn is the loop's work between two polls of its sockets and timers; during a turn no message is read. Turns of at least
+LEAST_SECONDS become lines "<CLOCK_MONOTONIC seconds of its end> <its seconds>" of turns.txt in the run's folder.
 """
 
 import logging
@@ -19,7 +19,7 @@ FILE = "turns.txt"
 
 
 class TimedSelector(selectors.DefaultSelector):
-    """Tells how long it was until it was asked again."""
+    """A selector that records the time between the end of one `select` and the next call of it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class TimedSelector(selectors.DefaultSelector):
 
 
 def longest_turn(run_dir: Path, begin: float, end: float) -> float:
-    """Seconds of the longest turn that ended between two moments; LEAST_SECONDS where all were shorter."""
+    """Return the seconds of the longest turn that ended between two moments; LEAST_SECONDS if all were shorter."""
     lines = [line.split() for line in (run_dir / FILE).read_text().splitlines()]
     return max((float(seconds) for at, seconds in lines if begin <= float(at) <= end), default=LEAST_SECONDS)
 

@@ -1,7 +1,7 @@
-"""A gRPC client that costs little: HTTP/2 frames written by hand, so that a thousand of them fit on what the controller leaves.
+"""A cheap gRPC client: HTTP/2 frames written by hand, so that a thousand clients fit on the cores that the controller leaves.
 
-A connection of its own, calls with headers, token and deadline, acknowledged pings and settings, keepalive: what the server
-sees is a gRPC client. What is left out is what only a client needs: it reads no headers, so that an error is a call that ends
+To the server this is a gRPC client: a connection of its own, calls with headers, token and deadline, acknowledged pings and
+settings, keepalive. Features that only a client needs are left out: no headers are read, so an error is a call that ends
 without a message.
 """
 
@@ -15,7 +15,7 @@ END_STREAM, ACK, END_HEADERS = 1, 1, 4
 TABLE_SIZE, INITIAL_WINDOW = 1, 4
 WINDOW_MAX, WINDOW_DEFAULT = 2**31 - 1, 65_535
 KEEPALIVE_SECONDS = 10.0
-"""As `frostline_rpc.channel` asks of the real clients."""
+"""The same value as in `frostline_rpc.channel`, for the real clients."""
 
 
 class CallFailed(Exception):
@@ -23,14 +23,14 @@ class CallFailed(Exception):
 
 
 class Call:
-    """One call: on_message for each message that comes back, `done` when it has ended."""
+    """One call. on_message: called with each message of the answer. done: the future of the call's end."""
 
     def __init__(self, number: int, on_message: Callable[[bytes], None], done: "asyncio.Future[None]") -> None:
         self.number, self.on_message, self.done = number, on_message, done
         self.received = bytearray()
 
     def take(self, data: bytes) -> None:
-        """Part of the stream's body: each message has five bytes before it, the last four its length."""
+        """Read a part of the stream's body. Five bytes precede each message; the last four are its length."""
         self.received += data
         while len(self.received) >= 5:
             end = 5 + int.from_bytes(self.received[1:5])
@@ -42,7 +42,7 @@ class Call:
 
 
 class Connection(asyncio.Protocol):
-    """One HTTP/2 connection. `await open_connection(...)` makes it."""
+    """One HTTP/2 connection, made by `await open_connection(...)`."""
 
     def __init__(self, authority: str, token: str) -> None:
         self._common = _literals(
@@ -58,7 +58,7 @@ class Connection(asyncio.Protocol):
     # ---- calls
 
     async def unary(self, method: str, request: bytes, timeout: float) -> bytes:
-        """The answer. Raises CallFailed where there is none, TimeoutError where it does not come in time."""
+        """Return the answer. Raises CallFailed if there is none, TimeoutError if it does not come in time."""
         answers: list[bytes] = []
         async with asyncio.timeout(timeout):
             await self._begin(method, request, answers.append, timeout).done
@@ -67,11 +67,11 @@ class Connection(asyncio.Protocol):
         return answers[0]
 
     def stream(self, method: str, request: bytes, on_message: Callable[[bytes], None]) -> "asyncio.Future[None]":
-        """A call whose messages go to `on_message` until what is returned is done."""
+        """Begin a call that passes its messages to `on_message` until the returned future is done."""
         return self._begin(method, request, on_message, 0.0).done
 
     def conversation(self, method: str, request: bytes, on_message: Callable[[bytes], None]) -> Call:
-        """A call of many requests, of which this is the first; `more` sends another."""
+        """Begin a call of many requests with the first one, `request`; `more` sends another."""
         return self._begin(method, request, on_message, 0.0, ends=False)
 
     def more(self, call: Call, request: bytes) -> None:
@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(_frame(HEADERS, END_HEADERS, number, headers) + _frame(DATA, flags, number, body))
         return call
 
-    # ---- what asyncio calls
+    # ---- callbacks of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -152,7 +152,7 @@ class Connection(asyncio.Protocol):
 
 
 async def open_connection(address: str, token: str) -> Connection:
-    """A connection to host:port that sends `token` with every call. Raises OSError where nobody listens."""
+    """Open a connection to host:port that sends `token` with every call. Raises OSError if no server listens there."""
     host, _, port = address.rpartition(":")
     _, connection = await asyncio.get_running_loop().create_connection(lambda: Connection(address, token), host, int(port))
     return connection
@@ -163,7 +163,7 @@ def _frame(kind: int, flags: int, number: int, payload: bytes) -> bytes:
 
 
 def _literals(*headers: tuple[str, str]) -> bytes:
-    """HPACK without its table: each name and value in full."""
+    """Encode headers in HPACK without its table: each name and value in full."""
     return b"".join(b"\0" + _string(name) + _string(value) for name, value in headers)
 
 

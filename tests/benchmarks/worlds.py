@@ -1,6 +1,6 @@
-"""Four data-parallel replicas of the digits model as processes that a benchmark may kill: ours; others are in peer_worlds.
+"""Four data-parallel replicas of the digits model as processes that a benchmark may kill: ours; other systems are in peer_worlds.
 
-`commits` says who committed which step when; `kill` ends one replica's process as a preemption would.
+`commits` lists which replicas committed which step and when; `kill` ends one replica's process as a preemption would.
 """
 
 import json
@@ -32,7 +32,7 @@ ENDLESS_STEPS = 1_000_000
 
 @dataclass(frozen=True)
 class Commit:
-    """A step that was committed. time: Unix seconds. members: replicas that computed it. world: names who they were."""
+    """A committed step. time: Unix seconds. members: number of replicas that computed the step. world: name of these replicas."""
 
     step: int
     time: float
@@ -41,7 +41,7 @@ class Commit:
 
 
 class World(ABC):
-    """One system that trains. `start` returns when it does; `end` leaves no process."""
+    """One system that trains. `start` returns when training has started; `end` leaves no process."""
 
     name = ""
 
@@ -55,7 +55,7 @@ class World(ABC):
         self.await_full()
 
     def await_full(self, after: float = 0.0) -> None:
-        """Until all four replicas have trained for ten steps since `after`."""
+        """Wait until all four replicas have trained for ten steps since `after`."""
         self.wait(lambda: [one for one in self.commits() if one.members == REPLICAS and one.time > after][10:], "all four")
 
     def wait(self, condition: Callable[[], Any], what: str) -> Any:
@@ -67,18 +67,18 @@ class World(ABC):
         return found
 
     def kill(self, seed: int) -> float:
-        """SIGKILL to one replica's process at a random moment of a step. Returns the Unix time."""
+        """Send SIGKILL to one replica's process at a random moment of a step. Returns the Unix time."""
         process_id = self.victim()
         time.sleep(random.Random(seed).uniform(0.0, 0.2))
         now = time.time()
         os.kill(process_id, signal.SIGKILL)
         return now
 
-    def revive(self) -> None:  # noqa: B027  most systems do it themselves
+    def revive(self) -> None:  # noqa: B027  most systems revive it themselves
         """Bring the killed replica back."""
 
     def next_commit(self, killed: float) -> Commit:
-        """The first step after the kill that another world has committed than the one that it hit."""
+        """Return the first step after the kill that was committed by another world than the one that the kill hit."""
         return self.wait(lambda: self._recovered(killed), "commit after the kill")
 
     def _recovered(self, killed: float) -> Commit | None:
@@ -111,18 +111,20 @@ class World(ABC):
 
     @abstractmethod
     def commits(self) -> list[Commit]:
-        """Of all steps so far, oldest first."""
+        """Return the commits of all steps so far, oldest first."""
 
     @abstractmethod
     def victim(self) -> int:
-        """Process id of the replica to kill; never the coordinator's own."""
+        """Return the process id of the replica to kill; never the coordinator's own."""
 
 
 class Ours(World):
-    """`frostline run` of the digits job, the shape pinned; changes: further fields of the job.
+    """`frostline run` of the digits job with a pinned shape.
 
-    cold: a pod has a preload process of its own, as on a cluster, and a killed replica loses it with its pod.
-    spares: workers beside the four that are kept warm; training counts as started when they are there.
+    Args:
+        cold: whether each pod has a preload process of its own, as on a cluster; a killed replica loses it with its pod.
+        spares: warm workers beside the four; training counts as started when they are there.
+        changes: further fields of the job.
     """
 
     name = "frostline"
@@ -163,7 +165,7 @@ class Ours(World):
         ]
 
     def kill(self, seed: int) -> float:
-        """Of a cold world the whole pod: the agent, its preload process and the worker."""
+        """Kill the worker; in a cold world the whole pod: the agent, its preload process and the worker."""
         if not self._cold:
             return super().kill(seed)
         preload = psutil.Process(self.victim()).parent()
@@ -176,7 +178,7 @@ class Ours(World):
         return now
 
     def victim(self) -> int:
-        """A worker that is a member, and not always the same."""
+        """Return the process id of a member's worker, not always the same one."""
         members = [worker for worker in self._workers() if worker["global_rank"] is not None]
         return random.Random(len(self.commits())).choice(members)["process_id"]
 

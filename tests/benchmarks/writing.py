@@ -1,4 +1,4 @@
-"""docs/benchmarks.md and its pictures: a function of docs/benchmarks.json and nothing else, so that drift can be seen."""
+"""docs/benchmarks.md and its pictures: a function of docs/benchmarks.json alone, so that any drift can be detected."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from tests.benchmarks.picture import picture
 JSON_NAME, PAGE_NAME, PICTURES = "benchmarks.json", "benchmarks.md", "benchmarks"
 FORMAT_VERSION = 1
 PER_CASE = ("x", "%")
-"""Units whose rows make a picture; seconds and megabytes of different things share no axis."""
+"""Units of measure whose rows are drawn; seconds and megabytes of different things share no axis."""
 
 
 def write_pages(document: Mapping[str, Any], folder: Path) -> list[Path]:
@@ -29,13 +29,13 @@ def write_pages(document: Mapping[str, Any], folder: Path) -> list[Path]:
 
 
 def picture_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of the first unit that can be drawn on one axis."""
+    """Return the rows of the first unit of measure that can be drawn on one axis."""
     unit = next((row["unit"] for row in rows if row["unit"] in PER_CASE), None)
     return [row for row in rows if row["unit"] == unit] if unit else []
 
 
 def page_text(document: Mapping[str, Any]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     entries = document["benchmarks"]
     lines = [
         "# Benchmarks",
@@ -53,7 +53,7 @@ def page_text(document: Mapping[str, Any]) -> str:
 
 
 def verdict(row: Mapping[str, Any]) -> str:
-    """ "met", "missed", or "" where there is no goal."""
+    """Return "met", "missed", or "" if there is no goal."""
     median = row["spread"]["median"]
     if row["at_most"] is not None:
         return "met" if median <= row["at_most"] else "missed"
@@ -69,7 +69,7 @@ def goal(row: Mapping[str, Any]) -> str:
 
 
 def number(value: float) -> str:
-    """Three significant digits, without an exponent in the ranges that occur; whole from a thousand on."""
+    """Format three significant digits, without an exponent in the ranges that occur; whole numbers from a thousand on."""
     if value == 0:
         return "0"
     if abs(value) >= 1000:

@@ -1,4 +1,4 @@
-"""What end-to-end tests share: one warm preload process for all runs, and the runs that several tests look at."""
+"""Fixtures of the end-to-end tests: one warm preload process for all runs, and the runs that several tests inspect."""
 
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -17,7 +17,7 @@ RESHAPES = {
     ],
     6: [{"step": 18, "pp_degree": 2, "dp_degree": 3, "schedule": "gpipe"}, {"step": 37, "pp_degree": 3, "dp_degree": 2}],
 }
-"""By number of workers: what is reshaped by command, between the freezes (in force from steps 11 and 27 on) and after them."""
+"""Reshapes by command, by number of workers: between the freezes (in force from steps 11 and 27 on) and after them."""
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +29,7 @@ def preload() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def workshop(preload: str) -> Iterator[Workshop]:
-    """Starts runs; what a failed test leaves is ended with the session."""
+    """The starter of runs; processes that a failed test leaves are ended with the session."""
     made = Workshop(preload)
     yield made
     made.close()
@@ -37,7 +37,7 @@ def workshop(preload: str) -> Iterator[Workshop]:
 
 @pytest.fixture(scope="session")
 def run_on(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Ended]:
-    """The tiny digits job on so many workers, reshaped by command in between: run once, looked at by several tests."""
+    """The tiny digits job on a number of workers, reshaped by command in between: run once, inspected by several tests."""
 
     @cache
     def ended(workers: int) -> Ended:
@@ -49,7 +49,7 @@ def run_on(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Call
 
 @pytest.fixture(scope="session")
 def one_worker(run_on: Callable[[int], Ended]) -> Ended:
-    """The run on one worker that nothing befell: what every other run of the job is compared with."""
+    """The undisturbed run on one worker, with which every other run of the job is compared."""
     ended = run_on(1)
     assert ended.code == 0, ended.story()
     return ended

@@ -1,4 +1,4 @@
-"""Whole runs through the real command: a preload process that all of them share, and what a run has left to be compared."""
+"""Whole runs through the real command: a shared preload process, and the results of a run for comparison."""
 
 import json
 import os
@@ -19,7 +19,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 WARM_SECONDS = 120.0
 RUN_SECONDS = 240.0
-"""Far above what a run here takes on two busy cores; a run that hangs is a failure and not a wait."""
+"""Far above the duration of a run here on two busy cores, so that a run that hangs fails its test."""
 
 FROSTLINE = (sys.executable, "-m", "frostline_controller.cli.main")
 
@@ -57,7 +57,7 @@ TINY_DIGITS: dict[str, Any] = {
 
 
 def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """`base` with `changes` laid over it, section by section; the fields of a model's config come all from one of them."""
+    """Return `base` with `changes` merged in, section by section; a model's config comes entirely from one of the two."""
     result = dict(base)
     for key, value in changes.items():
         both = isinstance(value, dict) and isinstance(result.get(key), dict) and key != "config"
@@ -67,7 +67,7 @@ def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Ended:
-    """A run that has ended: its directory, exit status and everything that it said."""
+    """A run that has ended: its directory, exit status and whole output."""
 
     folder: Path
     code: int
@@ -100,7 +100,7 @@ class Ended:
 
     @property
     def numerics(self) -> list[tuple[Any, ...]]:
-        """What no placement may change, step by step: each value with all its bits."""
+        """The values of each step that no placement may change, with all their bits."""
         names = ("step", "loss", "learning_rate", "gradient_norm", "unit_gradient_norms", "freeze_point", "refused")
         return [(*(repr(record[name]) for name in names), repr(sorted(record["evaluation"].items()))) for record in self.records]
 
@@ -125,11 +125,11 @@ class Ended:
         return [line for line in self.lines("plans.jsonl") if line["kind"] == "plan"]
 
     def fault(self, index: int) -> dict[str, Any]:
-        """What is said of a planned fault that has happened."""
+        """Return the details of a planned fault that has happened."""
         return json.loads((self.folder / "cluster" / "faults" / str(index)).read_text())
 
     def story(self) -> str:
-        """For a failing assertion: what it said and the end of every log."""
+        """The run's output and the end of every log, for a failing assertion."""
         logs = [
             f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}" for log in sorted((self.folder / "logs").glob("*.log"))
         ]
@@ -137,7 +137,7 @@ class Ended:
 
 
 def json_lines(path: Path, length: int | None = None) -> list[dict[str, Any]]:
-    """Every whole line of a file of JSON lines, or of its first `length` bytes; the last one may still be half written."""
+    """Return every whole line of a file of JSON lines, or of its first `length` bytes; the last may still be half written."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_bytes()[:length].splitlines(keepends=True) if line.endswith(b"\n")]
@@ -167,7 +167,7 @@ class Running:
         return max((line.get("step", 0) for line in json_lines(self.folder / "metrics.jsonl")), default=0)
 
     def wait_for_step(self, step: int) -> None:
-        """Until `step` is durable. Fails where the run ends or hangs before."""
+        """Wait until `step` is durable. Fails if the run ends or hangs before."""
         self.wait_until(lambda: self.step >= step, f"step {step}")
 
     def wait_until(self, condition: Callable[[], Any], what: str) -> Any:
@@ -179,7 +179,7 @@ class Running:
         return found
 
     def children(self, module: str) -> list[psutil.Process]:
-        """Processes of this run whose command line has `module` as a word."""
+        """Return the processes of this run whose command line has `module` as a word."""
         found = []
         for child in psutil.Process(self.process.pid).children(recursive=True):
             try:
@@ -190,11 +190,11 @@ class Running:
         return found
 
     def interrupt(self) -> None:
-        """Ctrl-C."""
+        """Send SIGINT, as Ctrl-C does."""
         self.process.send_signal(signal.SIGINT)
 
     def end(self) -> Ended:
-        """Wait for its end."""
+        """Wait for the run's end."""
         try:
             code = self.process.wait(RUN_SECONDS)
         except subprocess.TimeoutExpired:
@@ -209,7 +209,7 @@ class Running:
 
 @contextmanager
 def warm_preload(inside: Sequence[str] = (), **more_env: str) -> Iterator[str]:
-    """A preload process that several runs share; gives its socket. inside: a command that runs the rest of its words."""
+    """Start a preload process that several runs share; yields its socket. inside: a command that runs the rest of its words."""
     with tempfile.TemporaryDirectory(prefix="frostline-e2e-") as folder:
         socket = Path(folder) / "preload.sock"
         words = [*inside, sys.executable, "-m", "frostline_trainer.process.preload", str(socket)]
@@ -242,9 +242,9 @@ class Workshop:
         frostline: Sequence[str] = FROSTLINE,
         **more_env: str,
     ) -> Running:
-        """`frostline run` of the tiny digits job with changes, in `folder`.
+        """Start `frostline run` of the tiny digits job with changes, in `folder`.
 
-        before_it_starts: carried out in the new process. report: whether report.html is drawn, a fifth of so short a run.
+        before_it_starts: called in the new process. report: whether report.html is drawn, a fifth of so short a run's time.
         inside: a command that runs the rest of its words. frostline: another way to start the command.
         """
         job = folder.with_suffix(".yaml")
@@ -259,7 +259,7 @@ class Workshop:
         return self._start(folder, "resume", str(folder), "--no-report", *arguments).end()
 
     def command(self, *arguments: str, **more_env: str) -> subprocess.CompletedProcess[str]:
-        """Any other `frostline` command, to its end."""
+        """Run any other `frostline` command to its end."""
         return subprocess.run(
             [*FROSTLINE, *arguments],
             env={**self.env, **more_env},
@@ -270,7 +270,7 @@ class Workshop:
         )
 
     def close(self) -> None:
-        """End what a failed test has left running."""
+        """End the runs that a failed test has left."""
         for running in self.started:
             if running.process.poll() is None:
                 running.process.kill()

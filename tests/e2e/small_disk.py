@@ -11,7 +11,7 @@ import pytest
 
 
 class SmallDisk:
-    """Processes whose command starts with `inside` see it at `path`; this process sees the same files at `seen`."""
+    """A small disk. Processes whose command starts with `inside` see it at `path`; this process sees the same files at `seen`."""
 
     def __init__(self, path: Path, holder: subprocess.Popen[str]) -> None:
         self.path = path
@@ -19,7 +19,7 @@ class SmallDisk:
         self.seen = Path(f"/proc/{holder.pid}/root{path}")
 
     def fill(self) -> None:
-        """Until not one byte more can be written."""
+        """Fill the disk until not one more byte can be written."""
         with open(self.seen / "fill", "ab", buffering=0) as file:
             for size in (65536, 512, 1):
                 try:
@@ -34,7 +34,7 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(path: Path, megabytes: int) -> Iterator[SmallDisk]:
-    """Skips the test where this machine does not let us mount."""
+    """Mount a small disk at `path`; skip the test if this machine does not allow mounts."""
     if not (shutil.which("unshare") and shutil.which("nsenter")):
         pytest.skip("NO MOUNT: unshare and nsenter are not on PATH, so no disk was filled")
     path.mkdir()

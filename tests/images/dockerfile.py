@@ -1,8 +1,8 @@
 """A Dockerfile without a container engine: its instructions, followed in an ordinary folder.
 
-Understood is what ours say: ARG with a default, FROM, WORKDIR, COPY, RUN, ENV, USER, CMD. Absolute paths of COPY and RUN lie
-under the stage's folder; `python` is the interpreter that the tests run with, since a base image cannot be had here. Packages of
-the base's distribution are taken down, not installed.
+The instructions of our files are supported: ARG with a default, FROM, WORKDIR, COPY, RUN, ENV, USER, CMD. Absolute paths of COPY
+and RUN lie under the stage's folder; `python` is the interpreter of the tests, since no base image is available here. Packages of
+the base's distribution are recorded, not installed.
 """
 
 import json
@@ -16,19 +16,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PATHS = re.compile(r"(?<![\w./-])/(opt|build)(?=[/\s]|$)")
-"""Places that the images have and this machine has not."""
+"""Folders that exist in the images and not on this machine."""
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One line, continuations joined. name: in capitals."""
+    """One instruction, with continuation lines joined. name: in capitals."""
 
     name: str
     text: str
 
 
 def read_instructions(file: Path) -> list[Instruction]:
-    """Comments and empty lines are left out; an ARG's default stands where it is named."""
+    """Return a file's instructions without comments and empty lines; an ARG's default replaces its name."""
     text = re.sub(r"\\\n", " ", file.read_text(encoding="utf-8"))
     lines = [line.strip() for line in text.splitlines()]
     read = [Instruction(*_split(line)) for line in lines if line and not line.startswith("#")]
@@ -42,7 +42,7 @@ def read_instructions(file: Path) -> list[Instruction]:
 
 @dataclass
 class Stage:
-    """What one FROM begins. root: the folder that stands for /. command: what CMD says. packages: of the base's distribution."""
+    """A stage, which a FROM begins. root: the folder in place of /. command: of CMD. packages: of the base's distribution."""
 
     base: str
     root: Path
@@ -53,12 +53,12 @@ class Stage:
     packages: list[str] = field(default_factory=list)
 
     def place(self, path: str) -> Path:
-        """Where an absolute or relative path of the image is."""
+        """Return the place on this machine of an absolute or relative path of the image."""
         return self.root / os.path.normpath(os.path.join(self.workdir, path)).lstrip("/")
 
 
 class Build:
-    """Follow a Dockerfile's instructions. context: the repository, of which .dockerignore lets a part through."""
+    """Follow a Dockerfile's instructions. context: the repository; .dockerignore admits a part of it."""
 
     def __init__(self, context: Path, folder: Path) -> None:
         self._context, self._folder = context, folder
@@ -66,7 +66,7 @@ class Build:
         self.stages: dict[str, Stage] = {}
 
     def follow(self, file: Path) -> Stage:
-        """The last stage. Raises AssertionError for what no engine would do, RuntimeError for a RUN that fails."""
+        """Return the last stage. Raises AssertionError for a line that no engine accepts, RuntimeError for a failed RUN."""
         stage = None
         for one in read_instructions(file):
             if one.name == "FROM":
@@ -105,8 +105,8 @@ class Build:
             found = self.stages[sources[0].removeprefix("--from=")].place(source)
             place = stage.place(target)
             place.parent.mkdir(parents=True, exist_ok=True)
-            os.rename(found, place)  # nobody needs it twice, and environments are large
-            found.symlink_to(place)  # scripts of an environment name its place
+            os.rename(found, place)  # renamed, not copied: it is needed only once, and environments are large
+            found.symlink_to(place)  # scripts of an environment contain its path
             return
         for source in sources:
             assert source.removeprefix("./").split("/")[0] in self._allowed, f".dockerignore keeps {source} out"
@@ -138,7 +138,7 @@ class Build:
 
 
 def allowed_names(dockerignore: Path) -> set[str]:
-    """First parts of the paths that a file which keeps everything out (`**`) lets in again. Ours begins so."""
+    """Return the first parts of the paths that a file admits after it has excluded everything (`**`), as ours does."""
     first, *rest = dockerignore.read_text(encoding="utf-8").split()
     assert first == "**", f"{dockerignore} begins with {first}, expected **: a context is what is named"
     return {name for line in rest if line.startswith("!") for name in _expanded(dockerignore.parent, line[1:])}

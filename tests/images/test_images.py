@@ -18,7 +18,7 @@ IMPORTED = {
     "cache_server": "frostline_cache_server.__main__",
     "trainer": "frostline_trainer.process.worker, frostline_trainer.process.preload",
 }
-"""Beside what the image starts by itself: what the chart and people start in it."""
+"""Commands that the chart and people start in an image, beside the image's own command."""
 HEAVY = ("torch", "transformers")
 
 
@@ -57,7 +57,7 @@ def test_the_trainers_have_the_libraries_of_rdma_each_with_its_version() -> None
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_the_install_steps_work_and_what_is_started_can_be_imported(service: str, tmp_path: Path) -> None:
-    """Clean environments; the trainer's sees what this one has installed, since torch with its libraries is 5 GB."""
+    """Clean environments; the trainer's sees this environment's packages, since torch with its libraries is 5 GB."""
     stage = follow(service, tmp_path)
     module = stage.command[stage.command.index("-m") + 1]
     python = stage.place("/opt/frostline/bin/python")
@@ -80,7 +80,7 @@ def follow(service: str, folder: Path) -> Stage:
     link = f"echo {site} > $0/lib/{here}/site-packages/here.pth"
 
     class Seeing(Build):
-        """Its environment finds what is installed here, so that pip has nothing large to do."""
+        """A build whose environment finds the packages installed here, so that pip installs nothing large."""
 
         def _run(self, stage: Stage, text: str) -> None:
             made, _, rest = text.partition("&&")

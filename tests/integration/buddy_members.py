@@ -1,4 +1,4 @@
-"""What warm workers run to commit late: the vote has passed, the groups are gone, and the update is still to be made."""
+"""Functions that warm workers run to commit late: the vote has passed, the groups are gone, and the update is still missing."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ from tests.exact_cases import Case, build_case
 
 
 def commit_late(case: Case, worker_id: str, plan: dict[str, Any], torn: tuple[int, ...] = ()) -> dict[str, Any]:
-    """Train all but the case's last step; of that, see the vote, drop the groups, and only then commit, twice.
+    """Train all but the case's last step; for the last step see the vote, drop the groups, and only then commit, twice.
 
     torn: pieces that this member has lost before it commits. Returns digests by unit after the ordinary steps ("before"), after
-    the late commit and after the second one; the pieces at the last step's tag ("whole"); and whether gradients are left.
+    the late commit and after the second commit; the pieces at the last step's tag ("whole"); and whether gradients are left.
     """
     store_port()
     context, run, entered = build_case(case), Run(), Plan.model_validate(plan)
@@ -41,7 +41,7 @@ def commit_late(case: Case, worker_id: str, plan: dict[str, Any], torn: tuple[in
 
 
 def digests(generation: Generation) -> dict[int, str]:
-    """Of every unit that this member owns or keeps."""
+    """Return the digest of every unit that this member owns or keeps."""
     context = generation.context
     return {
         unit: unit_digest(export_unit(unit, context.cut.units[unit], context.moments)).hex() for unit in units_needed(generation)
@@ -49,7 +49,7 @@ def digests(generation: Generation) -> dict[int, str]:
 
 
 def drop_prepared(case: Case, worker_id: str, plan: dict[str, Any]) -> list[int]:
-    """Compute a step and abandon it for good. Returns the units of which a gradient is left."""
+    """Compute a step and abandon it for good. Returns the units with a gradient left."""
     store_port()
     context = build_case(case)
     generation = enter(context, case, Plan.model_validate(plan), worker_id, 0, Run(), "")

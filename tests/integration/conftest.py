@@ -1,4 +1,4 @@
-"""What integration tests share: warm worker processes, and the table of what exactness was tested on."""
+"""Fixtures of the integration tests: warm worker processes, and the table of the combinations tested for exactness."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -21,10 +21,10 @@ def warm_workers() -> "Iterator[WarmWorkers]":
 
 @pytest.fixture
 def combination(request: pytest.FixtureRequest) -> Any:
-    """Call it with a combination's words and verdict: they go into the table that ends the run."""
+    """A function that adds a combination's words and verdict to the table at the end of the test run."""
 
     def note(words: str, verdict: str) -> None:
-        # A property of the report: it comes along from whichever process has run the test.
+        # A property of the report, which arrives from whichever process has run the test.
         request.node.user_properties.append((ROW, (words, verdict)))
 
     return note

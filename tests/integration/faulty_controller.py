@@ -1,6 +1,6 @@
-"""The real controller whose writes fail or stall where a test says so: `python faulty_controller.py --run-dir DIR ...`.
+"""The real controller with planted failures and delays of its writes: `python faulty_controller.py --run-dir DIR ...`.
 
-`DIR/planted.json` maps places to [how often, seconds of delay, whether it fails then]. Places: the name of a journal
+`DIR/planted.json` maps places to [how often, seconds of delay, whether the write then fails]. Places: the name of a journal
 (`metrics.jsonl`), `state` (the patch of the durable state), `epoch` (a run epoch begins), `result.json`.
 """
 
@@ -26,7 +26,7 @@ _planted = Path()
 
 
 def meet(place: str) -> None:
-    """What is planted at a place happens."""
+    """Execute the delay and failure planted at a place."""
     with _one_at_a_time:
         left = json.loads(_planted.read_text()) if _planted.exists() else {}
         times, delay, fails = left.get(place, (0, 0.0, False))

@@ -1,6 +1,6 @@
-"""A controller that is killed right after a durable write, before anybody hears of it: `python killed_controller.py WHAT ...`.
+"""A controller that is killed right after a durable write, before it announces it: `python killed_controller.py WHAT ...`.
 
-WHAT says which write: "prepared" (the first one with a prepared plan), "decision" (the first one with a decision), "forced" (the
+WHAT names the write: "prepared" (the first one with a prepared plan), "decision" (the first one with a decision), "forced" (the
 first one with a freeze by command), "unforced" (the same, right before it), "paused" (the run waits for workers that had to go)
 or "claimed" (the result is claimed on the epoch object, and result.json not written yet).
 """

@@ -1,4 +1,4 @@
-"""Scripted runs at step 20 whose members are about to fail, and what a failure leaves to be looked at."""
+"""Scripted runs at step 20 whose members are about to fail, and the controller's answer to a failure."""
 
 from collections.abc import Callable
 
@@ -30,7 +30,7 @@ def plan_lines(run: World) -> list[dict]:
 
 
 def answer_to(plan: Plan, worker: ScriptedWorker) -> Plan:
-    """The next plan after `plan` that reaches a worker."""
+    """Return the next plan after `plan` that reaches a worker."""
     answer = worker.next_plan()
     while not plan.generation < answer.generation:
         answer = worker.next_plan()

@@ -1,4 +1,4 @@
-"""A worker module for tests of agents and the local cluster: `main` does what FROSTLINE_SCRIPT says."""
+"""A worker module for tests of agents and the local cluster; FROSTLINE_SCRIPT selects the behaviour of `main`."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ def main() -> int:
 
 
 def gloo_and_grpc() -> int:
-    """A fork can open gRPC channels and a gloo group, though its parent has imported both libraries."""
+    """Open a gRPC channel and a gloo group in a fork whose parent has imported both libraries."""
     import grpc
     import torch
     import torch.distributed as dist

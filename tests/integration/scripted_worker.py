@@ -1,6 +1,6 @@
-"""A worker of the protocol without torch: real gRPC over sockets, every step said by the test.
+"""A worker of the protocol without torch: real gRPC over sockets, each step scripted by the test.
 
-`start_controller` runs the real controller process; `ScriptedWorker` speaks to it as a trainer would.
+`start_controller` runs the real controller process; `ScriptedWorker` exchanges messages with it as a trainer does.
 """
 
 import os
@@ -59,7 +59,7 @@ def make_run(folder: Path, **sections: dict[str, Any]) -> Path:
 
 def start_controller(run_dir: Path, *extra: str, env: dict[str, str] | None = None, module: str = "frostline_controller",
                      script: str = "") -> subprocess.Popen[bytes]:  # fmt: skip
-    """The real controller process; returns when it listens. module, or script (a file of this folder): another that runs it."""
+    """Start the real controller; returns when it listens. module, or script (a file of this folder): another way to run it."""
     address = run_dir / "controller.address"
     address.unlink(missing_ok=True)
     program = [str(Path(__file__).with_name(script))] if script else ["-m", module]
@@ -77,7 +77,7 @@ def start_controller(run_dir: Path, *extra: str, env: dict[str, str] | None = No
 
 
 def stop(process: subprocess.Popen[bytes]) -> int:
-    """SIGTERM, and SIGKILL where that does not help. Returns the exit code."""
+    """Send SIGTERM, and SIGKILL if the process does not end. Returns the exit code."""
     process.terminate()
     try:
         return process.wait(10)
@@ -87,7 +87,7 @@ def stop(process: subprocess.Popen[bytes]) -> int:
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = WAIT_SECONDS) -> Any:
-    """The first true value of `condition`; fails after `seconds`."""
+    """Return the first true value of `condition`; fail after `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if value := condition():
@@ -115,7 +115,7 @@ def statistics(number: int, lineage: int = 0, freeze_point: int = 0, interval: i
 
 
 class ScriptedWorker:
-    """One worker process's side of the protocol. `messages` holds what its WatchPlan stream brought, in order."""
+    """One worker process's side of the protocol. `messages` holds the messages of its WatchPlan stream, in order."""
 
     def __init__(self, run_dir: Path, ordinal: int, uid: str | None = None, token: str | None = None, probe: str = "probe",
                  node: str | None = None, local_rank: int = 0) -> None:  # fmt: skip
@@ -178,7 +178,7 @@ class ScriptedWorker:
         self._threads.append(thread)
 
     def beat(self) -> None:
-        """Heartbeats every 0.1 s in a thread, through controller restarts, until `silence`."""
+        """Send heartbeats every 0.1 s from a thread, through controller restarts, until `silence`."""
 
         def run() -> None:
             while not self._beating.wait(0.1):
@@ -197,7 +197,7 @@ class ScriptedWorker:
         return self.stub.Heartbeat(request, timeout=5)
 
     def next(self, kind: str, seconds: float = WAIT_SECONDS) -> Any:
-        """The next message of a kind; those of other kinds before it are dropped."""
+        """Return the next message of a kind; earlier messages of other kinds are dropped."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             try:
@@ -209,7 +209,7 @@ class ScriptedWorker:
         raise AssertionError(f"worker {self.ordinal}: no {kind} within {seconds:g} s")
 
     def next_plan(self, start: str | None = None) -> Plan:
-        """The next plan, of a kind of start where that is given."""
+        """Return the next plan; with `start`, the next plan of that kind of start."""
         while True:
             plan = to_record(self.next("plan"), Plan)
             if start is None or plan.start == start:
@@ -219,7 +219,7 @@ class ScriptedWorker:
         self.stub.Ready(pb.ReadyRequest(worker_id=self.worker_id, generation=wire(plan), ready=ready, seconds=0.1), timeout=5)
 
     def enter(self, plan: Plan, step: int) -> None:
-        """It runs the plan's generation from now on."""
+        """Run the plan's generation from now on."""
         self.generation, self.step = wire(plan), step
         request = pb.ReadyRequest(
             worker_id=self.worker_id, generation=wire(plan), ready=True, entered=True, step=step, seconds=0.2
@@ -248,10 +248,10 @@ class ScriptedWorker:
         error: str = "peer gone",
         fenced: bool = False,
     ) -> None:
-        """Report a failure of `plan`, which it ran.
+        """Report a failure of `plan`, which this worker ran.
 
-        units: what it holds, at `step` of that plan, or at `tag`. heard: the newest plan heard. prepared: with the gradients of
-        the step after. switched: a plan whose switching vote it saw.
+        units: its units, at `step` of that plan, or at `tag`. heard: the newest plan received. prepared: whether it has the next
+        step's gradients. switched: a plan whose switching vote it saw.
         """
         state = to_message(tag or at(plan, step), plan_pb2.StateTag)
         fates = [pb.PlanFate(generation=wire(switched), switched=True)] if switched else []
@@ -265,23 +265,23 @@ class ScriptedWorker:
         )  # fmt: skip
 
     def told_of_end(self, other: "ScriptedWorker", reason: str = "exit -9", error: str = "") -> None:
-        """What the parent of `other`'s process says when that has died."""
+        """Send the report of the parent of `other`'s process after that process's death."""
         self.stub.Leave(pb.LeaveRequest(worker_id=other.worker_id, reason=reason, ended=True, error=error), timeout=5)
 
     def connect_again(self) -> None:
-        """What every worker does when its controller has gone: find the new one, register, watch."""
+        """Find the new controller, register and watch, as every worker does when its controller is gone."""
         self.connect()
         self.register()
         self.watch()
 
     def silence(self) -> None:
-        """No heartbeats and no stream from now on: what a killed process looks like."""
+        """Stop heartbeats and stream, as if the process were killed."""
         self.silent = True
         self._beating.set()
         self._stream.cancel()
 
     def close(self) -> None:
-        """The channel goes last: gRPC may crash where a thread begins a call on one that is closed."""
+        """Close the channel last: gRPC may crash if a thread begins a call on a closed channel."""
         self.silence()
         for thread in self._threads:
             thread.join(5)
@@ -289,7 +289,7 @@ class ScriptedWorker:
 
 
 class Operator:
-    """What `frostline status` and commands do."""
+    """The calls of `frostline status` and of commands."""
 
     def __init__(self, run_dir: Path) -> None:
         token = Tokens.read(run_dir / "tokens.json").by_role[OPERATOR]
@@ -307,7 +307,7 @@ class Operator:
 
 
 def at(plan: Plan, step: int, lineage: int | None = None) -> StateTag:
-    """The state that the vote of `step` in the plan's generation leads to."""
+    """Return the tag of the state that follows the vote of `step` in the plan's generation."""
     return StateTag(lineage=plan.lineage if lineage is None else lineage, step=step, generation=plan.generation)
 
 

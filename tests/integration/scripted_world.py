@@ -1,4 +1,4 @@
-"""A run with its real controller process and scripted workers; `world` is the fixture that makes and ends it."""
+"""A run with its real controller process and scripted workers; the fixture `world` makes and ends it."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from tests.integration.scripted_worker import Operator, ScriptedWorker, make_run
 
 
 class World:
-    """A run with its controller process and scripted workers. script: runs the controller with faults planted."""
+    """A run with its controller process and scripted workers. script: a file that runs the controller with planted faults."""
 
     def __init__(self, folder: Path, script: str = "", **sections: object) -> None:
         self.folder = make_run(folder / "run", **sections)
@@ -39,23 +39,23 @@ class World:
             worker.heartbeat(step)
 
     def members(self, plan: Plan) -> list[ScriptedWorker]:
-        """The plan's workers by global rank."""
+        """Return the plan's workers by global rank."""
         by_id = {worker.worker_id: worker for worker in self.workers}
         return [by_id[worker_id] for worker_id in plan.placement.workers]
 
     def kill(self, worker: ScriptedWorker) -> None:
-        """SIGKILL: its stream closes, and its process's parent says so."""
+        """Kill a worker as by SIGKILL: its stream closes, and its process's parent reports the end."""
         worker.silence()
         next(other for other in self.workers if other is not worker and not other.silent).told_of_end(worker)
 
     def checkpoint(self, step: int, lineage: int = 0, generation: str = "1.1") -> None:
-        """A complete checkpoint of epoch 0."""
+        """Write a complete checkpoint of run epoch 0."""
         manifest = self.folder / "checkpoints" / "0" / generation / str(step) / "manifest.json"
         manifest.parent.mkdir(parents=True)
         manifest.write_text(json.dumps({"lineage": lineage, "step": step}))
 
     def restart_controller(self) -> None:
-        """SIGKILL, and a new one that finds what it left; workers connect again by themselves."""
+        """Send SIGKILL and start a new controller, which finds the durable state; workers reconnect by themselves."""
         self.controller.kill()
         self.controller.wait(10)
         self.operator.close()
@@ -63,11 +63,11 @@ class World:
         self.operator = Operator(self.folder)
 
     def plant(self, place: str, times: int = 1, delay: float = 0.0, fails: bool = True) -> None:
-        """Writes of a controller that runs by faulty_controller.py meet this from now on."""
+        """Plant a delay or failure for the writes of a controller that runs by faulty_controller.py."""
         (self.folder / PLANTED).write_text(json.dumps({place: (times, delay, fails)}))
 
     def met(self, place: str) -> None:
-        """Wait until everything planted at a place has been met."""
+        """Wait until every fault planted at a place has occurred."""
         wait_for(lambda: json.loads((self.folder / PLANTED).read_text())[place][0] == 0, f"{place} fails")
 
     def lines(self, name: str) -> list[dict]:

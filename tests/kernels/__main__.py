@@ -1,7 +1,7 @@
 """`python -m tests.kernels`: run the tests of bits again under each set of kernels that this machine would not choose by itself.
 
-Then it says what kernels that do not depend on addresses cost on this processor: each machine that runs it has the figure.
-Exit status 1 where a test failed under one of them. Arguments after `--` go to pytest.
+Then it prints the cost, on this processor, of kernels that do not depend on addresses.
+Exit status 1 if a test failed under one of the sets. Arguments after `--` go to pytest.
 """
 
 import os
@@ -23,7 +23,7 @@ KERNELS: dict[str, dict[str, str]] = {
     },
     "COMPATIBLE": {"MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default"},
 }  # fmt: skip
-"""AVX2: what processors without AVX-512 have. COMPATIBLE: what all have; there MKL's float32 rows depend on their place."""
+"""AVX2: for processors without AVX-512. COMPATIBLE: for all processors; there MKL's float32 rows depend on their place."""
 
 TESTS = (
     "tests/integration/test_exactness_cache.py",
@@ -40,12 +40,12 @@ COST_PAIRS = 20
 
 
 def own_choice() -> str:
-    """The name in KERNELS of what this machine would choose by itself; "" where that is none of them."""
+    """Return the name in KERNELS of the set that this machine would choose by itself; "" if that set is not in KERNELS."""
     return {"AVX2": "AVX2", "DEFAULT": "COMPATIBLE"}.get(torch.backends.cpu.get_cpu_capability(), "")
 
 
 def cost_here() -> str:
-    """What the kernels that Frostline sets cost here, in words: measured, in seconds of processor time."""
+    """Measure the cost here of the kernels that Frostline sets. Returns it in words, in seconds of processor time."""
     row = strict_cost("digits", COST_PAIRS)
     ratio = row.spread
     return (

@@ -1,1 +1,1 @@
-"""PipeTransformer's published tables beside what our simulator says of the same cluster: docs/comparison/published.md."""
+"""PipeTransformer's published tables beside our simulator's figures for the same cluster: docs/comparison/published.md."""

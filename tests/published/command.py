@@ -8,7 +8,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "comparison"
 
 
 def write(write_page: Callable[[Path], Iterable[Path]], description: str | None) -> None:
-    """Write a page into the folder that the command line names, and say what was written. description: for --help."""
+    """Write a page into the folder that the command line names, and print the written files. description: for --help."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("folder", nargs="?", type=Path, default=DOCS, help="default: docs/comparison")
     for path in write_page(parser.parse_args().folder):

@@ -1,4 +1,4 @@
-"""The same jobs and freeze histories on a cluster of today: bfloat16, the batch that the paper's runs end with, our planner."""
+"""The same jobs and freeze histories on a present-day cluster: bfloat16, the last batch size of the paper's runs, our planner."""
 
 from functools import cache
 
@@ -13,7 +13,7 @@ ARMS = ("static", "freezing", "job")
 
 @cache
 def modern(task: Task) -> Simulation:
-    """The arms of a task on eight nodes of eight H100."""
+    """Simulate the arms of a task on eight nodes of eight H100."""
     cluster = load_cluster(MODERN_CLUSTER)
     batch = 16 * load_job(EXAMPLES / task.file).training.batch_size
     job = load_job(

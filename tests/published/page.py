@@ -89,7 +89,7 @@ def write_page(folder: Path) -> list[Path]:
 
 
 def text() -> str:
-    """The page."""
+    """Return the page's text."""
     shares = [our_runs(task)["their batch"].seconds / their_runs(task)["all"].seconds for task in TASKS.values()]
     same = [our_runs(task)["the baseline's batch"].seconds / their_runs(task)["all"].seconds for task in TASKS.values()]
     parts = [
@@ -185,7 +185,7 @@ def _range(shares: Sequence[float]) -> str:
 
 
 def _picture_arms() -> Simulation:
-    """ImageNet's baseline, their run and ours, as one simulation."""
+    """Return ImageNet's baseline, the paper's run and ours, as one simulation."""
     task = TASKS["imagenet"]
     arms = {
         "static": their_runs(task)["baseline"],

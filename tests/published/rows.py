@@ -1,4 +1,4 @@
-"""The published figures one by one, beside the simulator's."""
+"""The published figures one by one, beside the simulator's figures."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,14 +46,14 @@ class Row:
 
 @cache
 def published() -> dict[str, Any]:
-    """What figures.yaml holds."""
+    """Return the content of figures.yaml."""
     found: dict[str, Any] = yaml.safe_load(FIGURES.read_text(encoding="utf-8"))
     return found
 
 
 @cache
 def their_runs(task: Task) -> dict[str, Replay]:
-    """The baseline and the arms of the ablation, by the published names."""
+    """Return the baseline and the arms of the ablation, by the published names."""
     return {
         "baseline": baseline(task),
         "freeze only": their_run(task, ("freeze",), recut=False),
@@ -70,7 +70,7 @@ def alpha_run(alpha: float) -> Replay:
 
 @cache
 def our_runs(task: Task) -> dict[str, Replay]:
-    """Our planner on the same cluster and freeze history: with their growing batch, and with the baseline's throughout."""
+    """Return our planner's runs on the same cluster and freeze history: with their growing batch, and with the baseline's."""
     held = ("training.batch=global", f"training.batch_size={2 * task.job().training.batch_size}")
     return {
         "their batch": our_run(task),
@@ -100,7 +100,7 @@ def ablation_rows() -> list[Row]:
 
 
 def alpha_rows() -> list[Row]:
-    """The alpha table, over the simulated baseline."""
+    """Return the rows of the alpha table, over the simulated baseline."""
     before = their_runs(TASKS["cifar100"])["baseline"].seconds
     return [
         Row(f"alpha {alpha:.2g}", bar, before / alpha_run(alpha).seconds, 0.1, "x") for alpha, bar in published()["alpha"].items()
@@ -108,7 +108,7 @@ def alpha_rows() -> list[Row]:
 
 
 def alpha_rows_over_published() -> list[Row]:
-    """The same, over the baseline's published time."""
+    """Return the rows of the alpha table, over the baseline's published time."""
     before = published()["tasks"]["cifar100"]["baseline_seconds"]
     return [
         Row(f"alpha {alpha:.2g}", bar, before / alpha_run(alpha).seconds, 0.1, "x") for alpha, bar in published()["alpha"].items()
@@ -116,7 +116,7 @@ def alpha_rows_over_published() -> list[Row]:
 
 
 def micro_batch_rows() -> list[Row]:
-    """Throughput of eight stages by micro-batches a stage: what the calibration was fitted to."""
+    """Return the throughput of eight stages by micro-batches a stage; the calibration was fitted to these figures."""
     return [
         Row(f"K = 8, {int(multiple)} K micro-batches", bar, throughput(8, int(multiple)), 0.1, "images/s")
         for multiple, bar in published()["micro_batches"].items()
@@ -124,7 +124,7 @@ def micro_batch_rows() -> list[Row]:
 
 
 def best_multiple_rows() -> list[Row]:
-    """The number of micro-batches a stage with the highest throughput, for each K; nothing is frozen."""
+    """Return for each K the number of micro-batches a stage with the highest throughput; nothing is frozen."""
     rows = []
     for stages, best in published()["best_multiple"].items():
         found = max((1, 2, 3, 4, 6, 8), key=lambda multiple: throughput(int(stages), multiple))
@@ -133,7 +133,7 @@ def best_multiple_rows() -> list[Row]:
 
 
 def throughput_rows() -> list[Row]:
-    """Images a second while ImageNet trains, by epoch."""
+    """Return the images a second while ImageNet trains, by epoch."""
     runs, samples = their_runs(TASKS["imagenet"]), TASKS["imagenet"].samples
     rows = [Row("baseline", published()["throughput_baseline"], _rate(runs["baseline"], 0), None, "images/s")]
     for epoch, bar in published()["throughput"].items():
@@ -146,7 +146,7 @@ def throughput_rows() -> list[Row]:
 
 
 def threshold_rows() -> list[tuple[str, dict[int, int], dict[int, int]]]:
-    """(model and start, published, found): layers frozen when each K is reached."""
+    """Return (model and start, published, found): layers frozen when each K is reached."""
     vit = (VIT_EMBEDDING, transformer_half_blocks(12, 768), VIT_HEAD)
     bert = (BERT_EMBEDDING, transformer_half_blocks(24, 1024), BERT_HEAD)
     ask: dict[str, Callable[[], dict[int, int]]] = {
@@ -160,9 +160,9 @@ def threshold_rows() -> list[tuple[str, dict[int, int], dict[int, int]]]:
 
 @cache
 def throughput(stages: int, multiple: int) -> float:
-    """Images a second of ViT-B/16 on all devices, nothing frozen, with `multiple` micro-batches a stage; memory is not looked at.
+    """Return images a second of ViT-B/16 on all devices, unfrozen, with `multiple` micro-batches a stage, without a memory limit.
 
-    A run of ours has no more replicas than a replica has micro-batches; with fewer the figure is scaled to all devices.
+    A run of ours has no more replicas than a replica has micro-batches; with fewer replicas the figure is scaled to all devices.
     """
     task, leaves = TASKS["imagenet"], _leaves(stages * multiple)
     replicas = min(DEVICES // stages, leaves)
@@ -174,10 +174,10 @@ def throughput(stages: int, multiple: int) -> float:
 
 
 def _leaves(micro_batches: int) -> int:
-    """The most leaves, a power of two, that so many micro-batches fill."""
+    """Return the greatest number of leaves, a power of two, that so many micro-batches fill."""
     return min(16, 1 << (micro_batches.bit_length() - 1))
 
 
 def _rate(run: Replay, samples: float) -> float:
-    """Images a second when so many have been trained."""
+    """Return the images a second at the moment when `samples` images have been trained."""
     return next(span for span in reversed(run.spans) if span.samples <= samples).samples_per_second

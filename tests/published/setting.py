@@ -1,4 +1,4 @@
-"""The paper's cluster, jobs and freeze histories, as our simulator takes them: blocks are cut in halves, as there."""
+"""The paper's cluster, jobs and freeze histories as our simulator's inputs: blocks are cut in halves, as in the paper."""
 
 import math
 from dataclasses import dataclass
@@ -20,17 +20,17 @@ THEIR_CLUSTER = EXAMPLES / "clusters/two_rtx5000_nodes.yaml"
 MODERN_CLUSTER = EXAMPLES / "clusters/eight_h100_nodes.yaml"
 
 BASELINE_CHUNKS = 32
-"""Micro-batches a step of the baseline. The paper does not say; its figure has the baseline at about 350 images a second, and
-eight stages at 340 with four micro-batches a stage."""
+"""Micro-batches a step of the baseline. The paper does not state them; its figure shows the baseline at about 350 images a
+second, and eight stages at 340 with four micro-batches a stage."""
 THEIR_CHUNKS = 16
-"""Of PipeTransformer at every K: the table in its released code."""
+"""Micro-batches of PipeTransformer at every K: the table in its released code."""
 NEVER = 1e9
-"""A hysteresis that no reshape can pay for: stages stay as they were cut at the start."""
+"""A hysteresis that exceeds every reshape's gain: stages stay as they were cut at the start."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A row of the paper's first table. layers: transformer blocks. samples: of the training split."""
+    """A row of the paper's first table. layers: number of transformer blocks. samples: number in the training split."""
 
     name: str
     file: str
@@ -40,7 +40,7 @@ class Task:
     title: str
 
     def job(self, chunks: int = THEIR_CHUNKS, *more: str) -> Job:
-        """The example's job as the paper ran it: float32, GPipe, its planner, a batch that grows with the replicas."""
+        """Return the example's job as the paper ran it: float32, GPipe, its planner, a batch that grows with the replicas."""
         batch = load_job(EXAMPLES / self.file).training.batch_size
         size = max(1, round(batch / chunks))
         return load_job(
@@ -74,7 +74,7 @@ ALL = ("freeze", "pipeline", "replicas", "cache")
 
 
 def their_world(job: Job, samples: int, with_memory: bool = True) -> World:
-    """The paper's cluster with half-blocks as units, at the job's micro-batch size. with_memory: devices have their limit."""
+    """Return the paper's cluster with half-blocks as units, at the job's micro-batch size. with_memory: limit devices' memory."""
     cluster = load_cluster(THEIR_CLUSTER)
     size, device = model_size(job), cluster.device
     assert device.teraflops is not None
@@ -98,7 +98,7 @@ def their_world(job: Job, samples: int, with_memory: bool = True) -> World:
 
 
 def their_run(task: Task, parts: tuple[str, ...], alpha: float = ALPHA, recut: bool = True) -> Replay:
-    """PipeTransformer's run with some of its parts on. recut: stages may change at a freeze."""
+    """Simulate PipeTransformer's run with some of its parts on. recut: whether stages may change at a freeze."""
     job = with_parts(task.job(), parts)
     if not recut:
         job = with_placement(job, reshape_every_freeze=False, hysteresis=NEVER)
@@ -106,13 +106,13 @@ def their_run(task: Task, parts: tuple[str, ...], alpha: float = ALPHA, recut: b
 
 
 def baseline(task: Task) -> Replay:
-    """PyTorch's pipeline with data parallelism: nothing freezes, the shape stays 8 x 2."""
+    """Simulate PyTorch's pipeline with data parallelism: nothing freezes, the shape stays 8 x 2."""
     job = with_parts(task.job(BASELINE_CHUNKS), ())
     return replay(job, their_world(job, task.samples), NOTHING_FREEZES, length_of(job, task.samples))
 
 
 def our_run(task: Task, *more: str, cache: str = "auto") -> Replay:
-    """The same by our planner: cuts by time and memory, 1F1B, reshapes where they pay. cache: the job's cache.use."""
+    """Simulate the task under our planner: cuts by time and memory, 1F1B, reshapes that pay. cache: the job's cache.use."""
     job = with_placement(
         task.job(THEIR_CHUNKS, *more), planner="optimal", schedule="auto", reshape_every_freeze=False, initial_pp_degree=None
     )

@@ -1,1 +1,1 @@
-"""Today's tree against another revision: the same measurements in both, by turns."""
+"""The present tree against another revision: the same measurements in both, in turns."""

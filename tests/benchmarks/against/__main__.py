@@ -23,9 +23,9 @@ PHASES_SHOWN = 6
 
 
 def main(words: list[str] | None = None) -> int:
-    """Measure, print a row a case and clock, keep every turn below `runs`. Exit status 2 where a case could not be measured."""
+    """Measure, print a row for each case and clock, keep every turn below `runs`. Exit status 2: a case could not be measured."""
     options = _arguments().parse_args(words)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of what ends both sides
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an exception, so that both sides are ended
     options.out.parent.mkdir(parents=True, exist_ok=True)
     results: dict[str, Any] = {"revision": options.revision, "taken": surroundings(), "cases": {}}
     slower, failed = [], []
@@ -46,7 +46,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def measure(name: str, tree: Path, pairs: int, folder: Path) -> tuple[list[Sample], list[Sample]]:
-    """Turns of this tree and of the other one: A B B A A B ..., after one of each that is not counted."""
+    """Take turns of this tree and of the other one: A B B A A B ..., after one turn of each that is not counted."""
     with Side(ROOT, name, folder / f"new-{name}.log") as ours, Side(tree, name, folder / f"old-{name}.log") as theirs:
         ours.await_ready()
         theirs.await_ready()
@@ -60,7 +60,7 @@ def measure(name: str, tree: Path, pairs: int, folder: Path) -> tuple[list[Sampl
 
 
 def is_slower(name: str, new: list[Sample], old: list[Sample], by_processor: bool) -> bool:
-    """Print the case's rows. Returns whether the clock that is asked for says slower."""
+    """Print the case's rows. Returns whether the requested clock shows this tree to be slower."""
     words = {}
     for clock in ("seconds", "processor"):
         ours, theirs = ([getattr(sample, clock) for sample in side] for side in (new, old))
@@ -79,7 +79,7 @@ def is_slower(name: str, new: list[Sample], old: list[Sample], by_processor: boo
 
 
 def _phases(new: list[Sample], old: list[Sample]) -> Iterator[str]:
-    """The phases of a step whose medians differ most, where the turns are steps."""
+    """Yield the phases of a step whose medians differ most, if the turns are steps."""
     names = {name for sample in new + old for name in sample.parts}
     found = []
     for name in names:

@@ -1,6 +1,6 @@
-"""What is measured in a tree. This package is copied into the other revision's checkout, so both trees are asked by one text.
+"""The measurements in a tree. This package is copied into the other revision's checkout, so that the same code measures both.
 
-It uses only those parts of `tests.benchmarks` that both trees have: `Stepper`, `subjects`, `members`, `worlds`, `joining`.
+The package uses only the parts of `tests.benchmarks` that both trees have: `Stepper`, `subjects`, `members`, `worlds`, `joining`.
 """
 
 import statistics
@@ -18,8 +18,8 @@ SHAPES = ((2, 2), (1, 4), (4, 1))
 
 @dataclass(frozen=True)
 class Sample:
-    """One turn. seconds: by the clock. processor: seconds of processor time of all that took part, 0.0 where none is known.
-    parts: seconds by phase of the step, where the turn is a step."""
+    """One turn. seconds: by the clock. processor: seconds of processor time of all processes of the turn, 0.0 if unknown.
+    parts: seconds by phase of the step, if the turn is a step."""
 
     seconds: float
     processor: float = 0.0
@@ -27,7 +27,7 @@ class Sample:
 
 
 class Case(ABC):
-    """One measurement. It is prepared where it is made; a turn may be taken any number of times."""
+    """One measurement. The constructor prepares it; a turn may be taken any number of times."""
 
     @abstractmethod
     def turn(self) -> Sample:
@@ -38,7 +38,7 @@ class Case(ABC):
 
 
 class OneWorker(Case):
-    """Steps of a lone worker. steps: of one turn, after one that is not counted."""
+    """Steps of a lone worker. steps: number in one turn, after one step that is not counted."""
 
     def __init__(self, subject: str, steps: int) -> None:
         import torch
@@ -70,8 +70,8 @@ class Pipeline(Case):
 
 
 class Reshape(Case):
-    """Four workers go from (4, 1) through SHAPES in place. Seconds: until all are ready to train, summed over the shapes.
-    Processor time has one step a shape in it."""
+    """Reshapes of four workers in place, from (4, 1) through SHAPES. Seconds: until all are ready to train, summed over the
+    shapes. Processor time includes one step a shape."""
 
     def __init__(self, subject: str) -> None:
         self._pool = Pool(subject, 4, 1)
@@ -89,7 +89,7 @@ class Reshape(Case):
 
 
 class CacheRead(Case):
-    """Batches of values from a real Redis into the rows of a batch, each value checked."""
+    """Reads of batches of values from a real Redis into the rows of a batch; each value is checked."""
 
     def __init__(self, batches: int) -> None:
         import os
@@ -139,7 +139,7 @@ class Recovery(Case):
 
 
 class Switch(Case):
-    """A whole run each turn: what the first step after each of three planned reshapes takes longer than the others."""
+    """A whole run each turn: the extra time of the first step after each of three planned reshapes."""
 
     def turn(self) -> Sample:
         from tests.benchmarks import joining
@@ -164,12 +164,12 @@ class Pool:
         members.call_all(self._pool, "start_series", len(self._workers), plan=fields, subject=subject)
 
     def next_plan(self, pp_degree: int, dp_degree: int) -> dict[str, Any]:
-        """A plan that goes on from the last one."""
+        """Return a plan that continues from the last one."""
         self._plan = self._members.make_plan(self._placement_of(pp_degree, dp_degree), self._ports, self._plan)
         return self._plan.model_dump(mode="json")
 
     def call(self, function: str, **arguments: Any) -> list[dict[str, Any]]:
-        """Every worker runs a function of this module. Returns their answers."""
+        """Run a function of this module on every worker. Returns the workers' answers."""
         from tests.warm_workers import Call
 
         name = f"{__name__}:{function}"
@@ -181,7 +181,7 @@ class Pool:
 
 
 def member_steps(worker_id: str, steps: int) -> dict[str, Any]:
-    """In a warm worker: steps of the plan that it is in. Returns a Sample's fields."""
+    """Take steps of the present plan, in a warm worker. Returns a Sample's fields."""
     from tests.benchmarks import members
 
     standing = members._standing[0]
@@ -191,7 +191,7 @@ def member_steps(worker_id: str, steps: int) -> dict[str, Any]:
 
 
 def member_reshape(worker_id: str, plan: dict[str, Any]) -> dict[str, float]:
-    """In a warm worker: enter the next plan. Returns moments of CLOCK_MONOTONIC and the processor time, with one step."""
+    """Enter the next plan, in a warm worker. Returns CLOCK_MONOTONIC moments and the processor time, which includes one step."""
     from tests.benchmarks import members
 
     started = time.process_time()
@@ -200,7 +200,7 @@ def member_reshape(worker_id: str, plan: dict[str, Any]) -> dict[str, float]:
 
 
 def timed_steps(stepper: Any, steps: int, processor: Callable[[], float] = time.thread_time) -> Sample:
-    """A sample of several steps, after one that is not counted where the stepper is alone: its caches are another's by now."""
+    """Return a sample of several steps. A lone stepper takes an uncounted step first: the other side has used the caches."""
     if processor is time.thread_time:
         stepper.step()
     parts: dict[str, float] = {}
@@ -214,7 +214,7 @@ def timed_steps(stepper: Any, steps: int, processor: Callable[[], float] = time.
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of the table. pairs: how many are taken by default."""
+    """One row of the table. pairs: default number of pairs."""
 
     make: Callable[[], Case]
     pairs: int

@@ -18,9 +18,9 @@ ROOT = HERE.parents[2]
 
 
 def check_out(revision: str, folder: Path) -> Path:
-    """The revision's files below `folder`, with this package's text in the place of its own. Returns the tree.
+    """Write the revision's files below `folder`, with this package's files in the place of its own. Returns the tree.
 
-    Raises SystemExit where git does not know the revision.
+    Raises SystemExit if git does not know the revision.
     """
     done = subprocess.run(["git", "archive", revision], cwd=ROOT, capture_output=True, check=False)
     if done.returncode:
@@ -35,7 +35,7 @@ def check_out(revision: str, folder: Path) -> Path:
 
 
 class Side:
-    """A process in a tree, prepared for one case. Raises RuntimeError where the tree cannot be measured."""
+    """A process in a tree, prepared for one case. Raises RuntimeError if the tree cannot be measured."""
 
     def __init__(self, tree: Path, case: str, log: Path) -> None:
         self._tree, self._log = tree, log
@@ -47,7 +47,7 @@ class Side:
             )  # fmt: skip
 
     def await_ready(self) -> None:
-        """Return when the case is prepared, from this tree's packages."""
+        """Wait until the case is prepared with this tree's packages."""
         foreign = [origin for origin in json.loads(self._answer()) if not Path(origin).is_relative_to(self._tree)]
         if foreign:
             raise RuntimeError(f"{self._tree}: imports come from {foreign}, not from the tree")
@@ -73,7 +73,7 @@ class Side:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
         if kind is not None:
-            self._process.terminate()  # perhaps within a turn, which then ends what it has started
+            self._process.terminate()  # perhaps within a turn, which then ends its own processes
         self._process.stdin.close()
         try:
             self._process.wait(60)

@@ -14,7 +14,8 @@ from tests.benchmarks.payoff.text_sets import fetch_sets
 
 
 def main(words: Sequence[str]) -> int:
-    """Exit status 0; a piece of work that fails ends the go with its error, and what is done stays."""
+    """Run one go of the benchmark. Returns exit status 0. A piece of work that fails ends the go with its error; finished pieces
+    stay."""
     options = _arguments().parse_args(words)
     lines = Lines(options.out / FILE.name)
     asked = Asked(

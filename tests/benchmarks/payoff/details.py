@@ -1,4 +1,4 @@
-"""The page's further tables: the four switches, the static placements, and where worker-seconds went."""
+"""The page's further tables: the four switches, the static placements, and the use of worker-seconds."""
 
 import statistics
 
@@ -14,7 +14,7 @@ from tests.benchmarks.payoff.work import candidates_of
 
 
 def ablation(lines: Lines, scale: str) -> list[str]:
-    """The four switches, one by one: each row's arm over static, and how many pairs."""
+    """Return the table of the four switches, one by one: each row's arm over static, and the number of pairs."""
     rows = []
     for task in TASKS.values():
         for cap in CAPS:
@@ -29,7 +29,7 @@ def ablation(lines: Lines, scale: str) -> list[str]:
 
 
 def frontier(lines: Lines, scale: str) -> list[str]:
-    """Time against accuracy: what text tasks freeze from step 1, and what either comes to."""
+    """Return the table of time against accuracy: by the units that text tasks freeze from step 1."""
     rows = []
     for task in TASKS.values():
         for arm in ("initial-2", "initial-3", "elastic", "initial-5") if task.text else ():
@@ -50,7 +50,7 @@ def frontier(lines: Lines, scale: str) -> list[str]:
 
 
 def placements(lines: Lines, scale: str) -> list[str]:
-    """What static placements were tried, and how far the planner's prediction of each was off."""
+    """Return the table of the measured static placements, with the error of the planner's prediction of each."""
     parts = []
     for prepared in lines.of(kind="prepared", scale=scale):
         every = candidates_of(prepared)
@@ -77,7 +77,7 @@ def _quickest(taken: list[Line]) -> str:
 
 
 def shares(lines: Lines, scale: str) -> list[str]:
-    """Where the worker-seconds of the timed runs went, static beside elastic."""
+    """Return the table of the uses of the timed runs' worker-seconds, static beside elastic."""
     rows = []
     for task in TASKS.values():
         for cap in CAPS:
@@ -95,7 +95,7 @@ def shares(lines: Lines, scale: str) -> list[str]:
 
 
 def _over_cap(timed: list[Line]) -> str:
-    """What was measured of tensors, held against the cap."""
+    """Compare the measured memory of tensors with the cap, in words."""
     over = [f"- {TASKS[line['task']].title}, {line['arm']}: {line['over_cap'][0]}" for line in timed if line.get("over_cap")]
     told = f"Of {len(timed)} timed runs with the cap {len(over)} held more than it"
     return f"{told}:\n\n" + "\n".join(over) if over else f"{told}."

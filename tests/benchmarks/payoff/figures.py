@@ -1,4 +1,4 @@
-"""What the lines say together: time ratios pair by pair, and the bound of the accuracy difference against the margin."""
+"""Figures over all lines: time ratios pair by pair, and the bound of the accuracy difference against the margin."""
 
 import statistics
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ TASK_GOAL = 1.2
 
 @dataclass(frozen=True)
 class Ratio:
-    """Static seconds over the arm's: above 1, the arm is faster. One value a pair."""
+    """Static seconds over the arm's seconds, one value a pair. Above 1 the arm is faster."""
 
     values: tuple[float, ...]
 
@@ -27,7 +27,7 @@ class Ratio:
 
 
 def pairs(lines: Sequence[Line], arm: str) -> list[tuple[Line, Line]]:
-    """(static, arm) of each seed and pair that were interleaved in one go, on one machine."""
+    """Return (static, arm) of each seed and pair that were interleaved in one go, on one machine."""
     static = {(line["seed"], line["pair"]): line for line in lines if line["arm"] == "static"}
     ours = {(line["seed"], line["pair"]): line for line in lines if line["arm"] == arm}
     found = [(static[key], ours[key]) for key in sorted(static.keys() & ours.keys())]
@@ -35,13 +35,13 @@ def pairs(lines: Sequence[Line], arm: str) -> list[tuple[Line, Line]]:
 
 
 def ratio(lines: Lines, task: str, scale: str, cap: str, arm: str = "elastic", name: str = "seconds") -> Ratio | None:
-    """None where no pair is whole."""
+    """Return the ratio of a task; None if no pair is whole."""
     found = pairs(lines.of(kind="time", task=task, scale=scale, cap=cap), arm)
     return Ratio(tuple(one[name] / other[name] for one, other in found)) if found else None
 
 
 def difference(lines: Lines, task: str, scale: str, name: str | None = None, arm: str = "elastic") -> PairedDifference | None:
-    """The arm's metric minus static's, seed by seed; None where no seed has both."""
+    """Return the arm's metric minus static's, seed by seed; None if no seed has both."""
     name = name or ("accuracy" if TASKS[task].metric else "loss")
     static = by_seed(lines.of(kind="accuracy", task=task, scale=scale, arm="static"), name)
     ours = by_seed(lines.of(kind="accuracy", task=task, scale=scale, arm=arm), name)
@@ -49,7 +49,7 @@ def difference(lines: Lines, task: str, scale: str, name: str | None = None, arm
 
 
 def verdict(found: PairedDifference | None) -> str:
-    """Whether the arm loses no more than the margin, in words; only as many seeds as were fixed beforehand can say so."""
+    """Return in words whether the arm loses no more than the margin; this needs the number of seeds that was fixed beforehand."""
     if found is None:
         return "not run"
     seeds = len(found.differences)
@@ -59,13 +59,13 @@ def verdict(found: PairedDifference | None) -> str:
 
 
 def text_median(lines: Lines, scale: str, cap: str) -> tuple[float, int] | None:
-    """Median over text tasks of each task's median ratio, and how many tasks have one."""
+    """Return the median over text tasks of each task's median ratio, and the number of tasks with a ratio."""
     found = [one.median for task in TASKS.values() if task.text and (one := ratio(lines, task.name, scale, cap))]
     return (statistics.median(found), len(found)) if found else None
 
 
 def agreeing_digests(lines: Lines, task: str, scale: str) -> tuple[int, int]:
-    """Of the timed elastic runs with an accuracy run of the same seed and numerics: how many have its digest, and how many."""
+    """Count the timed elastic runs with an accuracy run of the same seed and numerics: those with its digest, and all of them."""
     same = 0
     compared = 0
     alone = {line["seed"]: line for line in lines.of(kind="accuracy", task=task, scale=scale, arm="elastic")}

@@ -1,4 +1,4 @@
-"""What is missing, and in which order it is made: a generator of pieces of work, so that a go may end after any of them."""
+"""The missing pieces of work in the order in which they are made: a generator, so that a go may end after any piece."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ KINDS = ("time", "ablation", "frontier", "accuracy")
 
 @dataclass(frozen=True)
 class Asked:
-    """What one go is asked for. time_seeds: how many of the seeds are timed. go: its name, which the lines of timed runs bear."""
+    """The request of one go. time_seeds: number of seeds that are timed. go: its name, which the lines of timed runs have."""
 
     tasks: tuple[str, ...]
     caps: tuple[str, ...]
@@ -33,8 +33,9 @@ class Piece:
     """One piece of work.
 
     Attributes:
-        make: takes when the go ends, by the monotonic clock; None where the next go has to go on with it.
-        guess: seconds that something like it took, and which cannot be spread over goes; 0: not known, or it can.
+        make: takes the moment of the go's end, by the monotonic clock; returns None if the next go has to continue the piece.
+        guess: seconds of a similar piece, if the piece must be done in one go; 0 if they are unknown or the piece can be spread
+            over goes.
     """
 
     key: Key
@@ -43,12 +44,12 @@ class Piece:
 
 
 def _at_once(make: Callable[[], Line]) -> Callable[[float], Line]:
-    """Work that is not cut off where the go ends."""
+    """Wrap work that is not cut off at the end of the go."""
     return lambda end: make()
 
 
 def missing(lines: Lines, asked: Asked) -> Iterator[Piece]:
-    """Every piece that is asked for and not there yet; what one needs is made before it, and read from `lines` after it."""
+    """Yield each requested piece without a line; the pieces that it needs come before it, and are then read from `lines`."""
     for task in asked.tasks:
         for cap in asked.caps:
             yield from _prepared(lines, asked, task, cap)
@@ -61,7 +62,7 @@ def missing(lines: Lines, asked: Asked) -> Iterator[Piece]:
 
 
 def timed_arms(asked: Asked, task: str) -> tuple[str, ...]:
-    """What takes turns on a task: static and whatever is asked for beside it; none where nothing timed is."""
+    """Return the arms that take turns on a task: static and the other requested arms; none if no timed run is requested."""
     wanted: list[str] = ["elastic"] if "time" in asked.kinds else []
     wanted += ABLATION if "ablation" in asked.kinds else ()
     wanted += ["elastic", *FRONTIER] if "frontier" in asked.kinds and TASKS[task].text else ()
@@ -69,7 +70,7 @@ def timed_arms(asked: Asked, task: str) -> tuple[str, ...]:
 
 
 def known(lines: Lines, asked: Asked, task: str, cap: str) -> Line:
-    """The prepared line, which is there by now."""
+    """Return the prepared line, which must exist by now."""
     line = lines.get(Key("prepared", task, asked.scale, cap))
     assert line is not None, f"{task} {cap} has not been prepared"
     return line
@@ -90,7 +91,7 @@ def _searched(lines: Lines, asked: Asked, task: str, cap: str) -> Iterator[Piece
 
 
 def best_static(lines: Lines, scale: str, task: str, cap: str) -> Candidate:
-    """The quickest static placement of those that were measured. Raises ValueError where none was."""
+    """Return the quickest of the measured static placements. Raises ValueError if none was measured."""
     prepared = lines.get(Key("prepared", task, scale, cap))
     assert prepared is not None, f"{task} {cap} has not been prepared"
     measured = {line["arm"]: line["seconds"] for line in lines.of(kind="candidate", task=task, scale=scale, cap=cap)}
@@ -98,19 +99,19 @@ def best_static(lines: Lines, scale: str, task: str, cap: str) -> Candidate:
 
 
 def _interleaved(lines: Lines, asked: Asked, of: Key, arms: Sequence[str]) -> Iterator[Piece]:
-    """The arms of one pair, in reverse order every other time. A pair that an earlier go left half done is made again."""
+    """Yield the arms of one pair, in reverse order for every other pair. A pair left half done by an earlier go is made again."""
     timed = lines.of(kind="time", task=of.task, scale=of.scale, cap=of.cap, seed=of.seed, pair=of.pair)
     if all(pairs(timed, arm) for arm in arms if arm != "static"):
         return
     prepared, best = known(lines, asked, of.task, of.cap), best_static(lines, of.scale, of.task, of.cap)
     keys = [replace(of, arm=arm) for arm in (arms if (of.seed + of.pair) % 2 == 0 else reversed(arms))]
     for turn, key in enumerate(keys):
-        guess = sum(_guess(lines, other) for other in keys[turn:])  # a pair is begun where all of it fits
+        guess = sum(_guess(lines, other) for other in keys[turn:])  # a pair is begun only if all of it fits into the go
         yield Piece(key, _at_once(partial(timed_run, key, prepared, best, asked.go)), guess)
 
 
 def _accurate(lines: Lines, asked: Asked) -> Iterator[Piece]:
-    """Seed by seed through the tasks, so that each has some seeds before one has all."""
+    """Yield accuracy runs seed by seed through the tasks, so that each task has some seeds before one task has all."""
     for seed in asked.seeds:
         for task in asked.tasks:
             cap = "free" if "free" in asked.caps else CAPS[0]
@@ -123,6 +124,6 @@ def _accurate(lines: Lines, asked: Asked) -> Iterator[Piece]:
 
 
 def _guess(lines: Lines, key: Key) -> float:
-    """As long as the longest of the same task and arm."""
+    """Return the seconds of the longest run of the same task and arm."""
     same = lines.of(kind=key.kind, task=key.task, scale=key.scale, cap=key.cap, arm=key.arm)
     return max((line["seconds"] for line in same), default=0.0)

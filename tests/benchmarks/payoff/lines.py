@@ -1,4 +1,4 @@
-"""What is known: one JSON line a finished piece of work, appended as it ends, so that hours may be spread over many goes."""
+"""The results: one JSON line for each finished piece of work, appended at its end, so that hours may be spread over many goes."""
 
 import json
 import os
@@ -15,15 +15,15 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class Key:
-    """Which piece of work a line is of.
+    """The identity of a line's piece of work.
 
     Attributes:
-        kind: prepared (cap, numerics, candidates), candidate (a static placement, some steps), time (a whole run on devices of
+        kind: prepared (cap, numerics, candidates), candidate (some steps of a static placement), time (a whole run on devices of
             fixed speed), accuracy (a whole run of one worker).
         scale: whole, or small: the task's smaller variant.
         cap: capped or free.
-        arm: static, or of the four switches; of a candidate its placement.
-        pair: runs of one seed that were interleaved with each other have one number.
+        arm: static, or one of the four switches; for a candidate its placement.
+        pair: number that interleaved runs of one seed share.
     """
 
     kind: str
@@ -47,7 +47,7 @@ def key_of(line: Line) -> Key:
 
 
 class Lines:
-    """All lines of a file; of two with one key the later counts."""
+    """All lines of a file; of two lines with one key the later one counts."""
 
     def __init__(self, file: Path = FILE) -> None:
         self._file = file
@@ -60,11 +60,11 @@ class Lines:
         return self._known.get(key)
 
     def of(self, **wanted: Any) -> list[Line]:
-        """Lines whose fields are as wanted."""
+        """Return the lines with the given values of fields."""
         return [line for line in self._known.values() if all(line[name] == value for name, value in wanted.items())]
 
     def add(self, key: Key, figures: Line) -> Line:
-        """Append a line and know it. A line is written by one call, so that two goes side by side do not mix theirs."""
+        """Add a line here and to the file. One call writes the line, so that lines of two simultaneous goes do not mix."""
         line = {**key.__dict__, **figures}
         self._file.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -77,5 +77,5 @@ class Lines:
 
 
 def by_seed(lines: Iterable[Line], name: str) -> dict[int, float]:
-    """One figure of each seed's line."""
+    """Return one figure of each seed's line."""
     return {line["seed"]: line[name] for line in lines if line.get(name) is not None}

@@ -1,4 +1,4 @@
-"""docs/comparison/payoff.md and its pictures: a function of the lines and nothing else; what has no line is named as not run."""
+"""docs/comparison/payoff.md and its pictures: a function of the lines alone; work without a line is listed as not run."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def write_page(lines: Lines, folder: Path = FOLDER) -> list[Path]:
 
 
 def page_text(lines: Lines, pictures: list[str]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [words.HEAD, words.QUESTION, *_results(lines), words.METHOD]
     parts += [f"![{name.removesuffix('.svg').replace('-', ' ')}]({name})" for name in pictures]
     for scale in SCALES:
@@ -42,7 +42,7 @@ def page_text(lines: Lines, pictures: list[str]) -> str:
 
 
 def _results(lines: Lines) -> list[str]:
-    """The goals, each with what is known of it."""
+    """Return the list of goals, each with its result so far."""
     rows = []
     for cap in CAPS:
         found = text_median(lines, "whole", cap)
@@ -62,7 +62,7 @@ def _results(lines: Lines) -> list[str]:
 
 
 def _tasks(lines: Lines, scale: str) -> list[str]:
-    """One row a task and cap."""
+    """Return a table with one row for each task and cap."""
     rows = []
     for task in TASKS.values():
         for cap in CAPS:
@@ -99,7 +99,7 @@ def _tasks(lines: Lines, scale: str) -> list[str]:
 
 
 def _pictures(lines: Lines) -> dict[str, str | None]:
-    """Time ratios and accuracy differences of each scale that has some."""
+    """Draw the time ratios and accuracy differences of each scale that has some."""
     drawn: dict[str, str | None] = {}
     for scale in SCALES:
         suffix = "" if scale == "whole" else f"-{scale}"
@@ -127,7 +127,7 @@ def _pictures(lines: Lines) -> dict[str, str | None]:
 
 
 def _circumstances(lines: Lines) -> list[str]:
-    """Machines, dates and commits of all lines."""
+    """Return machines, dates and commits of all lines."""
     every = lines.of()
     if not every:
         return []

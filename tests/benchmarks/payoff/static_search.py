@@ -12,18 +12,18 @@ from frostline_controller.planner.numerics import measured_inputs
 from frostline_controller.planner.search import make_plan
 
 CAP_MICRO_BATCHES = 4
-"""The cap is set where a step has so many micro-batches: the fewest that fill a pipeline of four."""
+"""Micro-batches of a step for which the cap is set: the fewest that fill a pipeline of four."""
 CAP_DEVICES = 3
 CAP_ROOM = 1.02
 PRUNE = 1.3
-"""What is predicted to take more than this many times the least predicted seconds is not measured: so far apart the cost model's
-errors do not bring two placements. The page tells how many were left out, and how far predictions were off."""
+"""A placement whose predicted seconds exceed the least predicted ones by this factor is not measured: the cost model's errors do
+not reach so far. The page states the number of omitted placements and the errors of the predictions."""
 LEANER = 0.995
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A static placement at a micro-batch size. predicted_seconds: a step on devices of the benchmark's speed."""
+    """A static placement at a micro-batch size. predicted_seconds: of a step on devices of the benchmark's speed."""
 
     pp_degree: int
     dp_degree: int
@@ -40,7 +40,7 @@ class Candidate:
         return self.pp_degree * self.dp_degree
 
     def settings(self, batch_size: int) -> list[str]:
-        """What pins it, as `--set` has it; with as few leaves as its replicas need."""
+        """Return the settings, in the form of `--set`, that pin the placement, with as few leaves as its replicas need."""
         count = math.ceil(batch_size / self.micro_batch_size)
         return [
             f"training.micro_batch_size={self.micro_batch_size}",
@@ -56,24 +56,24 @@ class Candidate:
 
 
 def leaves_for(dp_degree: int, num_microbatches: int) -> int:
-    """The fewest leaves, a power of two, that so many replicas share; no more than there are micro-batches."""
+    """Return the least number of leaves, a power of two, for so many replicas; at most the number of micro-batches."""
     return min(1 << (dp_degree - 1).bit_length(), 1 << (num_microbatches.bit_length() - 1))
 
 
 def shapes(devices: int) -> list[tuple[int, int]]:
-    """Every pipeline depth and number of replicas that so many devices hold."""
+    """Return every (pipeline depth, number of replicas) that fits on so many devices."""
     return [(pp, dp) for pp in range(1, devices + 1) for dp in range(1, devices // pp + 1)]
 
 
 def memory_cap(job: Job, measured: SizeProfiles) -> int:
-    """The cap in bytes: what the leanest placement of the unfrozen model on three devices needs, and two hundredths more.
+    """Return the cap in bytes: the need of the leanest placement of the unfrozen model on three devices, and two hundredths more.
 
     Args:
-        job: the task's, with nothing frozen.
+        job: the task's job, with nothing frozen.
         measured: unit costs by micro-batch size.
 
     Raises:
-        ValueError: two devices hold as little: then no such cap exists for the task.
+        ValueError: the model fits on two devices under this cap: then no cap of this kind exists for the task.
     """
     size = math.ceil(job.training.batch_size / CAP_MICRO_BATCHES)
     units = {one.micro_batch_size: one.units for one in measured.profiles}[size]
@@ -89,7 +89,8 @@ def memory_cap(job: Job, measured: SizeProfiles) -> int:
 
 
 def _leanest(base: PlanInputs, size: int, units: tuple[UnitProfile, ...], pp: int, dp: int, job: Job) -> float:
-    """The least peak of a shape, found by asking for a little less until nothing fits; infinite where the shape is none."""
+    """Return the least peak of a shape, found by lowering the limit a little until nothing fits; infinite if the shape is
+    impossible."""
     least, inputs = math.inf, _pinned(base, size, units, pp, dp, job)
     while inputs is not None:
         section = inputs.placement.model_copy(update={"worker_memory_bytes": int(least * LEANER) if least < math.inf else None})
@@ -101,7 +102,7 @@ def _leanest(base: PlanInputs, size: int, units: tuple[UnitProfile, ...], pp: in
 
 
 def _pinned(base: PlanInputs, size: int, units: tuple[UnitProfile, ...], pp: int, dp: int, job: Job) -> PlanInputs | None:
-    """The planner's inputs for one shape; None where it has more replicas than micro-batches, or more stages than units."""
+    """Return the planner's inputs for one shape; None if it has more replicas than leaves, or more stages than units."""
     count = math.ceil(job.training.batch_size / size)
     leaves = leaves_for(dp, count)
     if dp > leaves or pp > len(units):
@@ -114,13 +115,13 @@ def _pinned(base: PlanInputs, size: int, units: tuple[UnitProfile, ...], pp: int
 
 
 def candidates(job: Job, measured: SizeProfiles, devices: int, cap: int | None) -> list[Candidate]:
-    """Every static placement that fits, quickest predicted first.
+    """Return every static placement that fits, in the order of predicted seconds.
 
     Args:
-        job: the task's, with nothing frozen and fast numerics; its placement.worker_cpus is the devices' speed.
+        job: the task's job, with nothing frozen and fast numerics; its placement.worker_cpus is the devices' speed.
         measured: unit costs by micro-batch size, of a whole processor's time.
-        devices: how many there are.
-        cap: bytes of each; None: no cap.
+        devices: number of devices.
+        cap: memory of each device in bytes; None: no cap.
     """
     base, found = measured_inputs(job, measured, None), []
     base = replace(base, placement=base.placement.model_copy(update={"worker_memory_bytes": cap}))
@@ -138,7 +139,7 @@ def candidates(job: Job, measured: SizeProfiles, devices: int, cap: int | None) 
 
 
 def worth_measuring(found: Sequence[Candidate]) -> list[Candidate]:
-    """Those whose predicted step is not so much longer than the least predicted that no error of the prediction explains it."""
+    """Return the candidates whose predicted step is at most PRUNE times the least: errors of the prediction reach no farther."""
     if not found:
         return []
     least = min(one.predicted_seconds for one in found)
@@ -146,7 +147,7 @@ def worth_measuring(found: Sequence[Candidate]) -> list[Candidate]:
 
 
 def best_of(measured: Mapping[str, float | None], found: Sequence[Candidate]) -> Candidate:
-    """The candidate with the least measured seconds a step. Raises ValueError where none could be measured."""
+    """Return the candidate with the least measured seconds a step. Raises ValueError if none could be measured."""
     taken = [one for one in found if measured.get(one.name) is not None]
     if not taken:
         raise ValueError(f"none of {len(found)} static placements could be measured")

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def number(value: float) -> str:
-    """With its sign, to the second digit behind the point."""
+    """Format a value with its sign and two digits behind the point."""
     return f"{value:+.2f}"
 
 

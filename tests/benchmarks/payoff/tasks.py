@@ -1,4 +1,4 @@
-"""What the benchmark trains: six tasks, each a job file and the fields that the benchmark sets in it."""
+"""The tasks of the benchmark: six of them, each a job file and the fields that the benchmark sets in it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ PLACE = ROOT / "runs" / "payoff"
 """Run directories and text sets; not committed."""
 
 WORKERS, WORKER_CPUS = 4, 0.4
-"""Devices of one speed: four fit two cores and leave them a fifth for the controller and the cache."""
+"""Devices of one speed: four of them fit on two cores and leave a fifth of these for the controller and the cache."""
 DEVICES = (f"placement.workers={WORKERS}", f"placement.worker_cpus={WORKER_CPUS}", "placement.initial_pp_degree=null")
 
 
@@ -19,10 +19,10 @@ class Task:
     """One row of the page.
 
     Attributes:
-        text: whether the goals count it.
-        fields: as of `--set`, for every arm.
-        small: further ones of the smaller variant, which is told apart in every figure.
-        metric: what accuracy is compared by; None: the loss alone.
+        text: whether it is a text task, which the goals count.
+        fields: settings in the form of `--set`, for every arm.
+        small: further settings of the smaller variant; all figures list this variant separately.
+        metric: the metric by which accuracy is compared; None: the loss alone.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Task:
     metric: str | None = "accuracy"
 
     def overrides(self, scale: str) -> list[str]:
-        """Every field that the benchmark sets for all arms."""
+        """Return all fields that the benchmark sets for all arms."""
         return [*DEVICES, *self.fields, *(self.small if scale == "small" else ())]
 
 
@@ -75,21 +75,21 @@ ABLATION = {
     "width": ("freeze", "pipeline", "replicas"),
     "elastic": PARTS,
 }
-"""The four switches, one by one; each arm has those before it. The last one is the arm that is compared with static."""
+"""The four switches, one by one; each arm includes the switches before it. The last arm is the one compared with static."""
 
 FRONTIER = {
     "initial-2": ("freeze.initial_units=2",),
     "initial-3": ("freeze.initial_units=3",),
     "initial-5": ("freeze.initial_units=5",),
 }
-"""What text tasks freeze from step 1 instead of the four units of the elastic arm: time against accuracy over four settings."""
+"""Units that text tasks freeze from step 1 instead of the elastic arm's four: time against accuracy over four settings."""
 
 
 def arm_fields(arm: str) -> list[str]:
-    """What an arm with exact numerics changes in the job."""
+    """Return the fields that an arm with exact numerics changes in the job."""
     return [*switches(ABLATION.get(arm, PARTS)), *FRONTIER.get(arm, ())]
 
 
 def switches(parts: tuple[str, ...]) -> list[str]:
-    """The four switches as `--set` has them."""
+    """Return the settings of the four switches, in the form of `--set`."""
     return [f"elastic.{part}={'true' if part in parts else 'false'}" for part in PARTS]

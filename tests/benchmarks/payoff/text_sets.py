@@ -15,7 +15,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "text_classification"
 
 @dataclass(frozen=True)
 class TextSet:
-    """A file of the package. test_share: of the texts that go to the test split, as many as leave enough to train on."""
+    """A file of the package. test_share: share of the texts in the test split, which leaves enough texts to train on."""
 
     file: str
     test_share: float
@@ -32,18 +32,18 @@ Sample = tuple[str, int]
 
 
 def is_test(text: str, share: float) -> bool:
-    """Whether a text is of the test split: the first 32 bits of its SHA-256 lie below `share` of what 32 bits can say.
+    """Return whether a text is in the test split: the first 32 bits of its SHA-256, as a number, lie below `share` times 2^32.
 
-    The hash is of the text alone, so neither the order of a file, nor what else it holds, moves a text to the other side, and a
-    text that stands there twice is never on both.
+    The hash is of the text alone. So neither the order of a file nor its other texts move a text to the other split, and a
+    repeated text is never in both.
     """
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") < share * 2**32
 
 
 def labelled(lines: Iterable[str]) -> list[Sample]:
-    """Samples of a file whose lines hold an id, a mean rating and a text: the label is the rating's sign.
+    """Return the samples of a file whose lines hold an id, a mean rating and a text: the label is the rating's sign.
 
-    Texts rated 0 are left out; of a text that stands there several times the first one counts.
+    Texts rated 0 are left out; of a repeated text the first occurrence counts.
     """
     found: dict[str, int] = {}
     for line in lines:
@@ -54,7 +54,7 @@ def labelled(lines: Iterable[str]) -> list[Sample]:
 
 
 def split(samples: Iterable[Sample], share: float) -> tuple[list[Sample], list[Sample]]:
-    """Train and test, each in the order of its texts' hashes."""
+    """Return the train and test splits, each in the order of its texts' hashes."""
     train: list[Sample] = []
     test: list[Sample] = []
     for sample in sorted(samples, key=lambda one: hashlib.sha256(one[0].encode()).digest()):
@@ -63,9 +63,9 @@ def split(samples: Iterable[Sample], share: float) -> tuple[list[Sample], list[S
 
 
 def fetch_sets(folder: Path) -> None:
-    """Write NAME/train.csv and NAME/test.csv of every set below `folder`, and fetch the checkpoint; what is there is kept.
+    """Write NAME/train.csv and NAME/test.csv of every set below `folder`, and fetch the checkpoint; existing files are kept.
 
-    Raises SystemExit with a remedy where the package cannot be had.
+    Raises SystemExit with a remedy if the package cannot be fetched.
     """
     example = _example()
     if not example.CHECKPOINT.exists():
@@ -92,7 +92,7 @@ def _write(place: Path, train: list[Sample], test: list[Sample]) -> None:
 
 
 def _example() -> ModuleType:
-    """The example's own fetcher: package, version and SHA-256 have their home there."""
+    """Return the example's own fetcher, which defines package, version and SHA-256."""
     spec = importlib.util.spec_from_file_location("fetch_reviews", EXAMPLE / "fetch_reviews.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

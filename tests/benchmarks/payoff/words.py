@@ -79,5 +79,5 @@ COMMANDS = """## Commands
 
 
 def goal_of(cap: str) -> float:
-    """The least median over the text tasks that is asked for."""
+    """Return the goal under a cap: the least median over the text tasks."""
     return TEXT_GOALS[cap]

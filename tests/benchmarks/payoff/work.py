@@ -1,4 +1,4 @@
-"""One piece of work each: preparing a task, some steps of a static placement, a whole run. Each returns its line's figures."""
+"""The pieces of work: preparation of a task, some steps of a static placement, a whole run. Each returns its line's figures."""
 
 import datetime
 import os
@@ -30,11 +30,11 @@ from tests.benchmarks.payoff.tasks import PLACE, ROOT, TASKS, WORKERS, Task, arm
 CANDIDATE_STEPS, WARM_UP_STEPS = 12, 4
 UNFROZEN = (*switches(()), "training.numerics=fast")
 NOT_TIMED = ("evaluation.test_at_end=false",)
-"""The test split is scored in the accuracy runs: both arms would spend the same on it, whatever training took."""
+"""Settings of timed runs. The test split is scored in the accuracy runs only: both arms would spend the same time on it."""
 
 
 def circumstances() -> Line:
-    """Machine, date and commit of a line."""
+    """Return the machine, date and commit of a line."""
     found = surroundings()
     commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
     return {
@@ -48,7 +48,7 @@ def circumstances() -> Line:
 
 
 def prepare(key: Key) -> Line:
-    """The task's cap in bytes (null: none), the numerics that `auto` becomes under it, and every static placement that fits."""
+    """Find the task's cap in bytes (null: none), the numerics that `auto` becomes under it, and static placements that fit."""
     task = TASKS[key.task]
     overrides = task.overrides(key.scale)
     unfrozen = load_job(str(task.job), [*overrides, *UNFROZEN])
@@ -69,7 +69,7 @@ def prepare(key: Key) -> Line:
 
 
 def _unit_costs(job: Job, out: Path) -> SizeProfiles:
-    """What one process measures of units, alone on this machine; kept beside the run directories."""
+    """Measure unit costs in one process, alone on this machine; the result is kept beside the run directories."""
     if not out.exists():
         out.parent.mkdir(parents=True, exist_ok=True)
         file = out.with_suffix(".yaml")
@@ -80,27 +80,27 @@ def _unit_costs(job: Job, out: Path) -> SizeProfiles:
 
 
 def one_thread() -> dict[str, str]:
-    """Our environment, with one thread for arithmetic, as a worker has."""
+    """Return our environment, with one thread for arithmetic, as in a worker."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def candidates_of(prepared: Line) -> list[Candidate]:
-    """The static placements of a prepared line."""
+    """Return the static placements of a prepared line."""
     return [Candidate(**one) for one in prepared["candidates"]]
 
 
 def cap_fields(cap: int | None) -> list[str]:
-    """The memory cap as `--set` has it."""
+    """Return the memory cap, in the form of `--set`."""
     return [] if cap is None else [f"placement.worker_memory_bytes={cap}"]
 
 
 def elastic_cap_fields(cap: int | None) -> list[str]:
-    """The cap, and that the run waits below as many devices as it needs: else `auto` has to find numerics that fit on one."""
+    """Return the cap, and the number of devices below which the run waits: else `auto` must find numerics that fit on one."""
     return [] if cap is None else [*cap_fields(cap), f"placement.min_workers={CAP_DEVICES}"]
 
 
 def measure_candidate(key: Key, prepared: Line, candidate: Candidate) -> Line:
-    """Median seconds of some steps of a static placement; null, with the reason, where its run refuses it."""
+    """Measure the median seconds of some steps of a static placement; null, with the reason, if its run refuses the placement."""
     steps = (f"training.steps={CANDIDATE_STEPS}", "training.epochs=null", "evaluation.every_intervals=0")
     settings = [*static_settings(prepared, candidate), *steps, *NOT_TIMED]
     folder = PLACE / "work" / key.words().replace(" ", "_")
@@ -119,23 +119,23 @@ def measure_candidate(key: Key, prepared: Line, candidate: Candidate) -> Line:
 
 
 def static_settings(prepared: Line, candidate: Candidate) -> list[str]:
-    """A static run: nothing elastic, fast numerics, pinned, and no scores that only freezing would need."""
+    """Return a static run's settings: nothing elastic, fast numerics, a pinned placement, no scores that only freezing needs."""
     pinned = candidate.settings(prepared["batch_size"])
     return [*switches(()), *pinned, "evaluation.every_intervals=0", *cap_fields(prepared["cap_bytes"])]
 
 
 def elastic_settings(prepared: Line, arm: str) -> list[str]:
-    """A run with the arm's switches, exact numerics and what `auto` became."""
+    """Return the settings of a run with the arm's switches, exact numerics and the numbers that `auto` became."""
     return [*arm_fields(arm), *numbers_of(prepared), *elastic_cap_fields(prepared["cap_bytes"])]
 
 
 def numbers_of(prepared: Line) -> list[str]:
-    """What `auto` became, as `--set` has it: every exact run of the task has the same."""
+    """Return the numbers that `auto` became, in the form of `--set`: the same for every exact run of the task."""
     return [f"training.micro_batch_size={prepared['micro_batch']}", f"training.reduction_leaves={prepared['leaves']}"]
 
 
 def timed_run(key: Key, prepared: Line, best: Candidate, go: str) -> Line:
-    """A whole run on devices of fixed speed. go: names the command whose runs took turns."""
+    """Make a whole run on devices of fixed speed. go: name of the command whose runs took turns."""
     static = key.arm == "static"
     settings = static_settings(prepared, best) if static else elastic_settings(prepared, key.arm)
     folder = PLACE / "work" / key.words().replace(" ", "_")
@@ -148,9 +148,10 @@ def timed_run(key: Key, prepared: Line, best: Candidate, go: str) -> Line:
 
 
 def accuracy_run(key: Key, prepared: Line, end: float) -> Line | None:
-    """A whole run of one worker: placement changes no bit, so it stands for every placement of the same numerics.
+    """Make a whole run of one worker. Placement changes no bit, so this run stands for every placement of the same numerics.
 
-    end: of the go, by the monotonic clock; then the run drains, and the next go resumes it, at the same bits. None: it drained.
+    At `end`, the go's end by the monotonic clock, the run drains, and the next go resumes it with the same bits. Returns None if
+    the run drained.
     """
     settings = [*(switches(()) if key.arm == "static" else arm_fields(key.arm)), *numbers_of(prepared)]
     alone = ["placement.workers=1", "placement.worker_cpus=null"]
@@ -171,7 +172,7 @@ def accuracy_run(key: Key, prepared: Line, end: float) -> Line | None:
 
 
 def _run(task: Task, scale: str, folder: Path, workers: int, settings: Sequence[str]) -> None:
-    """`frostline run`. Raises RuntimeError with the end of what it said where it fails."""
+    """Execute `frostline run`. Raises RuntimeError with the end of its output if it fails."""
     shutil.rmtree(folder, ignore_errors=True)
     words = _words(task, scale, folder, workers, settings)
     try:
@@ -181,13 +182,13 @@ def _run(task: Task, scale: str, folder: Path, workers: int, settings: Sequence[
 
 
 def _words(task: Task, scale: str, folder: Path, workers: int, settings: Sequence[str]) -> list[str]:
-    """The command line of a run."""
+    """Return the command line of a run."""
     words = ["run", "-f", str(task.job), "--out", str(folder), "--quiet", "--workers", str(workers)]
     return words + [item for value in [*task.overrides(scale), *settings] for item in ("--set", value)]
 
 
 def _figures(folder: Path) -> Line:
-    """A finished run's part of its line."""
+    """Return a finished run's figures for its line."""
     found, run = read_figures(folder), read_run(folder)
     ledger = found.ledger
     used = ledger.used if ledger is not None else {}

@@ -1,2 +1,2 @@
-"""Other systems beside ours, each as its own documentation has it: torchrun's restart, torchft's managed all-reduce,
+"""Other systems, each used as its own documentation describes: torchrun's restart, torchft's managed all-reduce,
 in-process restart by NVIDIA's resiliency extension, DLRover's agent."""

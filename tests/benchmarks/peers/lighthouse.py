@@ -8,7 +8,7 @@ from torchft.coordination import LighthouseServer
 
 
 def main(address_file: Path) -> None:
-    """Serve until it is killed. Heartbeats count as lost after a second; torchft's own default is five."""
+    """Serve until this process is killed. Heartbeats count as lost after a second; torchft's own default is five seconds."""
     server = LighthouseServer(
         bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=5000, quorum_tick_ms=50, heartbeat_timeout_ms=1000
     )

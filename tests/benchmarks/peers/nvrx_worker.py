@@ -1,4 +1,4 @@
-"""A replica under NVIDIA's resiliency extension: the training function is started again in every process that is left.
+"""A replica under NVIDIA's resiliency extension: the training function is started again in every surviving process.
 
 RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT python -m tests.benchmarks.peers.nvrx_worker FOLDER REPLICA
 """
@@ -18,16 +18,16 @@ TIMEOUT, OFTEN = timedelta(seconds=5), timedelta(milliseconds=200)
 
 
 class Training:
-    """The weights stay in the process over a restart; whoever is a step ahead gives them to the others."""
+    """Training that keeps its weights in the process over a restart; a replica that is a step ahead sends them to the others."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self._folder, self._number = folder, number
         self._replica, self._step = Replica(), 0
         self._replica.gradient(1, 0, 4)
-        self._replica.update()  # the optimizer has its state before it is asked for it
+        self._replica.update()  # so that the optimizer's state exists before it is read
 
     def run(self) -> None:
-        """One life between two faults."""
+        """Train until the next fault."""
         dist.init_process_group("gloo", timeout=TIMEOUT)
         self._agree()
         index, replicas = dist.get_rank(), dist.get_world_size()
@@ -51,7 +51,7 @@ class Training:
 
 
 def main(folder: Path, number: int) -> None:
-    """Train for ever; the benchmark ends it."""
+    """Train for ever; the benchmark ends the process."""
     torch.set_num_threads(1)
     training = Training(folder, number)
     wrap = inprocess.Wrapper(

@@ -1,4 +1,4 @@
-"""What both peers train: one of four data-parallel replicas of the digits model, each on its share of the batch."""
+"""The training of all peers: one of four data-parallel replicas of the digits model, each on its share of the batch."""
 
 import json
 import time
@@ -46,7 +46,7 @@ class Replica:
 
 
 def tell(log: Path, replica: int, step: int, members: int, process_id: int) -> None:
-    """One committed step, as a line of `log`; lines of one write do not mix."""
+    """Append one committed step as a line to `log`; a line is one write, so that lines of several processes do not mix."""
     line = {"replica": replica, "step": step, "members": members, "process_id": process_id, "time": time.time()}
     with open(log, "ab", buffering=0) as file:
         file.write(json.dumps(line).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""A replica under torchft: its manager reforms the group at each quorum, a step that fails is not committed by anybody.
+"""A replica under torchft: its manager reforms the group at each quorum; a step that fails is committed by no replica.
 
 python -m tests.benchmarks.peers.torchft_worker FOLDER REPLICA LIGHTHOUSE
 """
@@ -19,10 +19,10 @@ TIMEOUT = timedelta(seconds=5)
 
 
 def main(folder: Path, number: int, lighthouse: str) -> None:
-    """Train for ever; the benchmark ends it."""
+    """Train for ever; the benchmark ends the process."""
     replica = Replica()
     replica.gradient(1, 0, 4)
-    replica.update()  # the optimizer has its state before it is asked for it
+    replica.update()  # so that the optimizer's state exists before it is read
 
     def state() -> dict[str, Any]:
         return {"model": replica.model.state_dict(), "optimizer": replica.optimizer.state_dict()}
@@ -54,7 +54,7 @@ def main(folder: Path, number: int, lighthouse: str) -> None:
         members = manager.num_participants()
         place = manager.participating_rank()
         replica.gradient(manager.current_step() + 1, place if place is not None else 0, members)
-        # torchft averages: the parts of one batch are to be summed.
+        # torchft averages, but the parts of one batch must be summed.
         manager.allreduce(replica.flat).wait()
         replica.flat.mul_(members)
         if manager.should_commit():

@@ -1,4 +1,4 @@
-"""A worker under torchrun: data parallel over gloo, a checkpoint every n steps; after a failure all of them start again from it.
+"""A worker under torchrun: data parallel over gloo, a checkpoint every n steps; after a failure all workers start from the last.
 
 torchrun --standalone --nproc-per-node=4 --max-restarts=1000 -m tests.benchmarks.peers.torchrun_worker FOLDER EVERY
 """
@@ -16,7 +16,7 @@ from tests.benchmarks.peers.replica import Replica, tell
 
 
 def main(folder: Path, every: int) -> None:
-    """Train for ever; the benchmark ends it."""
+    """Train for ever; the benchmark ends the process."""
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=30))
     index, replicas = dist.get_rank(), dist.get_world_size()
     replica = Replica()
@@ -41,7 +41,7 @@ def save(path: Path, replica: Replica, step: int) -> None:
 
 
 def restore(path: Path, replica: Replica) -> int:
-    """Load the checkpoint where there is one. Returns its step, 0 without."""
+    """Load the checkpoint if there is one. Returns its step; 0 if there is none."""
     if not path.exists():
         return 0
     state = load_file(path)

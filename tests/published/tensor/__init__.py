@@ -1,1 +1,1 @@
-"""The layouts of tensor parallelism by what they send and how long a block takes, beside ours: docs/comparison/tensor.md."""
+"""The layouts of tensor parallelism by traffic and seconds of a block, beside ours: docs/comparison/tensor.md."""

@@ -19,7 +19,7 @@ FIGURES = Path(__file__).with_name("figures.yaml")
 
 @dataclass(frozen=True)
 class Machine:
-    """A cluster. nodes: their links. flops: a second that a device sustains. bytes: of a value."""
+    """A cluster. nodes: links of and between nodes. flops: sustained by a device, a second. bytes: of a value."""
 
     nodes: Nodes
     flops: float
@@ -28,21 +28,21 @@ class Machine:
 
 @dataclass(frozen=True)
 class Work:
-    """A block's rows. tokens: of a step, all replicas together. sequence: tokens of a sample."""
+    """The rows of a block's input. tokens: of a step, all replicas together. sequence: tokens of a sample."""
 
     tokens: int
     hidden: int
     sequence: int
 
     def compute_seconds(self, ranks: int, machine: Machine) -> float:
-        """Forward and backward, evenly over the ranks."""
+        """Return the seconds of forward and backward, evenly over the ranks."""
         flops = 3 * self.tokens * (24 * self.hidden**2 + 4 * self.sequence * self.hidden)
         return flops / ranks / machine.flops
 
 
 @cache
 def figures() -> dict[str, Any]:
-    """What figures.yaml holds."""
+    """Return the content of figures.yaml."""
     found: dict[str, Any] = yaml.safe_load(FIGURES.read_text(encoding="utf-8"))
     return found
 
@@ -53,8 +53,8 @@ def machine_of(told: dict[str, Any]) -> Machine:
 
 
 def one_d_seconds(work: Work, ranks: int, machine: Machine) -> float:
-    """Columns over all ranks. Where they span nodes a sum is made within each node first, then a device's part of it between
-    nodes.
+    """Return a block's seconds with columns over all ranks. If they span nodes, a sum is made within each node first, then each
+    device's part of the sum between nodes.
     """
     nodes, axes = machine.nodes, Axes(columns=ranks)
     received = traffic(axes, work.tokens, work.hidden).total * machine.bytes
@@ -67,8 +67,8 @@ def one_d_seconds(work: Work, ranks: int, machine: Machine) -> float:
 
 
 def two_d_traffic(ranks: int, tokens: float, hidden: float) -> tuple[float, float]:
-    """Elements that SUMMA brings a rank of q x q along rows and columns for a block's forward and backward: 2 (q - 1) / q^2 of
-    X and W.
+    """Return the elements that a rank of q x q receives in SUMMA along rows and columns for a block's forward and backward:
+    2 (q - 1) / q^2 of X and W.
     """
     side = isqrt(ranks)
     assert side**2 == ranks, f"{ranks} ranks are no square"
@@ -84,14 +84,15 @@ def two_d_seconds(work: Work, ranks: int, machine: Machine) -> float:
 
 
 def axes_seconds(axes: Axes, work: Work, machine: Machine) -> float:
-    """Columns x depth x replicas with sharded weights, gathered at each use and kept until the backward."""
+    """Return a block's seconds on columns x depth x replicas with sharded weights, gathered at each use and kept until the
+    backward."""
     received = traffic(axes, work.tokens, work.hidden)
     parts = [(received.depth, axes.depth), (received.columns, axes.columns), (received.replicas, axes.replicas)]
     return work.compute_seconds(axes.size, machine) + _in_best_order(parts, machine)
 
 
 def _in_best_order(parts: list[tuple[float, int]], machine: Machine) -> float:
-    """The axes' traffic (elements, degree) in the order of axes, innermost first, that takes the least."""
+    """Return the least seconds of the axes' traffic (elements, degree) over all orders of axes, innermost first."""
 
     def seconds(order: tuple[tuple[float, int], ...]) -> float:
         total, stride = 0.0, 1
@@ -110,7 +111,7 @@ def three_d_seconds(work: Work, ranks: int, machine: Machine) -> float:
 
 
 def planes(ranks: int) -> Iterator[Axes]:
-    """Columns x depth over all ranks with a depth: weights are never gathered."""
+    """Yield columns x depth over all ranks with a depth: weights are never gathered."""
     yield from (Axes(ranks // depth, depth) for depth in powers_of_two(ranks) if 1 < depth < ranks)
 
 
@@ -119,7 +120,7 @@ def plane_seconds(work: Work, ranks: int, machine: Machine) -> float:
 
 
 def shapes(work: Work, ranks: int) -> Iterator[Axes]:
-    """Every columns x depth x replicas in powers of two whose replicas have a whole sequence each."""
+    """Yield every columns x depth x replicas in powers of two that gives each replica at least one whole sequence."""
     for columns in powers_of_two(ranks):
         for depth in powers_of_two(ranks // columns):
             replicas = ranks // columns // depth
@@ -128,8 +129,8 @@ def shapes(work: Work, ranks: int) -> Iterator[Axes]:
 
 
 def ours(work: Work, ranks: int, machine: Machine) -> Axes:
-    """The best of columns within a node x sharded data parallelism; where the batch allows no such shape, of columns beyond
-    it.
+    """Return the best shape of columns within a node x sharded data parallelism; if the batch allows none, with columns beyond
+    a node.
     """
     flat = [axes for axes in shapes(work, ranks) if axes.depth == 1]
     inside = [axes for axes in flat if axes.columns <= machine.nodes.devices]
@@ -140,7 +141,7 @@ LAYOUTS = {"1-D": one_d_seconds, "2-D": two_d_seconds, "3-D": three_d_seconds, "
 
 
 def of_layouts(work: Work, ranks: int, machine: Machine) -> dict[str, float]:
-    """Seconds of a block on each layout that so many ranks make up."""
+    """Return the seconds of a block on each layout that is possible with so many ranks."""
     allowed = {"1-D", "plane"}
     allowed |= {"2-D"} if isqrt(ranks) ** 2 == ranks else set()
     allowed |= {"3-D"} if round(ranks ** (1 / 3)) ** 3 == ranks else set()

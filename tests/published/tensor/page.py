@@ -82,7 +82,7 @@ def write_page(folder: Path) -> list[Path]:
 
 
 def text() -> str:
-    """The page."""
+    """Return the page's text."""
     fit, told = setting_rows()[0], figures()["settings"][0]
     places = [place for ranks in MAP_RANKS for place in map_places(ranks)]
     tokens = told["sequences"] * figures()["sequence"]

@@ -1,4 +1,4 @@
-"""The map: which layout a block takes the least on, over tokens and width, for each number of ranks."""
+"""The map of the quickest layout of a block, over tokens and width, for each number of ranks."""
 
 from matplotlib.ticker import FixedLocator, NullLocator
 
@@ -12,7 +12,7 @@ TICKS = (4096, 32768, 262144, 2097152)
 
 
 def map_chart() -> Chart:
-    """A panel for each number of ranks; a square a place, a dot where ours takes less than every layout."""
+    """Return the chart: a panel for each number of ranks: a square for each place, a dot if ours is quicker than all layouts."""
     with mpl.rc_context({**STYLE, "axes.grid": False}):
         figure, first = new_figure(WIDE, 3.9)
         first.remove()

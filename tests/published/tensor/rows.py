@@ -1,4 +1,4 @@
-"""What the page tells, figure by figure."""
+"""The page's figures, one by one."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ MAP_WIDTHS = tuple(round(1024 * 2 ** (half / 2) / 64) * 64 for half in range(9))
 
 
 def check_rows() -> list[Row]:
-    """1-D over 3-D, the forward of a feed-forward; published to two digits."""
+    """Return the rows of 1-D over 3-D for the forward pass of a feed-forward; published to two digits."""
     rows = []
     for told in figures()["check_values"]:
         ranks, tokens, hidden = told["ranks"], told["tokens"], told["hidden"]
@@ -34,7 +34,7 @@ def check_rows() -> list[Row]:
 
 
 def traffic_rows() -> list[tuple[str, str, float]]:
-    """(layout, formula, elements a rank of 64 receives for a block's forward and backward)."""
+    """Return (layout, formula, elements that a rank of 64 receives for a block's forward and backward)."""
     ranks, tokens, hidden = 64, 16384, 4096
     side, mixed = cube(4), Axes(columns=8, replicas=8)
     return [
@@ -49,7 +49,7 @@ def traffic_rows() -> list[tuple[str, str, float]]:
 
 
 def crossover(ranks: int) -> float:
-    """Tokens over the hidden width from which 3-D sends less than 1-D, a whole block, copies kept."""
+    """Return the ratio of tokens to hidden width from which 3-D sends less than 1-D, for a whole block, with copies kept."""
     one, three = Axes(columns=ranks), cube(round(ranks ** (1 / 3)))
     weights = traffic(three, 0, 1).total
     saved = traffic(one, 1, 1).total - (traffic(three, 1, 1).total - weights)
@@ -58,7 +58,7 @@ def crossover(ranks: int) -> float:
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting of the headline. over_1d, over_2d: 3-D over them. best: the best of all columns x depth x replicas."""
+    """A setting of the headline. over_1d, over_2d: 3-D over 1-D and 2-D. best: the best of all columns x depth x replicas."""
 
     name: str
     over_1d: float
@@ -70,7 +70,7 @@ class Setting:
 
 
 def setting_rows() -> list[Setting]:
-    """The headline's layouts with each setting's constants, and ours on the same cluster."""
+    """Return the headline's layouts with each setting's constants, and ours on the same cluster."""
     rows = []
     for told in figures()["settings"]:
         work, machine = Work(told["sequences"] * figures()["sequence"], told["hidden"], figures()["sequence"]), machine_of(told)
@@ -96,7 +96,7 @@ def setting_rows() -> list[Setting]:
 
 
 def ours_from_sequences(limit: int = 1 << 14) -> int:
-    """Sequences of the fit's step from which ours takes no longer than 3-D on its cluster."""
+    """Return the number of sequences of the fit's step from which ours takes no longer than 3-D on its cluster."""
     told = figures()["settings"][0]
     machine, ranks = machine_of(told), figures()["headline"]["ranks"]
     for sequences in range(told["sequences"], limit, 16):
@@ -108,7 +108,7 @@ def ours_from_sequences(limit: int = 1 << 14) -> int:
 
 @dataclass(frozen=True)
 class Place:
-    """A place of the map. best: the layout that takes the least. ours_wins: columns x sharded data parallelism take less."""
+    """A place of the map. best: the quickest layout. ours_wins: whether columns x sharded data parallelism are quicker."""
 
     tokens: int
     hidden: int
@@ -117,7 +117,7 @@ class Place:
 
 
 def map_places(ranks: int) -> list[Place]:
-    """The map of so many ranks."""
+    """Return the map of so many ranks."""
     machine, sequence = machine_of(figures()["today"]), figures()["today"]["sequence"]
     return [_place(Work(tokens, hidden, sequence), ranks, machine) for tokens in MAP_TOKENS for hidden in MAP_WIDTHS]
 
@@ -129,7 +129,7 @@ def _place(work: Work, ranks: int, machine: Machine) -> Place:
 
 
 def search_rows() -> list[tuple[int, int, int, Axes, float, float, float]]:
-    """(ranks, width, tokens, best of all shapes, ours over it, the cube over it, 1-D over it), in seconds, on today's nodes."""
+    """Return (ranks, width, tokens, best of all shapes; ours, the cube and 1-D over the best), by seconds, on today's nodes."""
     machine, sequence, rows = machine_of(figures()["today"]), figures()["today"]["sequence"], []
     for ranks in MAP_RANKS:
         for hidden in (1024, 4096, 12288):

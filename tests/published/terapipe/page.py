@@ -65,18 +65,18 @@ def write_page(folder: Path) -> list[Path]:
 
 
 def fitted_rows() -> list[Row]:
-    """Those that constants were fitted to: settings 8 to 10 with the ablations, and the lengths."""
+    """Return the rows to which constants were fitted: settings 8 to 10 with the ablations, and the lengths."""
     both = [row for pair in [*table_rows()[7:], *length_rows()] for row in pair]
     return both + [row for number in figures()["ablations"] for row in ablation_rows(number)[1:]]
 
 
 def other_rows() -> list[Row]:
-    """Those of settings that constants were not fitted to; setting 5 is the first of the lengths."""
+    """Return the rows of settings to which no constants were fitted; setting 5 is the first of the lengths."""
     return [row for number, pair in zip(settings(), table_rows(), strict=True) if number in (1, 2, 3, 4, 6, 7) for row in pair]
 
 
 def text() -> str:
-    """The page."""
+    """Return the page's text."""
     fitted, others, (gains, held) = fitted_rows(), other_rows(), _gains()
     figures_met = {"rows": len(fitted), "met": _met(fitted), "others": len(others), "others_met": _met(others)}
     parts = [
@@ -100,7 +100,7 @@ def text() -> str:
 
 
 def _machine(name: str) -> float:
-    """A figure of the published machines."""
+    """Return a figure of the published machines."""
     return figures()["machine"][name]  # type: ignore[no-any-return]
 
 
@@ -109,7 +109,7 @@ def _met(rows: Sequence[Row]) -> int:
 
 
 def _pairs(rows: Sequence[tuple[Row, Row]], cuts: Sequence[Setting] = ()) -> str:
-    """A line a setting: without slices, and with the best. cuts: settings whose best slices are told."""
+    """Return a line for each setting: without slices, and with the best. cuts: settings for which the best slices are listed."""
     told = " slices of ours |" if cuts else ""
     lines = [f"| | whole | predicted | | sliced | predicted | |{told}", "|---|" + "---:|" * 6 + ("---|" if cuts else "")]
     for place, (whole, sliced) in enumerate(rows):
@@ -127,7 +127,7 @@ def _table(rows: Sequence[Row]) -> str:
 
 
 def _difference(row: Row) -> str:
-    """In bold where the goal is not met."""
+    """Format the difference, in bold if the goal is missed."""
     words = f"{row.difference:+.0%}"
     return words if row.met else f"**{words}**"
 
@@ -151,7 +151,7 @@ def _ours() -> str:
 
 
 def _gains() -> tuple[list[float], list[float]]:
-    """H1's seconds and held activations over those of TeraPipe's order, by setting."""
+    """Return H1's seconds and held activations over those of TeraPipe's order, by setting."""
     seconds, held = [], []
     for setting in settings().values():
         runs = {run.program: run for run in our_runs(setting, best_cut(setting))}

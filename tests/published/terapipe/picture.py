@@ -10,7 +10,7 @@ NUMBER = 9
 
 
 def slices_chart() -> Chart:
-    """Setting 9 by the number of slices of equal length."""
+    """Return the chart of setting 9 by the number of slices of equal length."""
     setting, rows = settings()[NUMBER], ablation_rows(NUMBER)
     counts = list(figures()["ablations"][NUMBER])
     with mpl.rc_context(STYLE):

@@ -1,4 +1,4 @@
-"""What the published rows are predicted to be, and what our programs over the same slices would take."""
+"""Predictions of the published rows, and of our programs over the same slices."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -14,12 +14,12 @@ GOAL = 0.1
 CELLS = 64
 """Places in a sequence where a slice may end."""
 BUCKETS = 400
-"""Bounds that the dynamic programme tries at most: a 400th of the largest slice apart."""
+"""The most bounds that the dynamic programme tries: a 400th of the largest slice apart."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How a step is cut: sequences that are computed at once, and tokens of each slice."""
+    """The cut of a step: the number of sequences computed at once, and the tokens of each slice."""
 
     sequences: int
     lengths: tuple[int, ...]
@@ -41,20 +41,20 @@ PROGRAMS = {
     "zb_h2": "zero bubble H2",
     "interleaved_1f1b": "interleaved x 2",
 }
-"""Our names of schedules, and what the page calls them."""
+"""Our names of schedules, and their names on the page."""
 PARTS = {Kind.FORWARD: 1 / 3, Kind.BACKWARD: 2 / 3, Kind.INPUT_GRADIENT: 1 / 3, Kind.WEIGHT_GRADIENT: 1 / 3}
 """Shares of a slice's seconds."""
 
 
 def closed_seconds(setting: Setting, cut: Cut) -> float:
-    """Seconds of a step as TeraPipe computes them: each stage's own work, and the longest slice for each other stage."""
+    """Return a step's seconds by TeraPipe's formula: a stage's own work, and the longest slice for each other stage."""
     seconds = [setting.slice_seconds(*one, cut.sequences) for one in placed(cut.lengths)]
     return setting.sequences // cut.sequences * sum(seconds) + (setting.stages - 1) * max(seconds) + setting.exchange_seconds
 
 
 @cache
 def best_cut(setting: Setting) -> Cut:
-    """The cut of the dynamic programme, over the sequences that are computed at once too."""
+    """Return the dynamic programme's cut, also searched over the number of sequences computed at once."""
     step, found = setting.tokens // CELLS, []
     for sequences in (count for count in (1, 2, 4, 8) if setting.sequences % count == 0):
         table = slice_table(CELLS, lambda k, j, b=sequences: setting.slice_seconds(k * step, j * step, b))
@@ -69,17 +69,17 @@ def whole(setting: Setting) -> Cut:
 
 
 def table_rows() -> list[tuple[Row, Row]]:
-    """The ten settings, without slices and with."""
+    """Return the rows of the ten settings, without and with slices."""
     return [_both(setting) for setting in settings().values()]
 
 
 def length_rows() -> list[tuple[Row, Row]]:
-    """13B by the length of a sequence."""
+    """Return the rows of the 13B model by the length of a sequence."""
     return [_both(setting) for setting in length_settings().values()]
 
 
 def ablation_rows(number: int) -> list[Row]:
-    """A setting by the number of slices of equal length."""
+    """Return the rows of a setting by the number of slices of equal length."""
     setting = settings()[number]
     return [
         Row(f"{slices} slice{'s' * (slices > 1)}", seconds, closed_seconds(setting, equal(setting, slices)), GOAL, "s")
@@ -93,7 +93,7 @@ def equal(setting: Setting, slices: int) -> Cut:
 
 @cache
 def our_runs(setting: Setting, cut: Cut) -> list[Ours]:
-    """Our programs over the same slices, run on paper; interleaved where a stage has blocks for two."""
+    """Simulate our programs over the same slices; interleaved ones only if a stage has blocks for two."""
     return [run(setting, cut, name) for name in PROGRAMS if name != "interleaved_1f1b" or setting.blocks % 2 == 0]
 
 

@@ -17,13 +17,13 @@ TRAFFIC_BYTES = 8
 
 @dataclass(frozen=True)
 class Constants:
-    """What a device of theirs is described by.
+    """The constants that describe one of the paper's devices.
 
     Attributes:
-        call_seconds: a block takes for each slice, however short.
+        call_seconds: seconds of a block for each slice, however short.
         flops_per_second: of a device.
         traffic_bytes_per_second: of tensor parallelism.
-        call_tokens: tokens' worth of FLOPs that each call costs beside its own: what short matrices lose.
+        call_tokens: extra cost of each call, as the FLOPs of so many tokens: the loss of short matrices.
     """
 
     call_seconds: float
@@ -63,7 +63,7 @@ class Setting:
     sliced: float
 
     def slice_seconds(self, tokens: float, before: float, sequences: int = 1) -> float:
-        """Forward and backward of `tokens` tokens behind `before` others, of so many sequences at once, through one stage."""
+        """Return a stage's seconds for forward and backward of `tokens` tokens behind `before` others, of `sequences` at once."""
         constants, count = self.constants, sequences * tokens
         matrices = MATRIX_FLOPS * self.width**2 * (count + constants.call_tokens)
         context = CONTEXT_FLOPS * self.width * count * (before + tokens / 2)
@@ -73,7 +73,7 @@ class Setting:
 
     @property
     def exchange_seconds(self) -> float:
-        """Summing gradients over the replicas: half precision, in a ring, all devices of a machine over its one line."""
+        """Return the seconds of the gradients' sum over replicas: half precision, a ring, a machine's devices on its one line."""
         machine = figures()["machine"]
         parameters = 12 * self.width**2 * self.blocks / self.tensor
         sent = 2 * parameters * 2 * (self.replicas - 1) / self.replicas
@@ -81,26 +81,26 @@ class Setting:
 
     @property
     def sequence_bytes(self) -> float:
-        """Activations of one sequence that a device of a stage keeps (arXiv 2205.05198, section 4, without the scores)."""
+        """Return bytes of one sequence's activations on a stage's device (arXiv 2205.05198, section 4, without the scores)."""
         return self.blocks * self.tokens * self.width * (10 + 24 / self.tensor)
 
 
 @cache
 def figures() -> dict[str, Any]:
-    """What figures.yaml holds."""
+    """Return the content of figures.yaml."""
     found: dict[str, Any] = yaml.safe_load(FIGURES.read_text(encoding="utf-8"))
     return found
 
 
 @cache
 def settings() -> dict[int, Setting]:
-    """The ten settings, by their published number."""
+    """Return the ten settings, by their published number."""
     return {number: _setting(number, told) for number, told in figures()["settings"].items()}
 
 
 @cache
 def length_settings() -> dict[int, Setting]:
-    """Setting 5 by the tokens of a sequence."""
+    """Return setting 5 by the tokens of a sequence."""
     return {
         tokens: replace(settings()[5], name=f"13B, {tokens} tokens", tokens=tokens, **told)
         for tokens, told in figures()["lengths"].items()
