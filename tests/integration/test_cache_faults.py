@@ -1,4 +1,4 @@
-"""What befalls a cache: Redis killed, restarted empty, full, paused, replaced by junk. Speed changes, results never."""
+"""Faults of the cache: Redis killed, restarted empty, full, paused, replaced by junk. Speed changes, results never."""
 
 import socket
 import threading
