@@ -51,7 +51,7 @@ def test_a_hundred_reshapes_leave_descriptors_threads_ports_and_memory_flat(work
 
 
 def reshape(running: Running, operator: Operator, shape: tuple[int, int]) -> None:
-    """By command; returns when the run is in it."""
+    """Reshape the run by command; return when it has the new shape."""
     done = reshaped(running)
     operator.command("reshape", pp_degree=shape[0], dp_degree=shape[1])
     running.wait_until(lambda: reshaped(running) > done, f"{shape} after {done} reshapes")
@@ -62,7 +62,7 @@ def reshaped(running: Running) -> int:
 
 
 def least(held: list[Held]) -> Held:
-    """The least over a round of the shapes: between two reshapes there are moments with two worlds."""
+    """Return the minimum over a round of the shapes: at moments during a reshape two generations exist."""
     return {
         process_id: {name: min(moment[process_id][name] for moment in held) for name in found}
         for process_id, found in held[0].items()

@@ -1,4 +1,4 @@
-"""Hangs and slowness in whole runs: who hangs is excluded in time and replaced, who is slow is let be, and no bit changes."""
+"""Hangs and slowness in whole runs: a hanging worker is excluded in time and replaced, a slow one is kept, and no bit changes."""
 
 import json
 import subprocess
@@ -19,13 +19,13 @@ DIES_BY_ITSELF = "import time\nend = time.monotonic() + 60\nwhile time.monotonic
 
 
 def fault_of(folder: Path, index: int = 0) -> dict[str, Any] | None:
-    """What was written of a fault right before it happened."""
+    """Return the record that was written right before a fault happened, or None."""
     path = folder / "cluster" / "faults" / str(index)
     return json.loads(path.read_text()) if path.exists() else None
 
 
 def excluded_after(running: Running) -> float:
-    """Seconds from the fault to the durable plan that goes on without the worker that it befell."""
+    """Return the seconds from the fault to the durable plan without the affected worker."""
     fault = running.wait_until(lambda: fault_of(running.folder), "the fault")
     (victim,) = fault["worker_ids"]
 

@@ -1,4 +1,4 @@
-"""What comes after the last step may take any time: nobody is taken for hung while tiles are scored and files are written."""
+"""The work after the last step may take any time: no worker counts as hanging while tiles are scored and files are written."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""`frostline simulate` on a run that was made: its decisions are followed, and its steps are predicted."""
+"""`frostline simulate` on a finished run: the simulation follows the run's decisions and predicts its steps."""
 
 from itertools import pairwise
 

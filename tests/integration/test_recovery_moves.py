@@ -55,7 +55,7 @@ class Outcome:
 def run_with_faults(pool: WarmWorkers, folder: Path, layouts: Sequence[Layout], faults: Sequence[dict[str, Any]] = (),
                     case: Case = CASE, nodes: Sequence[str] = (), reshape: tuple[Layout, tuple[int, int]] | None = None,
                     dying: Sequence[int] = (), backend: Backend = GLOO, **sections: dict[str, Any]) -> Outcome:  # fmt: skip
-    """Train with faults. layouts: the first, then those for fewer workers. nodes: failure domain of each worker, or no buddies."""
+    """Train with faults. layouts: the first, then for fewer workers. nodes: failure domain of each worker, or no buddies."""
     pods = (
         max(len(layout.numbers) for layout in layouts)
         if reshape is None
