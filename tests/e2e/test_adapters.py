@@ -29,7 +29,7 @@ def alone(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Ended
 def test_a_kill_that_only_a_checkpoint_answers_and_a_resume_end_with_one_workers_digest(
     alone: Ended, workshop: Workshop, tmp_path: Path
 ) -> None:
-    """All pods share a node, so the lost member's state has no buddy; the others go on from a checkpoint that they have read."""
+    """All pods share a node, so the lost member's units have no buddy; the others go back to a checkpoint."""
     changes = {
         **ADAPTED,
         "placement": {"initial_pp_degree": 3, "pods_per_node": 3},

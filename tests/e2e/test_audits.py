@@ -9,7 +9,7 @@ from tests.e2e.runs import Ended, Workshop
 
 EVERY = 4
 FOUND = 16
-"""The audited step in which it shows. The last one that agreed is 12, so the run goes back to the checkpoint of step 10, before
+"""The audited step in which the wrong computation shows. The last audit that agreed is of step 12, so the run goes back to the checkpoint of step 10, before
 a freeze."""
 
 

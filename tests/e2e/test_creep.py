@@ -10,13 +10,13 @@ from tests.e2e.runs import Running, Workshop, json_lines
 from tests.integration.scripted_worker import Operator
 
 SHAPES = ((2, 2), (1, 4), (4, 1), (1, 3), (2, 2), (3, 1))
-"""Gone through in turn; each time round the workers are in the same shapes as before, so what they hold can be compared."""
+"""The shapes, taken in turn; each round has the same shapes, so that the resources that workers hold can be compared."""
 ROUNDS, WARM_ROUNDS = 17, 2
 GROWTH_BYTES = 24 << 20
-"""For the record keeping of the steps, and what the allocator keeps: a leak of one group a reshape is far more."""
+"""Allowed growth, for the steps' records and memory kept by the allocator: a leak of one group a reshape is far more."""
 
 Held = dict[int, dict[str, int]]
-"""Process id of a worker -> what it holds."""
+"""The resources that each worker holds, by process id."""
 
 
 @pytest.mark.wide

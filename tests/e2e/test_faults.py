@@ -203,7 +203,7 @@ def test_a_node_that_was_cut_off_publishes_nothing_and_is_not_taken_back(
 def test_a_whole_world_that_was_cut_off_publishes_no_step_of_the_new_one(
     one_worker: Ended, workshop: Workshop, tmp_path: Path
 ) -> None:
-    """The old members live and can train on, so their results may not count: the run goes back to a checkpoint, in a new epoch."""
+    """The old members live and may train on, so their results may not count: all go back to a checkpoint, in a new epoch."""
     changes = {
         "faults": [{"kind": "cut_node", "step": 18, "worker": 0, "seconds": 6.0}],
         "placement": {"pods_per_node": 2},

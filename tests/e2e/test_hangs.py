@@ -14,7 +14,7 @@ from tests.e2e.runs import Ended, Running, Workshop
 FLOOR = 2.0
 WATCHED = {"heartbeat_seconds": 0.1, "dead_after_seconds": 30.0, "hang_floor_seconds": FLOOR}
 LOADED_STEPS = 200
-"""More than a run takes in 20 s while others have the cores, so that it is under load all the time."""
+"""More steps than a run takes in 20 s while other processes use the cores, so that the run is under load all the time."""
 DIES_BY_ITSELF = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
 
 

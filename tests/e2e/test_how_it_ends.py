@@ -19,7 +19,7 @@ from tests.e2e.runs import FROSTLINE, Ended, Running, Workshop, warm_preload
 from tests.e2e.small_disk import SmallDisk, small_disk
 
 AT_ONCE = 25.0
-"""Seconds within which a second wish to stop is obeyed on a busy machine."""
+"""Seconds within which a second request to stop is obeyed on a busy machine."""
 
 PLANTED = "import pathlib\npathlib.Path({mark!r}).write_text('executed')\nraise ImportError('a stranger')\n"
 

@@ -50,7 +50,7 @@ SHAPES = [
     (Layout(2, 1, 2, "interleaved_1f1b"), (0, 1)),
     (Layout(2, 2), (0, 1, 0, 1)),
 ]
-"""(layout, each member's failure domain). In the last one both owners of a stage share a domain."""
+"""(layout, each member's failure domain). In the last entry both owners of a stage share a domain."""
 
 
 @pytest.mark.parametrize(("layout", "domains"), SHAPES, ids=str)

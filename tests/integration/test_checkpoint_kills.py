@@ -23,7 +23,7 @@ OPERATIONS = ("create", "write", "sync", "rename", "create", "write", "sync", "r
     "link",
     "remove",
 )
-"""Two units with their digests, the manifest, and the removal of the oldest checkpoint."""
+"""The file operations of two units with their digests, the manifest, and the removal of the oldest checkpoint."""
 FREE_SPACE = "free some space"
 
 

@@ -30,7 +30,7 @@ VARIANTS = (
     Case("", "bfloat16", clip_norm=None, dropout=0.0),
     Case("", "mixed_bfloat16", freezing=THAWING),
 )
-"""One numerics a type: both optimizers, clipping that bites and none, dropout and none, freezing and thawing."""
+"""Numerics, one for each type: both optimizers, effective clipping and none, dropout and none, freezing and thawing."""
 
 
 def covering() -> list[tuple[Case, Layout]]:

@@ -30,7 +30,7 @@ GAP = Case("bert_classification", adapters=(1, 4), freezing=((1, 2),), steps=4)
 
 
 LEFT = Case("bert_classification", adapters=(1,), freezing=((1, 2), (3, 4)), steps=4)
-"""From step 3 on the block with adapters is frozen: of what is not, the head alone learns."""
+"""From step 3 on the block with adapters is frozen: of the other units, the head alone learns."""
 
 
 def in_words(value: object) -> str:

@@ -14,7 +14,7 @@ from tests.integration.test_exactness import differences
 from tests.warm_workers import WarmWorkers
 
 CASE = Case("gpt2_tied", freezing=((3, 2),), steps=4, loss_chunk_tokens=6)
-"""Sixteen tokens in chunks of six: two whole ones and a rest."""
+"""Sixteen tokens in chunks of six: two whole chunks and a rest."""
 LAYOUTS = (Layout(4, 1), Layout(2, 2), Layout(1, 3), Layout(2, 1, 2, "interleaved_1f1b"))
 
 

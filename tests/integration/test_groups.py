@@ -12,7 +12,7 @@ from tests.warm_workers import Call, WarmWorkers
 
 REFORMATIONS = 30
 SETTLED = 6
-"""Re-formations after which allocators and lazy imports have what they need."""
+"""Re-formations after which allocators and lazy imports have settled."""
 GROWTH_KIB = 6 << 10
 
 

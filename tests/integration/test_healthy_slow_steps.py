@@ -18,7 +18,7 @@ from frostline_trainer.step.phases import WINDOW, tail
 MEMBERS = 3
 HEARTBEAT, SILENT = 0.5, 2.0
 P99_STEPS = 50
-"""Heartbeats bring the percentiles of so many steps ago, at most: never those of the step that is judged."""
+"""Heartbeats carry percentiles that are at most so many steps old, and never those of the step that is judged."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from tests.integration.scripted_worker import make_run, wait_for
 from tests.integration.test_local_cluster import ENV, workers
 
 HEARD_SECONDS = 0.05
-"""From a worker's SIGKILL until the controller knows of it, on a machine that has a core for it."""
+"""Seconds from a worker's SIGKILL until it is reported to the controller, on a machine with a free core."""
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ RUN_AHEAD = (
     ("llama", "bfloat16", Layout(2, 1, 2, "interleaved_1f1b")),
 )
 DEATHS = (("gpt2_tied", "schedule", 1), ("bert_classification", "exchange", 2))
-"""(family, phase, victim): a sample of what the widest tables have."""
+"""(family, phase, victim): a sample of the widest tables."""
 
 
 def case_of(family: str, dtype: str = "float32") -> Case:

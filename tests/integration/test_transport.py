@@ -77,7 +77,7 @@ EXPECTED = {
     "ahead": [[], [0.0, 1.0, 2.0], []],
     "silence": [{}, {"before": "", "waited": "RuntimeError", "in_time": True, "afterwards": "RuntimeError"}, {}],
 }
-"""What each member says in the end, by clause."""
+"""Each member's final answer, by clause."""
 
 
 @pytest.mark.parametrize("clause", CLAUSES)
