@@ -9,8 +9,8 @@ from tests.e2e.runs import Ended, Workshop
 
 EVERY = 4
 FOUND = 16
-"""The audited step in which the wrong computation shows. The last audit that agreed is of step 12, so the run goes back to the checkpoint of step 10, before
-a freeze."""
+"""The audited step in which the wrong computation shows. The last audit that agreed is of step 12, so the run goes back to the
+checkpoint of step 10, before a freeze."""
 
 
 def changes_for(pp_degree: int, dp_degree: int, **more: Any) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from frostline_controller.simulation.question import Question, answer
 from tests.e2e.runs import Ended
 
 LEAST, MOST = 0.4, 1.25
-"""Bounds of a step's predicted seconds, divided by those of the fastest measured step. A busy machine only adds to a step, so the fastest of many
-is nearest to what units were profiled as. The prediction may be below it, for steps of milliseconds: drawing samples, norms, the
+"""Bounds of a step's predicted seconds, divided by those of the fastest measured step. A busy machine only adds to a step, so
+the fastest of many is nearest to what units were profiled as. The prediction may be below it, for steps of milliseconds: drawing samples, norms, the
 clip and records have costs outside the cost model. It may be a little above: the profile was taken while all started."""
 
 
