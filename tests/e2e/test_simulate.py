@@ -8,8 +8,9 @@ from tests.e2e.runs import Ended
 
 LEAST, MOST = 0.4, 1.25
 """Bounds of a step's predicted seconds, divided by those of the fastest measured step. A busy machine only adds to a step, so
-the fastest of many is nearest to the units' profile. The prediction may be below it, for steps of milliseconds: drawing samples, norms, the clip
-and records have costs outside the cost model. It may be a little above: the profile was taken while all started."""
+the fastest of many is nearest to the units' profile. The prediction may be below it, for steps of milliseconds: drawing samples,
+norms, the clip and records have costs outside the cost model. It may be a little above: the profile was taken while all
+started."""
 
 
 def test_a_finished_run_is_followed_and_its_step_predicted(one_worker: Ended) -> None:
