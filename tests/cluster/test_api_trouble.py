@@ -1,4 +1,4 @@
-"""The API server away, slow, or full of errors in mid-run: no wrong decision, no restart, the same bits."""
+"""An API server that is away, slow, or full of errors during a run: no wrong decision, no restart, the same bits."""
 
 import signal
 import threading
@@ -16,7 +16,7 @@ from tests.cluster.waiting import wait_for
 
 
 def test_a_restarted_api_server_costs_nothing(release: Release) -> None:
-    """Shorter than the Lease allows: the leader leads on."""
+    """The outage is shorter than the Lease allows: the leader stays leader."""
     release.install(**long(), kubernetes={"lease": {"retry_seconds": 1.0, "renew_seconds": 20.0, "duration_seconds": 30}})
     release.wait_for_step(10)
     leader = release.leader()
@@ -33,7 +33,7 @@ def test_a_restarted_api_server_costs_nothing(release: Release) -> None:
 
 
 def test_a_frozen_api_server_ends_the_leader_and_training_goes_on(release: Release) -> None:
-    """Longer than the Lease: the leader stops acting; when the API server is back one of them leads, and nothing was lost."""
+    """The outage outlasts the Lease: the leader stops acting; later one controller leads again, and nothing is lost."""
     release.install(**long())
     release.wait_for_step(10)
     release.cluster.plane.freeze_api_server(True)
@@ -75,7 +75,7 @@ def test_commands_that_come_while_somebody_writes_all_the_time(release: Release)
 
 @pytest.fixture
 def bad_day(cluster: Cluster, tmp_path: Path) -> Iterator[TroubledApi]:
-    """All pods of a run talk to the API server through it; nodes and people do not."""
+    """A faulty proxy through which all pods of a run call the API server; nodes and people call it directly."""
     trouble = TroubledApi(cluster.plane.port, cluster.plane.authority, tmp_path, Mood(), seed=1)
     address = {"KUBERNETES_SERVICE_HOST": trouble.host, "KUBERNETES_SERVICE_PORT": str(trouble.port)}
     for node in cluster.nodes.values():
@@ -107,7 +107,7 @@ def test_a_bad_day_of_the_api_server(bad_day: TroubledApi, release: Release) -> 
 
 @pytest.mark.parametrize("how", ["cut", "freeze", "kill"])
 def test_a_node_that_is_lost(release: Release, how: str) -> None:
-    """Its trainers are left out; their pods are made anew elsewhere once the node is known to be gone, or come back with it."""
+    """The node's trainers leave the plan; their pods are made anew elsewhere once the node is known to be gone, or return."""
     release.install(**long())
     release.wait_for_step(10)
     pods = release.pods("trainer")
@@ -122,7 +122,7 @@ def test_a_node_that_is_lost(release: Release, how: str) -> None:
 
 
 def test_a_pod_that_is_deleted_by_force_while_its_process_lives_does_no_harm(release: Release) -> None:
-    """Its node is cut off: nobody ends the process, and another pod has its name."""
+    """The pod's node is cut off: the old process is not ended, while another pod has its name."""
     release.install(**long())
     release.wait_for_step(10)
     led_from = release.leading_pod()["spec"]["nodeName"]

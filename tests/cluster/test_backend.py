@@ -1,4 +1,4 @@
-"""The controller's backend on a real API server, with nothing but the rights that the chart gives it."""
+"""The controller's backend on a real API server, with only the rights that the chart grants."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ def api(api_server: Server, namespace: str, tmp_path: Path, monkeypatch: pytest.
 
 @pytest.fixture
 def start(api_server: Server, api: Api, namespace: str) -> Iterator[Callable[..., KubernetesBackend]]:
-    """Makes the StatefulSet and a backend for it: start(replicas, **annotations)."""
+    """Return start(replicas, **annotations), which makes the StatefulSet and a backend for it."""
     started: list[KubernetesBackend] = []
 
     def make(replicas: int = 0, annotations: dict[str, str] | None = None) -> KubernetesBackend:
@@ -100,7 +100,7 @@ def test_two_writers_and_one_winner(start: Callable[..., KubernetesBackend], api
 
 
 def test_an_impossible_patch_is_no_conflict(start: Callable[..., KubernetesBackend]) -> None:
-    """300 KiB of annotations are refused (422 too), however often one reads again. The name has `test` in it on purpose."""
+    """300 KiB of annotations are refused (422 too), also after any number of new reads. The name has `test` in it on purpose."""
     backend = start(annotations={"test": "1"})
     with pytest.raises(ApiError) as refused:
         backend.patch_annotations({"test": "x" * (300 << 10)}, {"test": "1"})
@@ -218,7 +218,7 @@ def test_a_frozen_api_server_costs_a_deadline_not_for_ever(
 
 
 def _patched(backend: KubernetesBackend) -> bool:
-    """The frozen server may have carried out what its caller gave up: then ours is a Conflict, and that is what we find."""
+    """Return whether the patch is in force. The frozen server may have applied an abandoned patch: then this one conflicts."""
     try:
         backend.patch_annotations({PLAN: "2"}, {PLAN: "1"})
     except Conflict:

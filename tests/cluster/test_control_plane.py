@@ -1,4 +1,4 @@
-"""The control plane itself: real versions, real rules, and agents that survive its absence."""
+"""The test cluster's control plane itself: real versions, real rules, and agents that survive its absence."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Leader election on a real API server: one leads, and it stops before another may start."""
+"""Leader election on a real API server: one controller leads, and stops before another may start."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ from tests.cluster.workloads import path_of
 
 TIMES = LeaseTimes(duration=4.0, renew_deadline=2.5, retry=0.5)
 LATE_SECONDS = 5.0
-"""What a busy machine may add."""
+"""The seconds that a busy machine may add."""
 
 HOLDER = """
 import sys, time
@@ -74,7 +74,7 @@ def test_one_leads_renews_and_hands_over_at_once(
 def test_a_killed_leader_is_followed_within_the_duration(
     candidate: Callable[[str], LeaderLease], namespace: str, tmp_path: Path
 ) -> None:
-    """It is killed, not asked: nothing is released."""
+    """The leader is killed, so that it does not release the Lease."""
     path = os.pathsep.join(str(ROOT / one) for one in ("proto", "proto/gen", "controller"))
     env = {**os.environ, "PYTHONPATH": f"{path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     command = [sys.executable, "-c", HOLDER, namespace, CONTROLLER]
@@ -96,7 +96,7 @@ def test_a_killed_leader_is_followed_within_the_duration(
 def test_a_leader_that_cannot_renew_stops_before_another_may_start(
     candidate: Callable[..., LeaderLease], cluster: Cluster
 ) -> None:
-    """The API server stands still in the middle: calls hang, and the leader's time is over all the same."""
+    """The API server freezes during a renewal: calls hang, but the leader's time ends all the same."""
     lost = threading.Event()
     times: dict[str, float] = {}
 
@@ -141,7 +141,7 @@ def test_who_waits_can_be_told_to_stop(candidate: Callable[[str], LeaderLease]) 
 
 
 def test_on_lost_may_release(candidate: Callable[..., LeaderLease], api_server: WithNamespaces, namespace: str) -> None:
-    """From the thread that tells of it."""
+    """The release comes from the thread that calls on_lost."""
     done = threading.Event()
 
     def end() -> None:

@@ -1,4 +1,4 @@
-"""Life by kubectl: freeze, resize and cancel; a scale request is answered once and never fought."""
+"""A run steered by kubectl: freeze, resize and cancel; a scale request is answered once and never reverted."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ def annotate(release: Release, text: str) -> None:
 
 
 def members(release: Release) -> int:
-    """Workers of the newest plan."""
+    """Return the number of workers in the newest plan."""
     plans = [line for line in release.lines("plans.jsonl") if line["kind"] == "plan"]
     return len(plans[-1]["placement"]["workers"]) if plans else 0
 
@@ -70,7 +70,7 @@ def test_cancel_leaves_the_last_checkpoint(release: Release) -> None:
 
 
 def test_pods_are_handed_back_as_layers_freeze(release: Release) -> None:
-    """And a person's wishes before and after it: one write of the controller for each, at most."""
+    """Also a person's scale requests before and after: the controller writes the scale at most once for each."""
     placement = {"workers": 6, "initial_pp_degree": 6, "objective": "cost", "planner": "optimal"}
     by_hand = {"interval_steps": 10, "policy": {"name": "manual", "alpha": None}}
     release.install(**long(160), placement=placement, freeze=by_hand)

@@ -1,4 +1,4 @@
-"""The test network itself, without a cluster: what is cut waits and loses nothing, what is refused is refused."""
+"""The test network itself, without a cluster: cut connections wait and lose nothing, refused ones are refused."""
 
 import contextlib
 import socket
@@ -20,11 +20,11 @@ def network() -> Iterator[Network]:
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    """A server that sends back what it gets, on many connections. Its port."""
+    """The port of a server that sends received bytes back, on many connections."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve_one(connection: socket.socket) -> None:
-        with connection, contextlib.suppress(ConnectionResetError):  # what some tests do on purpose
+        with connection, contextlib.suppress(ConnectionResetError):  # some tests reset connections on purpose
             while piece := connection.recv(65536):
                 connection.sendall(piece)
 

@@ -1,4 +1,4 @@
-"""What a cluster does when a node is cut off, stands still or is gone, and that the node is whole again afterwards."""
+"""The cluster's reaction to a node that is cut off, frozen or gone, and the node's full return afterwards."""
 
 import time
 
@@ -44,7 +44,7 @@ def test_pods_of_a_frozen_node_stand_still_and_heal(cluster: Cluster, namespace:
 
 
 def test_a_pod_of_a_lost_node_is_deleted_but_not_replaced_until_the_node_is_back(cluster: Cluster, namespace: str) -> None:
-    """A StatefulSet never runs two pods of one name: the old one stays Terminating while nobody says that it has ended."""
+    """A StatefulSet never runs two pods of one name: the old pod stays Terminating until its end is reported."""
     pods = _pods(cluster, namespace, SOON)
     node = _node_of(cluster, pods[0])
     node.cut()
@@ -59,7 +59,7 @@ def test_a_pod_of_a_lost_node_is_deleted_but_not_replaced_until_the_node_is_back
 
 
 def test_a_forced_deletion_replaces_it_at_once_and_two_run(cluster: Cluster, namespace: str) -> None:
-    """That is why a pod must be fenced: the cut node's process lives on beside its successor."""
+    """The reason why pods must be fenced: the cut node's process lives on beside its successor."""
     pods = _pods(cluster, namespace, FOREVER)
     node = _node_of(cluster, pods[0])
     node.cut()
@@ -93,7 +93,7 @@ def test_a_machine_that_was_off_starts_its_pods_anew(cluster: Cluster, namespace
 
 
 def _pods(cluster: Cluster, namespace: str, tolerations: list[Json]) -> list[Json]:
-    """One on each node."""
+    """Return the pods, one on each node."""
     spread = {
         "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule",
         "labelSelector": {"matchLabels": {"app": "web"}}, "nodeTaintsPolicy": "Honor",

@@ -20,7 +20,7 @@ START_SECONDS = 20.0
 
 
 class CountedApi(Api):
-    """Counts lists and watches, by how they began."""
+    """An API that counts lists and watches, by how they began."""
 
     lists = 0
     watches: list[str]
@@ -44,7 +44,7 @@ def api(api_server: WithNamespaces, namespace: str, tmp_path: Path, monkeypatch:
 
 @pytest.fixture
 def follow(api: CountedApi, namespace: str) -> Iterator[Callable[[], ObjectCache]]:
-    """Starts a cache of the namespace's pods."""
+    """Return a function that starts a cache of the namespace's pods."""
     started: list[ObjectCache] = []
 
     def start() -> ObjectCache:
@@ -136,7 +136,7 @@ def test_a_cache_without_a_first_word_says_why(api: CountedApi, namespace: str) 
 def test_a_token_file_is_read_again_and_may_be_away_for_a_moment(
     follow: Callable[[], ObjectCache], api_server: WithNamespaces, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kubelet replaces it now and then; here it is read for every call."""
+    """A kubelet replaces the token file now and then; here the file is read for every call."""
     monkeypatch.setattr("frostline_controller.cluster.kubernetes.api.WATCH_SECONDS", 1)
     monkeypatch.setattr("frostline_controller.cluster.kubernetes.api.TOKEN_SECONDS", 0.0)
     cache = follow()
@@ -155,6 +155,6 @@ def test_a_token_file_is_read_again_and_may_be_away_for_a_moment(
 
 
 def _make(server: WithNamespaces, namespace: str, name: str) -> Json:
-    """A pod that no node takes."""
+    """Make a pod that no node runs."""
     spec = pod_spec(spec={"nodeSelector": {"no": "node"}})
     return server.rest.create(path_of(namespace, "pods"), pod(name, spec))

@@ -1,4 +1,4 @@
-"""Pods on the test nodes behave as the real controllers expect of a kubelet's."""
+"""Pods on the test nodes behave as Kubernetes' real controllers expect of a kubelet's pods."""
 
 import time
 
@@ -49,7 +49,7 @@ def test_a_deployment_rolls_over_to_a_new_template(cluster: Cluster, namespace: 
 
 
 def test_sigterm_and_its_grace(cluster: Cluster, namespace: str) -> None:
-    """One ends by itself within its grace, one must be killed after it."""
+    """One pod ends by itself within its grace period, another must be killed after it."""
     specs = {"willing": pod_spec("--on-term", "1", grace_seconds=30), "deaf": pod_spec("--on-term", "ignore")}
     for name, spec in specs.items():
         cluster.rest.create(path_of(namespace, "pods"), pod(name, spec, app="w"))

@@ -1,4 +1,4 @@
-"""Nothing of a test cluster outlives the test run, however that ends."""
+"""No process of a test cluster outlives the test run, however the run ends."""
 
 import os
 import secrets

@@ -1,4 +1,4 @@
-"""The whole chart on the test cluster: a run from `helm install` to its result, as a person lives with it."""
+"""The whole chart on the test cluster: a run from `helm install` to its result, as a person uses it."""
 
 import itertools
 import json
@@ -12,11 +12,11 @@ from tests.cluster.waiting import wait_for
 
 LEASE_SECONDS = SMALL["kubernetes"]["lease"]["duration_seconds"]
 SLACK_SECONDS = 10.0
-"""For a loaded machine, on which the successor's process and its API calls take their time."""
+"""Allowance for a loaded machine, on which the successor's process and its API calls are slow."""
 
 
 def test_a_run_from_install_to_its_result(release: Release) -> None:
-    """With the model of the digits job; other tests have a smaller one."""
+    """The run has the model of the digits job; other tests have a smaller one."""
     release.install(model=digits_job()["model"])
     wait_for(lambda: len(release.pods("trainer")) == 4 and all(map(is_ready, release.pods("trainer"))), "four ready trainers")
     wait_for(lambda: list(map(is_ready, release.pods("controller"))) == [True, True], "two ready controllers")
@@ -35,7 +35,7 @@ def test_a_run_from_install_to_its_result(release: Release) -> None:
 
 
 def test_a_killed_worker_comes_back_in_its_container(release: Release) -> None:
-    """The agent starts it again: no restart of a container, no wait for a kubelet's back-off."""
+    """The agent restarts the worker: no restart of a container, no wait for a kubelet's back-off."""
     release.install(faults=[*SMALL["faults"], {"kind": "kill_worker", "worker": 1, "step": 15}])
     release.wait_for_state("completed", 240)
     assert [line for line in release.lines("events.jsonl") if line["kind"] == "failure"]
@@ -59,7 +59,7 @@ def test_suspend_and_resume_by_annotation(release: Release) -> None:
 
 @pytest.mark.parametrize("moment", ["", "planned", "announced"])
 def test_a_leader_that_is_killed_is_followed_by_the_other(release: Release, moment: str) -> None:
-    """In mid-run with its pod, by force; or its process, between writing a plan and telling anybody of it, or right after."""
+    """The leader's pod is deleted by force during the run; or its process is killed before or right after it announces a plan."""
     faults = [{"kind": "kill_controller", "step": 11, "phase": moment}] if moment else []
     release.install(training={"steps": 100}, freeze={"interval_steps": 60}, faults=[*paced(100), *faults])
     release.wait_for_step(12)

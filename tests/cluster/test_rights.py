@@ -1,4 +1,4 @@
-"""What the run's accounts may do: all that they use, and nothing else. By the audit log of a whole run."""
+"""The rights of the run's accounts: exactly those that they use, by the audit log of a whole run."""
 
 import json
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ FOR_ALL_ACCOUNTS = ("/openid/v1/jwks", "/.well-known/openid-configuration")
 
 
 def requests_of(release: Release, role: str) -> Iterator[dict[str, Any]]:
-    """Audit lines of one account's requests."""
+    """Return the audit lines of one account's requests."""
     user = ACCOUNT.format(namespace=release.namespace, role=role)
     for line in release.cluster.plane.audit_log.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
@@ -31,7 +31,7 @@ def requests_of(release: Release, role: str) -> Iterator[dict[str, Any]]:
 
 
 def granted(release: Release) -> set[tuple[str, str]]:
-    """(resource with its subresource, verb) of the controller's Role."""
+    """Return the (resource with its subresource, verb) pairs of the controller's Role."""
     role = release.cluster.rest.get(f"/apis/rbac.authorization.k8s.io/v1/namespaces/{release.namespace}/roles/digits-controller")
     return {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
 
@@ -70,7 +70,7 @@ def test_trainers_ask_the_api_server_for_nothing_and_may_do_nothing(release: Rel
 
 
 def call_status(release: Release, token: str) -> grpc.StatusCode:
-    """How the leader answers a Status and a Command that come with this token."""
+    """Return the status code with which the leader answers a Command that carries this token."""
     with open_channel(release.controller_address(), token) as channel:
         stub = control_pb2_grpc.ControlStub(channel)
         try:
@@ -87,7 +87,7 @@ def test_calls_without_a_token_of_this_run_are_refused(release: Release) -> None
     assert call_status(release, release.token("trainer", audience="another")) is grpc.StatusCode.UNAUTHENTICATED
     # An account of this run, but bound to no pod of it.
     assert call_status(release, release.token("trainer")) is grpc.StatusCode.UNAUTHENTICATED
-    # A genuine trainer, which may not steer.
+    # A genuine trainer, which may not send commands.
     assert call_status(release, release.pod_token("digits-trainer-0")) is grpc.StatusCode.PERMISSION_DENIED
     assert release.state() == "running"
 

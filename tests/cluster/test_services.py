@@ -12,7 +12,7 @@ from tests.cluster.workloads import ask, environment, path_of, pod, pod_spec, re
 
 
 def test_connections_follow_the_endpoints(cluster: Cluster, namespace: str) -> None:
-    """A Service whose selector is a label that moves from pod to pod, as the leader's does."""
+    """The Service's selector is a label that moves from pod to pod, as the leader's does."""
     cluster.rest.create(path_of(namespace, "services"), service("lead-er", {"app": "web", "role": "leader"}, port=7000))
     cluster.rest.create(path_of(namespace, "statefulsets"), stateful_set("web", 2, pod_spec()))
     cluster.rest.create(path_of(namespace, "pods"), pod("caller", pod_spec(), app="caller"))
@@ -59,7 +59,7 @@ def test_pods_know_the_api_server_by_their_nodes_address(cluster: Cluster, names
 
 
 def _reached(caller: Json, seconds: float = 10.0) -> str:
-    """Name of the pod that the Service's address leads to; empty where the connection is refused."""
+    """Return the name of the pod behind the Service's address; empty where the connection is refused."""
     host, port = (environment(caller)[f"LEAD_ER_SERVICE_{what}"] for what in ("HOST", "PORT"))
     try:
         answer = requests.get(f"http://{host}:{port}/env", timeout=seconds, proxies={"http": ""})

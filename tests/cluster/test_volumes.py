@@ -17,7 +17,7 @@ TOKEN_FILE = "/var/run/frostline/token"
 
 
 def test_a_projected_token_names_audience_pod_and_account(cluster: Cluster, namespace: str) -> None:
-    """As the trainers have one, checked offline against the API server's keys."""
+    """A token as the trainers have one, checked offline against the API server's keys."""
     cluster.rest.create(path_of(namespace, "serviceaccounts"), {"metadata": {"name": "trainer"}})
     audience = f"frostline/{namespace}/run"
     source = {"serviceAccountToken": {"audience": audience, "expirationSeconds": 600, "path": "token"}}

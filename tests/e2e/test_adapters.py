@@ -1,5 +1,5 @@
-"""Adapters through the whole system: frozen and cached from step 1, a pipeline, a kill and a resume, to one worker's digest;
-what is saved loads in plain peft (docs/protocols.md 1.20)."""
+"""Adapters through the whole system: frozen and cached from step 1, a pipeline, a kill and a resume end with one worker's
+digest; the saved adapters load in plain peft (docs/protocols.md 1.20)."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ def alone(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Ended
 def test_a_kill_that_only_a_checkpoint_answers_and_a_resume_end_with_one_workers_digest(
     alone: Ended, workshop: Workshop, tmp_path: Path
 ) -> None:
-    """All pods share a node, so nobody keeps what the one that dies has; the others begin again from what they have read."""
+    """All pods share a node, so the lost member's units have no buddy; the others go back to a checkpoint."""
     changes = {
         **ADAPTED,
         "placement": {"initial_pp_degree": 3, "pods_per_node": 3},

@@ -1,4 +1,4 @@
-"""Computations that come out wrong: an audit finds them, names who it was, and the run ends with an undisturbed run's bits."""
+"""Wrong computations: an audit finds them, names the worker, and the run ends with an undisturbed run's bits."""
 
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,8 @@ from tests.e2e.runs import Ended, Workshop
 
 EVERY = 4
 FOUND = 16
-"""The audited step in which it shows. The last one that agreed is 12, so the run goes back to the checkpoint of step 10, before
-a freeze."""
+"""The audited step in which the wrong computation shows. The last audit that agreed is of step 12, so the run goes back to the
+checkpoint of step 10, before a freeze."""
 
 
 def changes_for(pp_degree: int, dp_degree: int, **more: Any) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def test_who_computes_wrong_is_named_and_replaced_and_its_steps_are_taken_back(
 
 
 def test_two_that_contradict_each_other_for_ever_are_both_replaced(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
-    """Nobody can say which of them is right, and nobody else is left: the run waits for both replacements."""
+    """Which of the two is right cannot be decided, and no other worker is left: the run waits for both replacements."""
     flip = {"kind": "flip", "step": FOUND - 1, "worker": 0, "what": "activation", "lasting": True}
     ended = workshop.run(tmp_path / "run", changes_for(1, 2, faults=[flip]), "--workers", "2")
     assert ended.digest == one_worker.digest
@@ -69,7 +69,7 @@ def test_two_that_contradict_each_other_for_ever_are_both_replaced(one_worker: E
 
 
 def test_a_weight_that_has_flipped_is_no_wrong_computation(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
-    """The audit meets it before the checkpoint does: the copies are compared first, and the odd one of three is named."""
+    """The audit meets the weight before the checkpoint does: it first compares the copies, and names the odd one of three."""
     flip = {"kind": "flip", "step": 14, "worker": 1, "what": "weight"}
     ended = workshop.run(tmp_path / "run", changes_for(1, 3, faults=[flip]), "--workers", "3")
     assert ended.digest == one_worker.digest
@@ -81,7 +81,7 @@ def test_a_weight_that_has_flipped_is_no_wrong_computation(one_worker: Ended, wo
 
 @pytest.mark.parametrize(("pp_degree", "dp_degree"), [(2, 2), (2, 1)], ids=["a replica is left", "the buddy is left"])
 def test_a_member_dies_in_an_audit(pp_degree: int, dp_degree: int, one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
-    """Audited or not, the step is not committed by anybody; the survivors do it again, and nobody is taken for wrong."""
+    """No member commits the step, audited or not; the survivors compute it again, and none is suspected of wrong results."""
     workers = pp_degree * dp_degree
     killed = {"kind": "kill_worker", "step": FOUND, "worker": workers - 1, "phase": "audit"}
     ended = workshop.run(tmp_path / "run", changes_for(pp_degree, dp_degree, faults=[killed]), "--workers", str(workers))
@@ -105,7 +105,7 @@ def test_a_member_dies_in_an_audit(pp_degree: int, dp_degree: int, one_worker: E
 def test_audits_in_every_step_change_no_bit_and_find_nothing(
     placement: dict[str, Any], one_worker: Ended, workshop: Workshop, tmp_path: Path
 ) -> None:
-    """With dropout, freezing, a cache that is read and advanced, and reshapes."""
+    """The run has dropout, freezing, a cache that is read and advanced, and reshapes."""
     changes = {"training": {"audit_every_steps": 1}, "placement": placement}
     ended = workshop.run(tmp_path / "run", changes, "--workers", str(placement["workers"]))
     assert ended.digest == one_worker.digest

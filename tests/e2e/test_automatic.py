@@ -1,4 +1,4 @@
-"""Numerics left to the run: settled before it begins, in its job file, and followed by whoever goes on with it or repeats it."""
+"""Numerics left to the run: settled before it begins, in its job file, and used by resumes and repetitions of the run."""
 
 from pathlib import Path
 from typing import Any

@@ -1,6 +1,6 @@
 """Bad input through the whole system: one clear error or refusal, the right exit status, no traceback, nothing lost.
 
-What needs no whole run is tested where it is refused, and not again here:
+Bad input that needs no whole run is tested where it is refused, and not again here:
 - every kind of mistake in a job file: tests/unit/test_contract_job.py; in arguments: tests/unit/controller/test_cli.py
 - CSV, JSONL, SQuAD, GLUE, image folders and text, row by row: tests/unit/trainer/test_data_bad_input.py
 - checkpoints that lack, repeat or bend something, configs that do not fit: tests/unit/trainer/test_families_checkpoints.py
@@ -52,7 +52,7 @@ def text_job(**data: Any) -> dict[str, Any]:
 
 
 def truncated_checkpoint(folder: Path) -> dict[str, Any]:
-    """A checkpoint directory whose weights were cut off in the middle."""
+    """Write a checkpoint directory whose weights are cut off in the middle; return the job's model section."""
     from transformers import ViTConfig, ViTForImageClassification
 
     config = ViTConfig(hidden_size=32, num_hidden_layers=5, num_attention_heads=2, intermediate_size=64, patch_size=4,
@@ -64,7 +64,7 @@ def truncated_checkpoint(folder: Path) -> dict[str, Any]:
 
 
 def squad(folder: Path) -> dict[str, Any]:
-    """One question whose answer does not stand where the file says."""
+    """Write one question whose answer is not at the place given in the file; return the job's changes."""
     answers = [{"text": "north", "answer_start": 3}]
     paragraph = {"context": "Snow fell in the north.", "qas": [{"id": "q1", "question": "Where?", "answers": answers}]}
     (folder / "squad.json").write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": [paragraph]}]}))
@@ -155,7 +155,7 @@ def test_no_redis_server_is_said_before_anything_starts(workshop: Workshop, tmp_
 
 
 def babble(address: str) -> None:
-    """Bytes that are no message, and a head that promises far too long a one, to a port that expects HTTP/2."""
+    """Send bytes that are no message, and a header that announces far too long a message, to a port that expects HTTP/2."""
     host, _, port = address.strip().rpartition(":")
     for words in (b"\x00" * 4096, b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 65536):
         with socket.create_connection((host, int(port)), timeout=5) as stranger:
@@ -184,7 +184,7 @@ def test_strangers_and_spoilt_values_change_nothing(one_worker: Ended, workshop:
 
 
 def test_a_full_disk_ends_the_run_and_loses_no_step(workshop: Workshop, tmp_path: Path) -> None:
-    """No file may grow beyond 80 kB, as on a full disk: a checkpoint's blocks are larger, what was recorded before is not."""
+    """No file may grow beyond 80 kB, as on a full disk: a checkpoint's blocks are larger, the records before it are not."""
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (80_000, 80_000))  # noqa: E731
     running = workshop.start(tmp_path / "run", {}, FROSTLINE_PRELOAD="", before_it_starts=limit)
     ended = running.end()

@@ -1,5 +1,5 @@
-"""Token cells through the whole system: reshapes that change slices, freezes, the cache and a kill with slices under way leave a
-run that one process repeats bit for bit (docs/protocols.md 1.21)."""
+"""Token cells through the whole system: one process repeats bit for bit a run with reshapes that change slices,
+freezes, the cache and a kill with slices under way (docs/protocols.md 1.21)."""
 
 from typing import Any
 

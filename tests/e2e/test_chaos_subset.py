@@ -1,4 +1,4 @@
-"""A few fixed chaos cases: whatever befalls a run, the oracle says what it costs, and the bits are those of one quiet worker."""
+"""A few fixed chaos cases: the oracle bounds the cost of a run's faults, and the bits are those of one undisturbed worker."""
 
 import shutil
 import tempfile
@@ -16,7 +16,7 @@ CASES = {case.name: case for case in fixed_cases()}
 
 @pytest.fixture(scope="module")
 def made(preload: str) -> Iterator[Laboratory]:
-    """Runs cases in a folder with a short name, since sockets lie below it. What a failed case has left stays."""
+    """Run cases in a folder with a short name, since sockets lie below it. Files of a failed case are kept."""
     root = Path(tempfile.mkdtemp(prefix="fc-"))
     yield Laboratory(root, preload)
     for folder in root.glob("reference-*"):

@@ -10,13 +10,13 @@ from tests.e2e.runs import Running, Workshop, json_lines
 from tests.integration.scripted_worker import Operator
 
 SHAPES = ((2, 2), (1, 4), (4, 1), (1, 3), (2, 2), (3, 1))
-"""Gone through in turn; each time round the workers are in the same shapes as before, so what they hold can be compared."""
+"""The shapes, taken in turn; each round has the same shapes, so that the resources that workers hold can be compared."""
 ROUNDS, WARM_ROUNDS = 17, 2
 GROWTH_BYTES = 24 << 20
-"""For the record keeping of the steps, and what the allocator keeps: a leak of one group a reshape is far more."""
+"""Allowed growth, for the steps' records and memory kept by the allocator: a leak of one group a reshape is far more."""
 
 Held = dict[int, dict[str, int]]
-"""Process id of a worker -> what it holds."""
+"""The resources that each worker holds, by process id."""
 
 
 @pytest.mark.wide
@@ -51,7 +51,7 @@ def test_a_hundred_reshapes_leave_descriptors_threads_ports_and_memory_flat(work
 
 
 def reshape(running: Running, operator: Operator, shape: tuple[int, int]) -> None:
-    """By command; returns when the run is in it."""
+    """Reshape the run by command; return when it has the new shape."""
     done = reshaped(running)
     operator.command("reshape", pp_degree=shape[0], dp_degree=shape[1])
     running.wait_until(lambda: reshaped(running) > done, f"{shape} after {done} reshapes")
@@ -62,7 +62,7 @@ def reshaped(running: Running) -> int:
 
 
 def least(held: list[Held]) -> Held:
-    """The least over a round of the shapes: between two reshapes there are moments with two worlds."""
+    """Return the minimum over a round of the shapes: at moments during a reshape two generations exist."""
     return {
         process_id: {name: min(moment[process_id][name] for moment in held) for name in found}
         for process_id, found in held[0].items()

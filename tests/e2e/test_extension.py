@@ -1,4 +1,4 @@
-"""The example package in examples/extension: installed as a user would, found by its entry points, trained with, verified."""
+"""The example package in examples/extension: installed as by a user, found by its entry points, used in training, verified."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ EXAMPLE = ROOT / "examples" / "extension"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """PYTHONPATH with the package installed in a folder of its own, so that the environment stays as it is."""
+    """Return a PYTHONPATH with the package installed in a folder of its own, so that the environment stays unchanged."""
     folder = tmp_path_factory.mktemp("extension")
     shutil.copytree(EXAMPLE, folder / "source")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps", "--no-build-isolation"]
@@ -29,7 +29,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def trained(installed: str, workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Ended:
     folder = tmp_path_factory.mktemp("stripes") / "run"
-    # A preload process of its own: the shared one was started where the package is not installed.
+    # A separate preload process: the shared one was started in an environment without the package.
     env = {**workshop.env, "PYTHONPATH": installed, "FROSTLINE_PRELOAD": ""}
     words = [*FROSTLINE, "run", "-f", str(EXAMPLE / "stripes.yaml"), "--out", str(folder)]
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=240, check=False)

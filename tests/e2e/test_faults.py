@@ -1,6 +1,6 @@
-"""What befalls a run changes no bit: drained and resumed, a killed controller or Redis, lost pods and nodes, a rollback.
+"""Faults change no bit of a run: a drain and resume, a killed controller or Redis, lost pods and nodes, a rollback.
 
-Each run is compared with the one on a single worker that nothing befell.
+Each run is compared with the undisturbed run on a single worker.
 """
 
 import json
@@ -29,7 +29,7 @@ HURTS = {
 
 
 def decided_once(ended: Ended) -> bool:
-    """No (lineage, number) was decided twice."""
+    """Assert that no (lineage, number) was decided twice."""
     keys = [(decision["lineage"], decision["number"], decision["decision_kind"]) for decision in ended.decisions]
     return len(keys) == len(set(keys))
 
@@ -78,7 +78,7 @@ def test_a_killed_controller_changes_nothing(one_worker: Ended, workshop: Worksh
 
 
 def test_a_killed_redis_changes_nothing_but_speed(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
-    # Slow steps after it: however busy the machine, Redis is back before the run ends.
+    # Slow steps after the fault, so that Redis is back before the run ends, however busy the machine.
     faults = [{"kind": "kill_redis", "step": 20}, {"kind": "slow", "step": 26, "seconds": 0.1}]
     ended = workshop.run(tmp_path / "run", {"faults": faults}, "--workers", "2")
     assert ended.digest == one_worker.digest
@@ -90,27 +90,27 @@ def test_a_killed_redis_changes_nothing_but_speed(one_worker: Ended, workshop: W
 
 
 def check_ledger(ended: Ended, workers: int) -> None:
-    """Each worker-second has one use, losses and a killed controller included; the records and the clock say what it may be."""
+    """Assert that each worker-second has one use, losses and a killed controller included, within bounds by records and clock."""
     ledger, records = ended.result["ledger"], ended.records
     used, total = ledger["used"], ledger["worker_seconds"]
     assert sum(used.values()) == pytest.approx(total) and min(used.values()) >= 0.0
     in_steps = sum(record["step_seconds"] * record["degrees"]["pp"] * record["degrees"]["dp"] for record in records)
     assert used["lost"] > 0.0 and used["reshaping"] > 0.0
-    # A replacement is there for a moment beside whom it replaces.
+    # A replacement may run for a moment beside the worker that it replaces.
     assert in_steps < total < (workers + 1) * ended.result["wall_seconds"]
     assert json.loads((ended.folder / "ledger.json").read_text())["ledger"] == ledger
     assert ledger["saved_estimates"]["freezing"] > 0.0
 
 
 def test_preemptions_cost_no_step(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
-    """With notice, without, and with a controller that dies too; every unit is kept in two nodes, so nothing is lost."""
+    """Preemptions with notice, without, and with a killed controller; two nodes hold every unit, so nothing is lost."""
     faults = [
         {"kind": "leave", "step": 8, "worker": 0},
         {"kind": "kill_worker", "step": 22, "worker": 1, "phase": "exchange"},
         {"kind": "kill_controller", "step": 34, "phase": "step"},
         {"kind": "kill_pod", "step": 46, "worker": 2},
     ]
-    # All workers are members whatever the planner thinks of this machine, so that no fault meets a spare.
+    # All workers are members, whatever the planner finds on this machine, so that no fault hits a spare worker.
     changes = {"faults": faults, "placement": {"pp_degree": 1, "dp_degree": 3}}
     ended = workshop.run(tmp_path / "run", changes, "--workers", "3")
     assert ended.digest == one_worker.digest
@@ -129,7 +129,7 @@ def test_preemptions_cost_no_step(one_worker: Ended, workshop: Workshop, tmp_pat
 def test_a_reclaim_of_all_nodes_pauses_the_run_and_it_goes_on_by_itself(
     one_worker: Ended, workshop: Workshop, tmp_path: Path
 ) -> None:
-    """First both nodes at once, then one of the two that the run needs, and its controller dies while nothing runs."""
+    """First both nodes are lost at once, then one of the two that the run needs; the controller dies while no worker runs."""
     faults = [{"kind": "leave", "step": 12, "worker": worker} for worker in (0, 1)]
     faults.append({"kind": "leave", "step": 36, "worker": 1})
     changes = {"faults": faults, "placement": {"workers": 2, "min_workers": 2, "pp_degree": 1, "dp_degree": 2}}
@@ -157,7 +157,7 @@ def test_a_reclaim_of_all_nodes_pauses_the_run_and_it_goes_on_by_itself(
 def test_a_spare_worker_takes_a_lost_pods_place_at_once(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
     """No step is computed by fewer workers, and the pod's replacement is the next spare."""
     placement = {"workers": 2, "spare_workers": 1, "pp_degree": 1, "dp_degree": 2}
-    # Who is the spare is a matter of who came first: two of three are slow, so that a member is, and the third has time to come.
+    # The spare is the worker that came last: two of three are slow, so that a member is, and the third has time to join.
     faults = [{"kind": "slow", "step": 20, "worker": worker, "seconds": 3.0} for worker in (0, 1)]
     running = workshop.start(tmp_path / "run", {"placement": placement, "faults": faults})
     running.wait_for_step(18)
@@ -166,7 +166,7 @@ def test_a_spare_worker_takes_a_lost_pods_place_at_once(one_worker: Ended, works
     plans = [line for line in json_lines(running.folder / "plans.jsonl") if line["kind"] == "plan"]
     pod = plans[-1]["placement"]["workers"][1].partition("/")[0]
     (agent,) = [one for one in running.children("frostline_trainer.process.agent") if one.environ()["FROSTLINE_POD_UID"] == pod]
-    agent.kill()  # its worker goes with its connection to the preload process
+    agent.kill()  # its worker ends when the agent's connection to the preload process closes
     ended = running.end()
     assert ended.digest == one_worker.digest, ended.story()
     assert ended.numerics == one_worker.numerics
@@ -182,7 +182,7 @@ def test_a_spare_worker_takes_a_lost_pods_place_at_once(one_worker: Ended, works
 def test_a_node_that_was_cut_off_publishes_nothing_and_is_not_taken_back(
     one_worker: Ended, workshop: Workshop, tmp_path: Path
 ) -> None:
-    """The old process is alive beside its replacement, hears of it when the cut has healed, and ends."""
+    """The old process lives beside its replacement, learns of it when the cut has healed, and ends."""
     faults = [{"kind": "cut_node", "step": 14, "worker": 1, "seconds": 3.0}]
     changes = {"faults": faults, "training": {"steps": 60}, "controller": {"dead_after_seconds": 2.0}}
     running = workshop.start(tmp_path / "run", changes, "--workers", "3")
@@ -203,7 +203,7 @@ def test_a_node_that_was_cut_off_publishes_nothing_and_is_not_taken_back(
 def test_a_whole_world_that_was_cut_off_publishes_no_step_of_the_new_one(
     one_worker: Ended, workshop: Workshop, tmp_path: Path
 ) -> None:
-    """The old world lives and can train on, so nobody may take its word: all goes back to the checkpoint, in a new epoch."""
+    """The old members live and may train on, so their results may not count: all go back to a checkpoint, in a new epoch."""
     changes = {
         "faults": [{"kind": "cut_node", "step": 18, "worker": 0, "seconds": 6.0}],
         "placement": {"pods_per_node": 2},
@@ -216,7 +216,7 @@ def test_a_whole_world_that_was_cut_off_publishes_no_step_of_the_new_one(
     restored = [plan for plan in ended.plans if plan["start"] == "checkpoint"]
     assert [(plan["run_epoch"], plan["lineage"]) for plan in restored] == [(1, 1)]
     step = restored[0]["start_step"]
-    # The old world trains on, and publishes, until it lacks a decision: none that was taken after the cut reached it.
+    # The old members train on, and publish, until they lack a decision: none that was taken after the cut reached them.
     unheard = min(decision["effective_step"] for decision in ended.decisions if decision["decided_in"] == 1)
     assert step % 5 == 0 and 10 <= step < unheard
     taken_up = json.loads((ended.folder / "checkpoints" / "epochs" / "1.json").read_text())["from"]
@@ -256,7 +256,7 @@ def test_a_rollback_has_the_same_bits_on_three_workers(rolled_back: Ended, works
 
 @pytest.mark.parametrize("worker", [0, 1])
 def test_a_member_dies_in_the_rollback_itself(rolled_back: Ended, workshop: Workshop, tmp_path: Path, worker: int) -> None:
-    """The others are back at the old step already, or not yet: either way all go on from it, in the rollback's lineage."""
+    """The others may have gone back to the old step or not: in both cases all go on from it, in the rollback's lineage."""
     fault = {"kind": "kill_worker", "step": 11, "worker": worker, "phase": "rollback"}
     changes = {**HURTS, "faults": [fault], "placement": {"pp_degree": 3, "dp_degree": 1}}
     ended = workshop.run(tmp_path / "run", changes, "--workers", "3")

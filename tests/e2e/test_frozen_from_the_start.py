@@ -1,4 +1,4 @@
-"""Units that are frozen from step 1, and a policy that judges by outputs: the same bits on any placement, whatever befalls it.
+"""Units frozen from step 1, and a policy that judges by outputs: the same bits on any placement, through any fault.
 
 The job begins with three of seven units frozen, compares outputs at each interval's end and freezes one block more in the middle.
 """
@@ -13,7 +13,7 @@ from tests.e2e.runs import Ended, Workshop
 EARLY = {
     "freeze": {
         "initial_units": 3,
-        # Everything has settled: what is measured decides nothing here, and each placement must measure the same.
+        # All units count as settled: measurements decide nothing here, and must be the same in each placement.
         "policy": {"name": "plasticity", "settled_share": 1.0, "points": {}},
         "rails": {"warmup_fraction": 0.6},
     }
@@ -26,7 +26,7 @@ def alone(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Ended
 
 
 def changes(ended: Ended) -> list[tuple[int, str]]:
-    """What the surviving lineage has measured of outputs, with all bits."""
+    """Return the surviving lineage's measurements of outputs, with all bits."""
     return [(line["number"], repr(line["unit_output_changes"])) for line in ended.lines("statistics.jsonl")]
 
 

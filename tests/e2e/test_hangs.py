@@ -1,4 +1,4 @@
-"""Hangs and slowness in whole runs: who hangs is excluded in time and replaced, who is slow is let be, and no bit changes."""
+"""Hangs and slowness in whole runs: a hanging worker is excluded in time and replaced, a slow one is kept, and no bit changes."""
 
 import json
 import subprocess
@@ -14,18 +14,18 @@ from tests.e2e.runs import Ended, Running, Workshop
 FLOOR = 2.0
 WATCHED = {"heartbeat_seconds": 0.1, "dead_after_seconds": 30.0, "hang_floor_seconds": FLOOR}
 LOADED_STEPS = 200
-"""More than a run takes in 20 s while others have the cores, so that it is under load all the time."""
+"""More steps than a run takes in 20 s while other processes use the cores, so that the run is under load all the time."""
 DIES_BY_ITSELF = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
 
 
 def fault_of(folder: Path, index: int = 0) -> dict[str, Any] | None:
-    """What was written of a fault right before it happened."""
+    """Return the record that was written right before a fault happened, or None."""
     path = folder / "cluster" / "faults" / str(index)
     return json.loads(path.read_text()) if path.exists() else None
 
 
 def excluded_after(running: Running) -> float:
-    """Seconds from the fault to the durable plan that goes on without the worker that it befell."""
+    """Return the seconds from the fault to the durable plan without the affected worker."""
     fault = running.wait_until(lambda: fault_of(running.folder), "the fault")
     (victim,) = fault["worker_ids"]
 

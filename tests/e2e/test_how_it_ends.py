@@ -1,6 +1,6 @@
-"""Who owns a run, and how it ends: with its terminal gone, on a full disk, with services that do not start or do not answer.
+"""A run's owner, and its end: with its terminal gone, on a full disk, with services that do not start or do not answer.
 
-What is refused before anything starts is in tests/unit/controller/test_run_directory.py.
+Refusals before any process starts are tested in tests/unit/controller/test_run_directory.py.
 """
 
 import os
@@ -19,13 +19,13 @@ from tests.e2e.runs import FROSTLINE, Ended, Running, Workshop, warm_preload
 from tests.e2e.small_disk import SmallDisk, small_disk
 
 AT_ONCE = 25.0
-"""Seconds within which a second wish to stop is obeyed on a busy machine."""
+"""Seconds within which a second request to stop is obeyed on a busy machine."""
 
 PLANTED = "import pathlib\npathlib.Path({mark!r}).write_text('executed')\nraise ImportError('a stranger')\n"
 
 
 def patched(*changes: str) -> tuple[str, ...]:
-    """`frostline` with some of its constants changed."""
+    """Return a `frostline` command with some of its constants changed."""
     lines = ["import sys", *changes, "from frostline_controller.cli.main import main", "sys.exit(main())"]
     return (sys.executable, "-c", "\n".join(lines))
 
@@ -33,7 +33,7 @@ def patched(*changes: str) -> tuple[str, ...]:
 def test_a_run_outlives_its_terminal_has_one_owner_and_goes_on_from_anywhere(
     workshop: Workshop, one_worker: Ended, tmp_path: Path
 ) -> None:
-    """One run: its reader goes, a second owner comes, its session ends; it is resumed from another directory."""
+    """One run: its output's reader goes, a second owner is refused, its session ends; it is resumed from another directory."""
     here, mark = tmp_path / "here", tmp_path / "mark"
     here.mkdir()
     (here / "psutil.py").write_text(PLANTED.format(mark=str(mark)))  # the controller imports psutil
@@ -94,7 +94,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallDisk]:
 
 @pytest.fixture(scope="module")
 def shop_on_disk(disk: SmallDisk) -> Iterator[Workshop]:
-    """Starts runs whose processes see the small disk: their preload process sees it too."""
+    """A workshop whose runs see the small disk in all processes, the preload process included."""
     with warm_preload(disk.inside) as socket:
         made = Workshop(socket)
         yield made
@@ -102,7 +102,7 @@ def shop_on_disk(disk: SmallDisk) -> Iterator[Workshop]:
 
 
 def on_small_disk(shop: Workshop, disk: SmallDisk, name: str, changes: dict[str, Any]) -> Running:
-    """The tiny digits job with its run directory on the small disk."""
+    """Start the tiny digits job with its run directory on the small disk."""
     words = ("--workers", "2", "--out", str(disk.path / name))  # the last --out counts
     made = shop.start(disk.path.parent / name, changes, *words, inside=disk.inside)
     made.folder = disk.seen / name
@@ -110,7 +110,7 @@ def on_small_disk(shop: Workshop, disk: SmallDisk, name: str, changes: dict[str,
 
 
 def test_a_full_disk_is_waited_out(shop_on_disk: Workshop, disk: SmallDisk, one_worker: Ended) -> None:
-    """While there is no room a pod dies; with room again it comes back, and not a bit is another."""
+    """A pod dies while the disk is full; it comes back once there is room, and no bit changes."""
     running = on_small_disk(shop_on_disk, disk, "waits", {})
     running.wait_for_step(10)
     disk.fill()
@@ -128,8 +128,8 @@ def test_a_full_disk_is_waited_out(shop_on_disk: Workshop, disk: SmallDisk, one_
 
 
 def test_a_run_that_has_trained_to_its_end_waits_for_room(shop_on_disk: Workshop, disk: SmallDisk, one_worker: Ended) -> None:
-    """All its steps are done when there is room again: one refused write of the last checkpoint would have failed the run."""
-    # No decision after step 27 changes anything; those that cannot be written any more are void after five seconds.
+    """All steps are done before there is room again: one refused write of the last checkpoint once failed such a run."""
+    # No decision after step 27 changes anything; decisions that can no longer be written are void after five seconds.
     running = on_small_disk(shop_on_disk, disk, "ends", {"decisions": {"wait_seconds": 5.0}})
     running.wait_for_step(30)
     disk.fill()
@@ -147,7 +147,7 @@ def test_a_run_that_has_trained_to_its_end_waits_for_room(shop_on_disk: Workshop
 
 
 def status(shop: Workshop, disk: SmallDisk, name: str) -> str:
-    """What `frostline status` says; "" while no controller answers."""
+    """Return the output of `frostline status`; "" while no controller answers."""
     words = [*disk.inside, *FROSTLINE, "status", str(disk.path / name)]
     return subprocess.run(words, env=shop.env, capture_output=True, text=True, check=False).stdout
 

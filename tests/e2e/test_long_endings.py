@@ -1,4 +1,4 @@
-"""What comes after the last step may take any time: nobody is taken for hung while tiles are scored and files are written."""
+"""The work after the last step may take any time: no worker counts as hanging while tiles are scored and files are written."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from tests.e2e.runs import Workshop
 
 FLOOR = 0.5
-"""A phase without history has ten times as long, which stands for the ten minutes of the default."""
+"""The hang floor. A phase without history has ten times as long, which stands for the ten minutes of the default."""
 
 LONG_ENDING: dict[str, Any] = {
     "model": {"config": {"hidden_size": 256, "num_hidden_layers": 8, "num_attention_heads": 4, "intermediate_size": 1024,

@@ -1,4 +1,4 @@
-"""A node whose model is another one, or gone: its pod is refused and told of, the others train on, and no bit changes."""
+"""A node whose model is a different one, or missing: its pod is refused and reported, the others train on, no bit changes."""
 
 import json
 import os
@@ -13,7 +13,7 @@ STEPS = 150
 
 
 def save_models(folder: Path) -> Path:
-    """Two models of one architecture, `one` and `other`; a link `model` to the first, as a node's volume has it."""
+    """Save two models of one architecture, `one` and `other`; return a copy `model` of the first, as on a node's volume."""
     import torch
     from transformers import ViTConfig, ViTForImageClassification
 
@@ -27,7 +27,7 @@ def save_models(folder: Path) -> Path:
 
 
 def put(folder: Path, name: str) -> None:
-    """From now on `model` has the weights of `name`; none where it is empty."""
+    """Give `model` the weights of `name`; none if `name` is empty."""
     weights = folder / "model" / "model.safetensors"
     weights.unlink(missing_ok=True)
     if name:
@@ -43,7 +43,7 @@ def test_a_run_goes_on_while_one_node_has_another_model_or_none(workshop: Worksh
     model = save_models(tmp_path)
     changes: dict[str, Any] = {"model": {"path": str(model), "config": {}}, "training": {"steps": STEPS}}
     reference = workshop.run(tmp_path / "reference", changes).digest
-    slow = {"kind": "slow", "step": 8, "worker": 0, "phase": "schedule", "seconds": 0.7}  # there is time to look at it
+    slow = {"kind": "slow", "step": 8, "worker": 0, "phase": "schedule", "seconds": 0.7}  # leaves time to look at it
     running = workshop.start(tmp_path / "run", {**changes, "faults": [slow]}, "--workers", "2")
     running.wait_for_step(5)
     put(tmp_path, "other")

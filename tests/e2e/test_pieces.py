@@ -1,4 +1,4 @@
-"""Whole runs whose units' state is in several pieces, shared out over replicas or not: the digest of one worker with as many."""
+"""Whole runs with several pieces a unit, shared out over replicas or not: the digest of one worker with as many pieces."""
 
 from pathlib import Path
 
@@ -6,15 +6,15 @@ from tests.e2e.runs import Ended, Workshop
 
 
 def saved_model(ended: Ended) -> bytes:
-    """The bytes of the weights that plain transformers loads."""
+    """Return the bytes of the weights that plain transformers loads."""
     return (ended.folder / "model" / "model.safetensors").read_bytes()
 
 
 def test_pieces_and_shares_survive_kills_a_controller_and_a_resume_and_end_with_the_same_model(
     one_worker: Ended, workshop: Workshop, tmp_path: Path
 ) -> None:
-    """Three replicas share state out; a worker dies, later the controller; then each owns everything for a while; then all stop
-    and go on from a checkpoint of pieces, on fewer workers.
+    """Three replicas share out their state; a worker dies, later the controller; then each owns all pieces for a while; then all
+    stop and go on from a checkpoint of pieces, on fewer workers.
     """
     alone = workshop.run(tmp_path / "alone", {"training": {"state_ranges": 3}}, "--workers", "1")
     assert alone.digest != one_worker.digest, "it is over other pieces"

@@ -1,8 +1,8 @@
 """Placement changes no bit (docs/protocols.md 1): one digest and one list of losses, on any number of workers and through any
 reshapes.
 
-The job freezes twice, reshapes at every freeze and by command in between, reads the frozen prefix from the cache, and drops
-out with seeded masks. Exactness of a single shape against a loop that shares no code with the trainer is tested in
+The job freezes twice, reshapes at every freeze and by command in between, reads the frozen prefix from the cache, and uses
+dropout with seeded masks. Exactness of a single shape against a loop that shares no code with the trainer is tested in
 tests/integration/test_exactness.py; here the whole system runs.
 """
 
@@ -17,7 +17,7 @@ from tests.e2e.runs import Ended, Workshop
 
 
 def test_the_job_is_what_it_claims(one_worker: Ended) -> None:
-    """It freezes twice, learns in every step, and reads from the cache: else the comparisons below would say little."""
+    """The job freezes twice, learns in every step, and reads from the cache; else the comparisons below would prove little."""
     records = one_worker.records
     assert [record["step"] for record in records] == list(range(1, 61))
     assert [record["freeze_point"] for record in records] == [0] * 10 + [2] * 16 + [4] * 34
@@ -84,7 +84,7 @@ def test_verify_finds_a_single_wrong_bit(one_worker: Ended, workshop: Workshop, 
 
 
 def test_workers_of_one_speed_end_with_the_same_bits(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
-    """Each of three has a quarter of a processor, one is killed; the groups go with the run."""
+    """Each of three workers has a quarter of a processor, one is killed; the control groups are removed with the run."""
     try:
         ours = CpuGroups.create()
     except NoCpuGroups as reason:

@@ -1,5 +1,5 @@
 """bfloat16 over float32 weights, through the whole system: reshapes, freezes, cache, a kill, a resume and `verify` end with the
-digest of one worker that nothing befell; so does a loss in chunks of tokens (docs/protocols.md 1.18 and 1.19)."""
+digest of one undisturbed worker; so does a loss in chunks of tokens (docs/protocols.md 1.18 and 1.19)."""
 
 from collections.abc import Callable
 from functools import cache
@@ -31,7 +31,7 @@ CHUNKED: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def alone(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ended]:
-    """One worker in mixed precision that nothing befell."""
+    """The undisturbed run on one worker in mixed precision."""
 
     @cache
     def ended(name: str) -> Ended:

@@ -1,4 +1,4 @@
-"""The Python API trains, verifies and answers like the command: the same run, the same digest."""
+"""The Python API trains, verifies and reports like the command: the same run, the same digest."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`frostline simulate` on a run that was made: its decisions are followed, and its steps are predicted."""
+"""`frostline simulate` on a finished run: the simulation follows the run's decisions and predicts its steps."""
 
 from itertools import pairwise
 
@@ -7,9 +7,10 @@ from frostline_controller.simulation.question import Question, answer
 from tests.e2e.runs import Ended
 
 LEAST, MOST = 0.4, 1.25
-"""Predicted seconds of a step over those of the fastest measured one. A busy machine only adds to a step, so the fastest of many
-is nearest to what units were profiled as. The prediction may be below it, for steps of milliseconds: drawing samples, norms, the
-clip and records cost what the cost model leaves out. It may be a little above: the profile was taken while all started."""
+"""Bounds of a step's predicted seconds, divided by those of the fastest measured step. A busy machine only adds to a step, so
+the fastest of many is nearest to the units' profile. The prediction may be below it, for steps of milliseconds: drawing samples,
+norms, the clip and records have costs outside the cost model. It may be a little above: the profile was taken while all
+started."""
 
 
 def test_a_finished_run_is_followed_and_its_step_predicted(one_worker: Ended) -> None:

@@ -1,4 +1,4 @@
-"""Whatever befalls the stores of a run: speed changes, results do not, and the last complete checkpoint is what is found."""
+"""Faults of a run's stores: speed changes, results do not, and the last complete checkpoint is found."""
 
 import signal
 import time
@@ -15,7 +15,7 @@ STOPPED_SECONDS = 2.0
 
 
 def hold(running: Running, name: str) -> psutil.Process:
-    """SIGSTOP a service of the run; it is there and does not answer."""
+    """SIGSTOP a service of the run, which then exists and does not answer."""
     (process,) = [
         child for child in psutil.Process(running.process.pid).children(recursive=True) if name in " ".join(child.cmdline())
     ]

@@ -1,4 +1,4 @@
-"""A sweep: its runs share one cache, keep the bits that each has alone, and outlive a kill of the sweep, a stop and a failure."""
+"""A sweep: its runs share one cache, have the bits that each has alone, and survive a kill of the sweep, a stop, a failure."""
 
 import signal
 from pathlib import Path
@@ -21,7 +21,7 @@ BROKEN = ("kill_redis", "kill_cache_server")
 
 
 def started(workshop: Workshop, folder: Path, *arguments: str) -> Running:
-    """A `frostline sweep` of the tiny digits job in `folder`."""
+    """Start a `frostline sweep` of the tiny digits job in `folder`."""
     job = folder.with_suffix(".yaml")
     job.write_text(yaml.safe_dump(TINY_DIGITS, sort_keys=False))
     words = ["sweep", "-f", str(job), "--out", str(folder), "--no-report", *arguments]
@@ -30,7 +30,7 @@ def started(workshop: Workshop, folder: Path, *arguments: str) -> Running:
 
 
 def misses(folder: Path, last_step: int = 60) -> int:
-    """Boundary activations that a run has computed because the cache had them not, up to a step."""
+    """Return the number of boundary activations that a run has computed for lack of a cached value, up to a step."""
     return sum(line.get("cache_misses", 0) for line in json_lines(folder / "metrics.jsonl") if line.get("step", 0) <= last_step)
 
 
@@ -43,7 +43,7 @@ def test_later_runs_start_warm_and_a_killed_sweep_goes_on(one_worker: Ended, wor
     first, second, third, fourth = (places.run_of(run).path for run in runs)
     sweep.wait_until(lambda: json_lines(second / "metrics.jsonl")[30:], "step 30 of the second run")
     cold, warm = misses(first, 30), misses(second, 30)
-    # The first run computes each of its ~500 samples and variants once; the second finds all but those of its first steps.
+    # The first run computes each of its ~500 samples and variants once; the second reads all but those of its first steps.
     assert warm < cold / 2, f"{cold} misses of the first run, {warm} of the second up to step 30"
 
     mine = psutil.Process(sweep.process.pid).children(recursive=True)

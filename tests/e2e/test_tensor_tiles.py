@@ -1,5 +1,5 @@
-"""Tensor tiles through the whole system, beside token cells, on whole workers and on groups that share them: reshapes, freezes,
-the cache and a kill leave a run that one process repeats bit for bit (docs/protocols.md 1.23 and 1.25)."""
+"""Tensor tiles through the whole system, beside token cells, on single workers and on groups that share the tiles: one
+process repeats bit for bit a run with reshapes, freezes, the cache and a kill (docs/protocols.md 1.23 and 1.25)."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ GROUPS: dict[str, Any] = {
         {"step": 3, "pp_degree": 1, "dp_degree": 1, "tp_degree": 4},
         {"step": 7, "pp_degree": 2, "dp_degree": 1, "tp_degree": 2},
     ],
-    # While a shape that is asked for has all four: later the planner may do with two of them.
+    # While a requested shape has all four workers: later the planner may use only two of them.
     "faults": [{"kind": "kill_worker", "step": 9, "worker": 1, "phase": "schedule"}],
 }
 

@@ -8,7 +8,7 @@ from tests.e2e.runs import ROOT, Ended, Workshop, warm_preload
 
 UNEVEN = {"FROSTLINE_WORKER_MODULE": "tests.e2e.uneven_worker", "PYTHONPATH": str(ROOT)}
 CASES: dict[str, dict] = {
-    # Pinned: which of the two is cheaper is measured, and no test may depend on that.
+    # Pinned: otherwise a measurement picks the cheaper of the two, and no test may depend on that.
     "cached": {"cache": {"prefix_tile": "sample"}},
     "uncached_one_sample": {"elastic": {"cache": False}, "cache": {"prefix_tile": "sample"}},
     "refused": {"cache": {"prefix_tile": "micro_batch"}},
@@ -18,7 +18,7 @@ CASES: dict[str, dict] = {
 
 @pytest.fixture(scope="module")
 def ended(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Ended]]:
-    """All four side by side: each is one worker that trains 32 steps."""
+    """Run all four side by side: each is one worker that trains 32 steps."""
     folder = tmp_path_factory.mktemp("uneven")
     with warm_preload(**UNEVEN) as socket:
         env = {**UNEVEN, "FROSTLINE_PRELOAD": socket}

@@ -1,4 +1,4 @@
-"""The four walks take no more files than they took when their bounds were written; a shorter one brings its bound down."""
+"""The four walks involve no more files than when their bounds were written; a shorter walk lowers its bound."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Bits that change silently: they are noticed, the run goes back to before them, and ends with the bits of an undisturbed one."""
+"""Bits that change silently: they are found, the run goes back to before them, and ends with an undisturbed run's bits."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def test_a_wrong_cached_value_takes_the_run_back_and_the_cache_off(one_worker: E
 def test_a_bit_that_flips_in_one_copy_takes_the_run_back(
     what: str, pp_degree: int, dp_degree: int, one_worker: Ended, workshop: Workshop, tmp_path: Path
 ) -> None:
-    """With one replica the other copy is the buddy's."""
+    """With one replica the second copy is the buddy's."""
     workers = pp_degree * dp_degree
     flip = {"kind": "flip", "step": 17, "worker": 1, "what": what}
     changes = {

@@ -1,5 +1,5 @@
 """Zero-bubble schedules through the whole system: a V that freezes, loses a worker and is reshaped into others ends with the
-digest of one worker that nothing befell (docs/adr/0019-zero-bubble.md)."""
+digest of one undisturbed worker (docs/adr/0019-zero-bubble.md)."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -35,8 +35,8 @@ def test_zero_bubble_runs_that_freeze_and_lose_workers_end_with_the_digest_of_on
 
 
 def check_traces(ended: Ended) -> None:
-    """Traced steps have, on every rank, the computations of the plan's schedule in its order, one after the other; the report
-    draws them."""
+    """Assert that traced steps have, on every rank, the computations of the plan's schedule in order, one after another, and
+    that the report draws them."""
     plans = {f"{one['generation']['incarnation']}.{one['generation']['counter']}": one["placement"] for one in ended.plans}
     ranks = defaultdict[tuple[str, int], set[int]](set)
     for line in ended.lines("traces.jsonl"):

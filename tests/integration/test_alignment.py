@@ -1,4 +1,4 @@
-"""Whatever a unit is given begins at a 64-byte boundary, wherever it came from: files, numpy, slices, messages, the cache."""
+"""Every tensor that a unit reads begins at a 64-byte boundary, whatever its source: files, numpy, slices, messages, the cache."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,7 +51,7 @@ def job(path: str = "") -> Job:
 
 
 class Walk:
-    """Watches every call of a unit: its operands, weights, gradients and what comes back in the backward."""
+    """An observer of every call of a unit: checks its operands, weights, gradients and the gradients of its outputs."""
 
     def __init__(self, context: RunContext) -> None:
         self.calls, self.gradients, self.faults = 0, 0, list[str]()
@@ -73,9 +73,9 @@ class Walk:
             self._note(number, name, buffer)
 
     def _follow(self, number: int, output: torch.Tensor) -> None:
-        """Look at the gradient of a unit's output when it comes.
+        """Check the gradient of a unit's output as soon as it is computed.
 
-        The library's hook for a module's backward is meant for modules whose inputs have gradients, and warns of others: the
+        PyTorch's hook for a module's backward is meant for modules whose inputs have gradients, and warns of others: the
         first unit that learns has none.
         """
         if output.requires_grad:
@@ -90,7 +90,7 @@ class Walk:
 
 
 def train(context: RunContext, stack: CacheStack, walk: Walk, **plan_fields: Any) -> int:
-    """Four steps, frozen and cached from the second on; the guard split is evaluated at the end. Returns the cache's hits."""
+    """Train four steps, frozen and cached from the second on; evaluate the guard split at the end. Return the cache's hits."""
     caching = CacheUse(context, stack.address, stack.tokens.by_role[WORKER], f"w-{id(walk)}", stack.run_dir)
     placement = Layout(1, 1).placement(0).model_copy(update={"use_cache": True})
     generation = Generation(context, lone_plan(placement).model_copy(update=plan_fields), 0, lone_groups(), 0, lambda name: None)

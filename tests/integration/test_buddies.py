@@ -1,4 +1,4 @@
-"""Buddies: after every step, freeze, refusal and reshape a ward's copy is the owner's unit, bit for bit; and what is covered."""
+"""Buddies: after every step, freeze, refusal and reshape a unit replica equals the owner's unit bit for bit; covered units."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ ALL = (True,) * NUM_UNITS
 
 
 def copies_of(runs: list[Run], moment: str) -> dict[int, dict[int, str]]:
-    """Unit -> {worker number: digest} of everybody who owned or kept it at that moment."""
+    """Return {unit: {worker number: digest}} of all workers that owned the unit or kept its replica at that moment."""
     found: dict[int, dict[int, str]] = {unit: {} for unit in range(NUM_UNITS)}
     for number, run in enumerate(runs):
         for unit, digest in run.copies.get(moment, {}).items():
@@ -26,14 +26,14 @@ def copies_of(runs: list[Run], moment: str) -> dict[int, dict[int, str]]:
 
 
 def check_copies(runs: list[Run], moment: str, at_least: int = 2) -> None:
-    """Every unit is held by that many members at that moment, all with the same bits."""
+    """Assert that at least `at_least` members hold each unit at that moment, all with the same bits."""
     for unit, digests in copies_of(runs, moment).items():
         assert len(digests) >= at_least, f"{moment}: unit {unit} is held by {sorted(digests)} only"
         assert len(set(digests.values())) == 1, f"{moment}: unit {unit} differs: {digests}"
 
 
 def check_gradients(runs: list[Run], steps: int) -> None:
-    """Whoever owns or keeps a unit has its gradient, and the same one, when the step's vote has passed."""
+    """Assert that a unit's owners and buddies have the same gradient of it when the step's vote has passed."""
     for step in range(1, steps + 1):
         seen: dict[int, str] = {}
         for run in runs:
@@ -50,7 +50,7 @@ SHAPES = [
     (Layout(2, 1, 2, "interleaved_1f1b"), (0, 1)),
     (Layout(2, 2), (0, 1, 0, 1)),
 ]
-"""(layout, each member's failure domain). In the last one both owners of a stage share a domain."""
+"""(layout, each member's failure domain). In the last entry both owners of a stage share a domain."""
 
 
 @pytest.mark.parametrize(("layout", "domains"), SHAPES, ids=str)
@@ -117,9 +117,9 @@ def test_what_nobody_could_bring_back_is_uncovered_and_blocks_nothing(warm_worke
 
 JOURNEY = (
     Segment(Layout(4, 1), 2, domains=(0, 1, 2, 3)),
-    # w1's and w2's former wards are their own now, and the other way round; w3 leaves.
+    # w1 and w2 now own the units that they kept as buddies, and keep those that they owned; w3 leaves.
     Segment(Layout(3, 1, 1, "1f1b", (1, 2, 0)), 4, 1, domains=(0, 1, 2)),
-    # A joiner that gets its wards with its units.
+    # A joiner that receives its unit replicas together with its units.
     Segment(Layout(4, 1, 1, "gpipe", (4, 0, 1, 2)), 6, 3, domains=(0, 0, 1, 1)),
     Segment(Layout(2, 2, 1, "1f1b", (2, 4, 0, 1)), 8, 2, domains=(0, 1, 0, 1)),
 )
@@ -139,7 +139,7 @@ def test_wards_move_with_a_reshape_and_are_whole_from_its_first_moment(warm_work
 
 
 def test_a_former_ward_is_not_sent_again(warm_workers: WarmWorkers) -> None:
-    """w1 kept all that it owns now: a reshape onto a buddy moves nothing."""
+    """w1 was the buddy of all units that it owns now: a reshape onto a buddy moves nothing."""
     case = replace(TIED, steps=4)
     series = [Segment(Layout(2, 1), 2, domains=(0, 1)), Segment(Layout(1, 1, 1, "1f1b", (1,)), 4)]
     runs = run_series(warm_workers, case, series)

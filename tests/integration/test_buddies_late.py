@@ -1,4 +1,4 @@
-"""A commit that comes after the groups are gone: owners and buddies reach the bits of those who committed in time."""
+"""Late commits, after the process groups are gone: owners and buddies reach the bits of members that committed in time."""
 
 from dataclasses import replace
 from typing import Any

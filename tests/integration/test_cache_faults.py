@@ -1,4 +1,4 @@
-"""What befalls a cache: Redis killed, restarted empty, full, paused, replaced by junk. Speed changes, results never."""
+"""Faults of the cache: Redis killed, restarted empty, full, paused, replaced by junk. Speed changes, results never."""
 
 import socket
 import threading
@@ -13,7 +13,7 @@ from frostline_controller.cluster.local.redis_process import start_redis
 from frostline_trainer.cache.lane import SILENCE_SECONDS
 
 READ_BOUND_SECONDS = 2.5
-"""What read() states: READ_SECONDS_MAX + one silence, and half a second for a loaded machine."""
+"""The documented bound of read(): READ_SECONDS_MAX + one silence, and half a second for a loaded machine."""
 
 SHAPE = (32, 64)
 

@@ -1,4 +1,4 @@
-"""Stores that are there and do harm: stopped, slow, turning bits, mixing up values. Misses only, no longer than said."""
+"""Stores that answer wrongly or not: stopped, slow, flipping bits, mixing up values. Only misses, within the timeouts."""
 
 import signal
 import time
@@ -17,12 +17,12 @@ from tests.integration.test_cache_faults import READ_BOUND_SECONDS, SHAPE, asser
 from tests.redis_proxy import RedisProxy
 
 AT_ONCE_SECONDS = 0.3
-"""What never waits for anybody, on a loaded machine."""
+"""The bound for a call that never waits for another process, on a loaded machine."""
 
 
 @contextmanager
 def proxied(stack: CacheStack, seed: int = 0) -> Iterator[RedisProxy]:
-    """From now on everybody reaches the shard through a proxy."""
+    """Restart the cache server so that all clients reach the shard through a proxy."""
     stack.server.terminate()
     assert stack.server.wait(10) == 0
     with RedisProxy(stack.shards[0], seed) as proxy:
@@ -31,7 +31,7 @@ def proxied(stack: CacheStack, seed: int = 0) -> Iterator[RedisProxy]:
 
 
 def read_and_time(cache: BoundaryCache, samples: list[int]) -> tuple[list[bool], float]:
-    """Read, assert that what hits is right, and that it took no longer than the client's timeouts. Returns hits and seconds."""
+    """Read; assert that hits have the right values, within the client's timeouts. Return the hits and the seconds."""
     out = torch.full((len(samples), *SHAPE), -1.0)
     started = time.monotonic()
     hits = cache.read(samples, [0] * len(samples), out)
@@ -42,7 +42,7 @@ def read_and_time(cache: BoundaryCache, samples: list[int]) -> tuple[list[bool],
 
 
 def test_a_stopped_redis_costs_one_silence_and_serves_again_when_it_goes_on(tmp_path: Path) -> None:
-    """SIGSTOP: connections are still accepted by the kernel, and nothing answers on them."""
+    """SIGSTOP: the kernel still accepts connections, but nothing answers on them."""
     with cache_stack(tmp_path) as stack:
         cache = stack.connect(SHAPE)
         stack.ready(cache, identity("stopped"))
@@ -68,7 +68,7 @@ def test_a_stopped_redis_costs_one_silence_and_serves_again_when_it_goes_on(tmp_
 
 
 def test_a_slow_redis_is_waited_for_no_longer_than_said(tmp_path: Path) -> None:
-    """It dribbles: every pause is shorter than a silence, so that only the deadline of the whole read ends it."""
+    """Bytes trickle in: each pause is shorter than the timeout of a silence, so only the deadline of the whole read ends it."""
     with cache_stack(tmp_path) as stack, proxied(stack) as proxy:
         cache = stack.connect(SHAPE)
         stack.ready(cache, identity("slow"))
@@ -87,7 +87,7 @@ def test_a_slow_redis_is_waited_for_no_longer_than_said(tmp_path: Path) -> None:
 
 
 def test_bits_that_flip_on_the_way_give_misses_and_never_another_value(tmp_path: Path) -> None:
-    """In both directions: lengths, keys and commands are hit as well as values."""
+    """Bits flip in both directions: in lengths, keys and commands as well as in values."""
     with cache_stack(tmp_path) as stack, proxied(stack, seed=7) as proxy:
         cache = stack.connect(SHAPE)
         name = identity("flips")
@@ -132,7 +132,7 @@ def test_a_whole_value_under_another_samples_key_is_a_miss(tmp_path: Path) -> No
 
 
 def test_a_cache_server_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
-    """SIGSTOP: it accepts and does not answer. What is known of the shards goes on being used."""
+    """SIGSTOP: the server accepts and does not answer. Clients go on with the shards that they know."""
     with cache_stack(tmp_path) as stack:
         cache, closing = stack.connect(SHAPE), stack.connect(SHAPE)
         stack.ready(cache, identity("hangs"))

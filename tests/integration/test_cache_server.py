@@ -1,4 +1,4 @@
-"""The cache server as a process, over real gRPC: roles, admission, leases, sweeping, statistics, its end."""
+"""The cache server as a process, over real gRPC: roles, admission, leases, sweeping, statistics, shutdown."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""A checkpoint's writer is killed before every file operation and at any byte; its disk fills up. Real processes and signals."""
+"""Checkpoint writers, killed before every file operation and at any byte, or on a full disk. Real processes and signals."""
 
 import logging
 import os
@@ -23,7 +23,7 @@ OPERATIONS = ("create", "write", "sync", "rename", "create", "write", "sync", "r
     "link",
     "remove",
 )
-"""Two units with their digests, the manifest, and the removal of the oldest checkpoint."""
+"""The file operations of two units with their digests, the manifest, and the removal of the oldest checkpoint."""
 FREE_SPACE = "free some space"
 
 
@@ -68,7 +68,10 @@ def write_up_to(root: str, step: int, size: int) -> None:
 
 
 def assert_sound(root: Path, step: int) -> bool:
-    """What a kill while `step` was written left is no checkpoint, or a whole one; the next writer tidies up. True for whole."""
+    """Assert that a kill during the write of `step` left no checkpoint or a whole one, and that the next writer tidies up.
+
+    Return True for a whole checkpoint.
+    """
     found = steps_found(root)
     whole = step in found
     assert [one for one in found if one != step] in ([step - 2, step - 1], [step - 1] if whole else [0]), found
@@ -113,7 +116,7 @@ def test_killed_at_any_byte_the_last_complete_checkpoint_is_what_is_found(tmp_pa
 
 
 def fill_up_and_free(root: str) -> None:
-    """Checkpoints on a disk that is full for three of them. Python ignores SIGXFSZ: beyond the limit a write is an error."""
+    """Write six checkpoints; for three the disk is full. Python ignores SIGXFSZ: a write beyond the limit is an error."""
     said: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
@@ -143,7 +146,7 @@ def fill_up_and_free(root: str) -> None:
 
 
 def make_full(folder: Path) -> None:
-    """Leave no room. On a file system of its own: a file that takes all there is; else a limit on every file."""
+    """Fill the disk: by a file that takes all space of a file system of its own, or else by a limit on every file's size."""
     if "FULL_DISK" in os.environ:
         with open(folder / "filler", "wb", buffering=0) as filler, pytest.raises(OSError, match="No space left"):
             while True:

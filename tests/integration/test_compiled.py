@@ -1,4 +1,4 @@
-"""Compiled units (`training.compile`): equal bits wherever a unit is computed, whatever is computed beside it."""
+"""Compiled units (`training.compile`): a unit has equal bits in any stage and process, whatever is computed beside it."""
 
 import shutil
 import subprocess
@@ -19,7 +19,7 @@ CUTS = {"one stage": (0, 8), "three stages": (0, 1, 5, 8)}
 
 
 def compute(family: str, cut: str, backend: str) -> None:
-    """A process of its own: the digest of a forward and backward through all units, in stages. Prints it."""
+    """Print the digest of a forward and backward through all units, in stages; runs in a process of its own."""
     import hashlib
 
     from frostline_trainer.step.building import stage_settings
@@ -52,7 +52,7 @@ def compute(family: str, cut: str, backend: str) -> None:
 
 @pytest.mark.parametrize("family", ["vit", *(pytest.param(family, marks=pytest.mark.wide) for family in ("gpt2_tied", "llama"))])
 def test_a_unit_has_one_result_in_any_stage_and_process(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the compiler itself where this machine has a C++ compiler, else by the passes before it."""
+    """With code generation where this machine has a C++ compiler, else with the compiler's earlier passes alone."""
     backend = "inductor" if shutil.which("g++") else "aot_eager"
     found = {}
     for number, cut in enumerate(CUTS):

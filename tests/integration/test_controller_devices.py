@@ -1,4 +1,4 @@
-"""What workers tell of their GPUs, over real sockets: the plan's backend follows from it, and the status shows it."""
+"""Workers' reports of their GPUs, over real sockets: they decide the plan's backend, and the status shows them."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ __all__ = ["world"]
 
 
 def gpu_worker(run: World, uuid: str, uid: str | None = None) -> ScriptedWorker:
-    """A worker that computes on the GPU `uuid`; it has joined."""
+    """Return a worker that computes on the GPU `uuid` and has joined."""
     worker = ScriptedWorker(run.folder, len(run.workers), uid=uid)
     worker.device = DeviceFacts(host="machine", name="A100", uuid=uuid, multiprocessors=108, nccl="2.29.7")
     run.workers.append(worker.join())
@@ -56,7 +56,7 @@ def test_the_job_forces_a_backend(world: Callable[..., World]) -> None:
 
 
 def reaped(run: World, worker: ScriptedWorker, uuid: str, code: int = DEVICE) -> None:
-    """What the parent of a worker's process says of its end; said twice, as after a lost answer."""
+    """Report a worker's end as the parent of its process does; twice, as after a lost answer."""
     worker.silence()
     other = next(one for one in run.workers if not one.silent)
     for _ in range(2):
@@ -76,14 +76,14 @@ def test_a_gpu_that_failed_twice_is_not_used_any_more(world: Callable[..., World
     plan = kept.next_plan("fresh")
     for worker in run.workers:
         worker.enter(plan, 0)
-    reaped(run, first, "GPU-b", code=70)  # a fault of its own is nothing of the device's
+    reaped(run, first, "GPU-b", code=70)  # an error of the worker's program does not count against the device
     again = ScriptedWorker(run.folder, first.ordinal, uid=first.worker_id.split("/")[0])
     again.device = first.device
     run.workers.append(again.join())
     reaped(run, again, "GPU-b")
     third = ScriptedWorker(run.folder, first.ordinal, uid=first.worker_id.split("/")[0])
     third.device = first.device
-    third.register()  # one error may be the only one
+    third.register()  # a single error is not enough for a quarantine
     assert run.operator.status().quarantined == []
     run.workers.append(third.join())
     reaped(run, third, "GPU-b")
@@ -97,7 +97,7 @@ def test_a_gpu_that_failed_twice_is_not_used_any_more(world: Callable[..., World
         refused.register()
     elsewhere = ScriptedWorker(run.folder, 8, node="another")
     elsewhere.device = first.device
-    elsewhere.register()  # a GPU of the same name in another node is another
+    elsewhere.register()  # a GPU with the same UUID in another node is another GPU
     kept.silence()
     run.restart_controller()
     refused.connect()
@@ -146,7 +146,7 @@ def test_a_plan_that_ran_out_of_memory_is_not_made_again(world: Callable[..., Wo
 
 
 def test_a_pinned_shape_that_ran_out_of_memory_gives_way_to_one_that_fits(world: Callable[..., World]) -> None:
-    """A shape that somebody asked for is no reason to end the run."""
+    """A shape that a person has pinned does not make the run end."""
     run = world(placement={"workers": 2, "min_workers": 2}, controller=QUICK)
     plan = run.start()
     run.at(20)

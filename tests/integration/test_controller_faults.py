@@ -1,4 +1,4 @@
-"""Planned faults that the controller carries out: on pods, nodes, services and itself, each once, each with an event."""
+"""Planned faults that the controller injects: on pods, nodes, services and itself, each once, each with an event."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ __all__ = ["world"]
 
 
 def put_pods(world: World, count: int = 2, per_node: int = 2) -> LocalBackend:
-    """The scripted workers' pods, `per_node` of them on each node."""
+    """Create the scripted workers' pods, `per_node` of them on each node."""
     backend = LocalBackend(world.folder / "cluster")
     pods = [asdict(PodInfo(f"trainer-{i}", f"uid-{i}", f"node-{i // per_node}", RUNNING, 1.0, True)) for i in range(count)]
     backend.change(lambda found: found["status"].update(pods=pods))
@@ -120,7 +120,7 @@ def test_the_controller_kills_itself_at_its_step_and_its_successor_lives(world: 
     made.at(3)
     wait_for(lambda: made.operator.status().step == 3, "step 3 is known")
     assert made.controller.poll() is None
-    with contextlib.suppress(grpc.RpcError):  # it dies of the first word of that step: the next may find nobody
+    with contextlib.suppress(grpc.RpcError):  # the controller dies at the step's first message; the next may fail
         made.at(4)
     assert made.controller.wait(10) == -9
     made.restart_controller()

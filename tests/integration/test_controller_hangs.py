@@ -1,4 +1,4 @@
-"""Hangs over real sockets: who is judged to hang is asked for its stacks, fenced by a plan without it, and killed afterwards."""
+"""Hangs over real sockets: a hanging worker is asked for its stacks, fenced by a plan without it, and killed afterwards."""
 
 import signal
 import time
@@ -23,7 +23,7 @@ USUAL = {"schedule": 0.02, "exchange": 0.01, "vote": 0.01}
 
 
 class Telling(ScriptedWorker):
-    """Its heartbeats say where it stands, since when, and whether it waits for others."""
+    """A worker whose heartbeats report its phase, since when, and whether it waits for others."""
 
     stands: dict[str, Any] | None = None
     busy = 0.0
@@ -46,7 +46,7 @@ class Telling(ScriptedWorker):
 
 @pytest.fixture
 def started(world: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[World, Plan]]:
-    """So many workers in the first plan, all members, at step 20."""
+    """Start a run of that many workers, all members of the first plan, at step 20."""
     monkeypatch.setattr("tests.integration.scripted_world.ScriptedWorker", Telling)
 
     def make(count: int, wanted: int = 0, **controller: float) -> tuple[World, Plan]:
@@ -93,13 +93,13 @@ def test_a_deadlocked_member_is_asked_for_its_stacks_and_excluded(started: Calla
     assert told["seconds"] >= FLOOR
     assert told["reason"].startswith(f"worker trainer-{stuck.ordinal} hangs in schedule after step 20, for ")
     with pytest.raises(grpc.RpcError, match="is excluded: "):
-        stuck.register()  # its heartbeats go on until its pod is deleted, and say that nobody knows it
+        stuck.register()  # its heartbeats go on until its pod is deleted, and are answered that it is unknown
     gone = {worker.worker_id: worker.state for worker in run.operator.status().workers}
     assert gone[stuck.worker_id] == "gone"
 
 
 def test_who_hangs_makes_place_where_the_answer_needs_a_replacement(world: Callable[..., World]) -> None:
-    """`placement.min_workers` are all that there are: the pod goes before there is a plan, and its replacement is in the plan."""
+    """Only `placement.min_workers` workers exist: the pod is deleted before there is a plan; its replacement is in the plan."""
     run = world(placement={"workers": 2, "min_workers": 2}, controller=CONTROLLER)
     run.workers = [Telling(run.folder, ordinal).join() for ordinal in range(2)]
     for worker in run.workers:
@@ -121,7 +121,7 @@ def test_who_hangs_makes_place_where_the_answer_needs_a_replacement(world: Calla
 
 
 def test_whoever_shares_the_pod_of_an_excluded_member_is_in_no_plan_either(world: Callable[..., World]) -> None:
-    """The pod is deleted when the answer is out: a plan that names its other worker would fail at once."""
+    """The pod is deleted once the next plan is sent: a plan that names its other worker would fail at once."""
     run = world(placement={"workers": 4, "workers_per_pod": 2}, controller=CONTROLLER)
     run.workers = [Telling(run.folder, place // 2, local_rank=place % 2).join() for place in range(4)]
     for worker in run.workers:
@@ -178,7 +178,7 @@ def test_a_frozen_member_is_excluded_although_it_says_nothing_any_more(started: 
 
 
 def test_who_waits_for_a_member_that_has_just_been_given_up_is_not_blamed(started: Callable[..., tuple[World, Plan]]) -> None:
-    """The silence and the wait for it are as old as each other and end at the same deadline."""
+    """The frozen member's silence and the others' wait for it began together, and reach the same deadline."""
     run, plan = started(3, dead_after_seconds=FLOOR)
     frozen, *others = run.members(plan)
     for place, other in enumerate(others):
@@ -227,7 +227,7 @@ def test_a_slow_member_with_a_history_and_a_first_step_are_let_be(started: Calla
 
 
 def test_a_machine_that_stood_still_makes_nobody_hang(started: Callable[..., tuple[World, Plan]]) -> None:
-    """All processes froze together: after it every phase is old at once, and nobody hangs."""
+    """All processes stood still together: afterwards every phase is overdue at once, and no member hangs."""
     run, plan = started(2, hang_floor_seconds=4.0)
     first, second = run.members(plan)
     first.stand("schedule")
@@ -267,7 +267,7 @@ def test_slowness_is_in_the_status(started: Callable[..., tuple[World, Plan]]) -
 
 
 def test_a_joiner_that_everybody_waits_for_is_to_blame(started: Callable[..., tuple[World, Plan]]) -> None:
-    """Members are on their way into a plan whose joiner does not come: nobody enters, so nobody can say that it has begun."""
+    """Members wait to enter a plan whose joiner does not come: no member enters it, so none reports that it has begun."""
     run, plan = started(2, wanted=3, hang_floor_seconds=0.2, start_timeout_seconds=0.5)
     (joiner,) = run.join(1)
     run.operator.command("reshape", pp_degree=3, dp_degree=1)
@@ -292,7 +292,7 @@ def wire_tuple(generation: plan_pb2.GenerationId) -> tuple[int, int]:
 def test_who_still_hangs_in_a_generation_that_is_over_is_no_joiner_and_is_taken_away(
     started: Callable[..., tuple[World, Plan]],
 ) -> None:
-    """A controller that dies between fencing a hanging member and killing it leaves it registered: its stream answers still."""
+    """A controller that dies between fencing a hanging member and killing it leaves that member registered, its stream open."""
     run, plan = started(2, wanted=3, start_timeout_seconds=0.5, join_settle_seconds=0.1, join_pause_seconds=0.1)
     (stuck,) = run.join(1)
     stuck.generation = plan_pb2.GenerationId(incarnation=0, counter=7)

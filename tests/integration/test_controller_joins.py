@@ -1,4 +1,4 @@
-"""Who keeps copies, and who is taken in when: buddies, joiners, spares."""
+"""The choice of buddies, and when joiners and spare workers are taken into a plan."""
 
 import time
 from collections.abc import Callable
@@ -101,7 +101,7 @@ class TestJoins:
 
     def test_several_at_once_cost_one_reshape(self, world: Callable[..., World]) -> None:
         settle = {"join_settle_seconds": 0.8, "join_pause_seconds": 0.0, "start_timeout_seconds": 0.3}
-        run = world(placement={"workers": 5}, controller={**QUICK, **settle})  # one never comes
+        run = world(placement={"workers": 5}, controller={**QUICK, **settle})  # one worker never comes
         started(run, 1)
         for _ in range(2):
             run.join(1)

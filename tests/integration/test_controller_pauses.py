@@ -1,4 +1,4 @@
-"""Members have to go and too few stay: the run pauses at a checkpoint, and goes on from it by itself (docs/protocols.md 10.2)."""
+"""Pauses: with too few workers left, the run stops at a checkpoint and goes on from it by itself (docs/protocols.md 10.2)."""
 
 import json
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def leave(worker: ScriptedWorker) -> None:
 
 
 def save(folder: Path, worker: ScriptedWorker, step: int = 20) -> None:
-    """The members' checkpoint is complete, and their rank 0 says so."""
+    """Complete the members' checkpoint, and report it as their rank 0."""
     manifest = folder / "checkpoints" / "0" / "1.1" / str(step) / "manifest.json"
     manifest.parent.mkdir(parents=True, exist_ok=True)
     manifest.write_text(json.dumps({"lineage": 0, "step": step}))
@@ -53,7 +53,7 @@ def events(folder: Path, kind: str) -> list[dict]:
 
 
 def paused(run: World, who_leaves: int = 2) -> tuple[Plan, list[ScriptedWorker]]:
-    """A run of two workers that has paused at step 20, and those who had to go."""
+    """Pause a run of two workers at step 20. Return its plan and its members."""
     plan = started(run, 2)
     members = run.members(plan)
     for worker in members[:who_leaves]:
@@ -67,7 +67,7 @@ def paused(run: World, who_leaves: int = 2) -> tuple[Plan, list[ScriptedWorker]]
 
 
 def goes_on(folder: Path, workers: list[ScriptedWorker]) -> Plan:
-    """All enter the plan that starts from the checkpoint, and train."""
+    """Let all workers enter the plan that starts from the checkpoint, and train. Return the plan."""
     (plan, *_) = [worker.next_plan("checkpoint") for worker in workers]
     assert (plan.start_step, plan.lineage, plan.checkpoint_path) == (20, 1, "0/1.1/20")
     assert set(plan.placement.workers) == {worker.worker_id for worker in workers}
@@ -106,7 +106,7 @@ def test_it_goes_on_by_itself_when_enough_workers_are_there_again(world: Callabl
 
 
 def test_min_workers_are_enough_and_who_is_there_already_is_used(world: Callable[..., World]) -> None:
-    """A replacement that came while the others were saving has run nothing: it is told neither to stop nor to end."""
+    """A replacement that came while the others were saving has run nothing: it receives neither a drain nor an end."""
     run = world(placement={"workers": 3, "min_workers": 2, "pp_degree": 1, "dp_degree": 2}, controller=QUICK)
     plan = run.start(3)
     run.at(20)
@@ -127,7 +127,7 @@ def test_min_workers_are_enough_and_who_is_there_already_is_used(world: Callable
 
 
 def test_a_drained_world_that_no_person_asked_to_stop_is_a_pause(world: Callable[..., World]) -> None:
-    """A survivor that has heard of a pause stops with the next generation too, also where that one had no reason to."""
+    """A survivor that has received a pause's drain stops with the next generation too, though it had no reason to pause."""
     run = world(placement=TWO, controller=QUICK)
     plan = started(run, 2)
     save(run.folder, run.members(plan)[0])
@@ -184,7 +184,7 @@ def test_killed_after_the_pause_is_durable_its_successor_ends_the_members_and_go
         for worker in members:
             worker.connect_again()
             assert worker.next("end").reason == GOES_ON
-        save(folder, members[0])  # its rank 0 had no answer; it has one now
+        save(folder, members[0])  # rank 0's report had no answer; it is sent again
         assert operator.status().state == "waiting"
         fresh = [ScriptedWorker(folder, ordinal, uid=f"next-{ordinal}").join() for ordinal in range(2)]
         goes_on(folder, fresh)

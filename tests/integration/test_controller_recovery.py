@@ -1,4 +1,4 @@
-"""Failures over real sockets: fences, reports, the plan that answers, and what can go wrong meanwhile (docs/protocols.md 4)."""
+"""Failures over real sockets: fences, reports, the recovery's plan, and further faults meanwhile (docs/protocols.md 4)."""
 
 import time
 from collections.abc import Callable
@@ -55,7 +55,7 @@ def test_a_report_is_a_sign_by_itself_and_everybody_else_is_fenced(world: Callab
 
 
 def test_a_plan_that_was_never_ready_costs_nothing_when_its_only_member_is_cut_off(world: Callable[..., World]) -> None:
-    """The run shrinks to one worker, which is cut off before it has prepared: nobody can have switched to it."""
+    """The run shrinks to one worker, which is cut off before it has prepared: no worker can have switched to that plan."""
     run = world(placement={"workers": 2}, controller=QUICK)
     plan = started(run, 2)
     run.operator.command("reshape", pp_degree=1, dp_degree=1)
@@ -72,7 +72,7 @@ def test_a_plan_that_was_never_ready_costs_nothing_when_its_only_member_is_cut_o
 
 
 def test_who_gives_state_and_is_lost_with_its_machine_is_not_waited_for_long(world: Callable[..., World]) -> None:
-    """One of two is to go on alone with the units of both, and the other one falls silent before it has given its own."""
+    """One of two is to go on alone with the units of both; the other falls silent before it has sent its units."""
     run, plan = pipeline(world)
     run.checkpoint(12)
     run.operator.command("reshape", pp_degree=1, dp_degree=1)
@@ -142,7 +142,7 @@ def test_a_torn_world_that_falls_back_begins_a_lineage(world: Callable[..., Worl
     run, plan = pipeline(world, 3)
     behind, ahead, dead = run.members(plan)
     run.kill(dead)
-    behind.recover(plan, 20, UNITS, seen=[vote_of(plan, 21)])  # saw the vote of 21, and has lost its gradients
+    behind.recover(plan, 20, UNITS, seen=[vote_of(plan, 21)])  # has seen the vote of step 21, and has lost its gradients
     ahead.recover(plan, 21, range(2), seen=[vote_of(plan, 21)])
     answer = behind.next_plan("survivors")
     assert (answer.start_tag, answer.lineage) == (at(plan, 20), 1)
@@ -177,7 +177,7 @@ def test_a_promise_for_an_older_plan_is_asked_for_again(world: Callable[..., Wor
     run.operator.command("reshape", pp_degree=2, dp_degree=1)
     following = run.workers[0].next_plan("continue")
     members = run.members(first)
-    members[0].recover(first, 20, UNITS)  # has not heard of the plan
+    members[0].recover(first, 20, UNITS)  # has not received the plan
     fence = members[0].next("fence")
     assert fence.generation.counter == following.generation.counter
     members[1].recover(first, 20, UNITS, heard=following)
@@ -252,7 +252,7 @@ def test_records_of_the_generation_that_ended_are_taken(world: Callable[..., Wor
 def test_a_decision_that_a_restore_keeps_is_due_for_who_joins_later_and_void_where_it_is_given_up(
     world: Callable[..., World],
 ) -> None:
-    """Its interval ends where the restore begins: it was taken in lineage 0 and comes into force in lineage 1."""
+    """The decision's interval ends where the restore begins: taken in lineage 0, it comes into force in lineage 1."""
     placement = {"workers": 2, "min_workers": 2, "pp_degree": 2, "dp_degree": 1}
     run = world(freeze=FREEZE_AT_1, placement=placement, controller=QUICK)
     plan = run.start(2)

@@ -1,4 +1,4 @@
-"""What the controller refuses, by which status code, and with what words."""
+"""The controller's refusals: their status codes and messages."""
 
 from pathlib import Path
 
@@ -93,7 +93,7 @@ def test_other_initial_weights_are_refused_with_both_digests_and_a_remedy(run) -
 
 
 def test_another_precision_is_refused_whatever_the_numerics(run) -> None:
-    """auto means other types on a GPU than on a CPU: their boundaries have other bytes."""
+    """auto means other types on a GPU than on a CPU, so that their boundary activations have other bytes."""
     folder, _ = run
     other = ScriptedWorker(folder, 8)
     other.boundary_bytes = 50

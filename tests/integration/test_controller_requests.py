@@ -1,4 +1,4 @@
-"""What people ask a running controller for, and mistakes that it finds before a step is lost to them."""
+"""Commands of people to a running controller, and mistakes that it finds before they cost a step."""
 
 import json
 from collections.abc import Callable
@@ -16,7 +16,7 @@ __all__ = ["world"]
 
 
 def guarded(number: int, loss: float, **fields: int) -> object:
-    """An interval's statistics with a guard reading of 16 samples that all lose about as much."""
+    """Return an interval's statistics with a guard reading of 16 samples of about equal loss."""
     message = statistics(number, **fields)
     message.guard.losses.extend([loss + 0.001 * sample for sample in range(16)])
     message.guard.metrics["loss"] = loss
@@ -24,7 +24,7 @@ def guarded(number: int, loss: float, **fields: int) -> object:
 
 
 def frozen_at_1(world: Callable[..., World]) -> World:
-    """A guarded run whose decision 1 has frozen one unit, with the workers at step 17."""
+    """Return a guarded run whose decision 1 has frozen one unit, with the workers at step 17."""
     rails = {"warmup_fraction": 0.0, "off": ["cooldown", "patience", "min_active", "absolute", "rearm", "unfreeze"]}
     run = world(freeze={"policy": {"name": "manual", "points": {1: 1}}, "interval_steps": 8, "rails": rails})
     run.start()
@@ -125,7 +125,7 @@ def test_resume_takes_up_a_run_that_was_stopped_while_it_drained(world: Callable
 
 
 def test_a_resume_whose_checkpoints_are_gone_waits_for_them_and_says_so(world: Callable[..., World]) -> None:
-    """A volume that is not mounted, or was lost: training from step 0 unsaid is no answer. The controller alone has to see it."""
+    """A volume is not mounted, or lost: training must not silently begin at step 0. Only the controller can notice it."""
     run = world()
     run.start()
     run.at(10)

@@ -1,4 +1,4 @@
-"""A controller is killed and another takes over: the state survives, no decision is taken twice, no record is lost or doubled."""
+"""A killed controller's successor: the state survives, no decision is taken twice, no record is lost or doubled."""
 
 import json
 import subprocess
@@ -51,7 +51,7 @@ class Pair:
         self.controller.wait(10)
 
     def replace_controller(self) -> None:
-        """Another starts; workers have a connection to it, and are not registered yet."""
+        """Start another controller; workers have a connection to it, and are not registered yet."""
         self.controller = start_controller(self.folder)
         for worker in self.workers:
             worker.connect()
@@ -76,7 +76,7 @@ class Pair:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Callable[..., Pair]]:
-    """Makes the test's run."""
+    """Return a function that makes the test's run."""
     made: list[Pair] = []
 
     def make(**arguments: object) -> Pair:
@@ -89,7 +89,7 @@ def pair(tmp_path: Path) -> Iterator[Callable[..., Pair]]:
 
 
 def start_killed_controller(folder: Path, what: str) -> subprocess.Popen:
-    """The real controller, which dies right after its first durable write of that kind."""
+    """Start the real controller; it dies right after its first durable write of that kind."""
     script = Path(__file__).with_name("killed_controller.py")
     with open(folder / "controller.log", "ab") as log:
         process = subprocess.Popen([sys.executable, str(script), what, "--run-dir", str(folder)], stdout=log, stderr=log)
@@ -107,7 +107,7 @@ def test_killed_between_writing_a_plan_and_announcing_it(pair: Callable[..., Pai
     run.replace_controller()
     run.return_workers()
     plan = run.workers[0].next_plan("continue")
-    assert str(plan.generation) == "1.2"  # made by the first, announced by the second
+    assert str(plan.generation) == "1.2"  # made by the first controller, announced by the second
     operator = Operator(run.folder)
     assert operator.status().incarnation == 2
     for worker in run.workers:
@@ -159,7 +159,7 @@ def test_members_that_are_not_back_yet_are_not_left_out_of_the_shape(pair: Calla
 
 
 def test_who_is_asked_to_stop_before_the_members_are_back_waits_for_them(pair: Callable[..., Pair]) -> None:
-    """They hold steps that no checkpoint has: a new leader ended the run without them (chaos, seed 7005)."""
+    """The members hold steps that no checkpoint has: a new leader once ended the run without them (chaos, seed 7005)."""
     run = pair(step=5)
     run.kill_controller()
     run.replace_controller()
@@ -185,7 +185,7 @@ def test_members_that_do_not_come_back_keep_nobody_from_stopping(pair: Callable[
 
 
 def test_a_decision_that_the_workers_gave_up_before_it_was_taken_is_void(pair: Callable[..., Pair]) -> None:
-    """Also where the controller that heard of it is another one than that which takes the decision."""
+    """Also where one controller received the event and its successor takes the decision."""
     run = pair(step=12, freeze=FREEZE_AT_1)
     late = pb.RunEvent(kind="decision_void", step=10, lineage=0, reason="did not come in time", detail={"number": "1"})
     run.workers[1].records(events=[late])
@@ -209,7 +209,7 @@ def test_records_are_acknowledged_once_durable_and_written_once(pair: Callable[.
     assert first.records(record(5)).durable_step == 3, "a gap is kept open until its record comes"
     run.kill_controller()
     with open(run.folder / "metrics.jsonl", "ab") as file:
-        file.write(b'{"lineage": 0, "step": 6, "lo')  # what a crash in the middle of a write leaves
+        file.write(b'{"lineage": 0, "step": 6, "lo')  # as after a crash in the middle of a write
     run.replace_controller()
     for worker in run.workers:
         worker.register()
@@ -219,7 +219,7 @@ def test_records_are_acknowledged_once_durable_and_written_once(pair: Callable[.
 
 
 def test_a_run_of_before_shapes_had_named_degrees_goes_on(pair: Callable[..., Pair]) -> None:
-    """Its records, events, plans, pinned shape and start were written with `pp_degree` and `dp_degree`."""
+    """The run's records, events, plans, pinned shape and start were written with `pp_degree` and `dp_degree`."""
     run = pair(step=3)
     first, second = run.workers
     operator = Operator(run.folder)

@@ -1,4 +1,4 @@
-"""Who comes back after a failure: controllers, workers of a world that was given up, processes that have ended
+"""Returns after a failure: controllers, workers of an abandoned generation, processes that have ended
 (docs/protocols.md 5)."""
 
 import json
@@ -34,7 +34,7 @@ def test_a_new_process_in_its_pod_says_that_a_member_has_ended(world: Callable[.
 
 
 def test_a_pod_that_lost_all_its_workers_at_once_loses_no_step(world: Callable[..., World]) -> None:
-    """SIGKILL of the process that forks them takes whoever would have told of their ends."""
+    """SIGKILL of the process that forks the workers also kills the process that would have reported their ends."""
     placement = {"workers": 4, "workers_per_pod": 2, "initial_pp_degree": 4}
     run = world(placement=placement, controller={**QUICK, "dead_after_seconds": 60.0})
     places = [(pod, local_rank) for pod in range(2) for local_rank in range(2)]
@@ -117,7 +117,7 @@ def test_a_lineage_that_no_plan_began_leaves_no_trace(world: Callable[..., World
     run.kill(other)
     behind.next("fence")
     behind.recover(plan, 20, UNITS, prepared=True, heard=lossy, fenced=True)
-    torn.recover(plan, 20, (), heard=lossy, seen=[vote_of(plan, 21)])  # the vote is known after all
+    torn.recover(plan, 20, (), heard=lossy, seen=[vote_of(plan, 21)])  # the report shows the vote after all
     answer = behind.next_plan("survivors")
     assert (answer.start_tag, answer.lineage) == (at(plan, 21), 0)
     for worker in (behind, torn):

@@ -1,4 +1,4 @@
-"""A job that leaves its numerics to the run: settled once from the first measurement, and the same for whoever leads later."""
+"""A job that leaves its numerics to the run: settled once from the first measurement, and kept by every later leader."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ AUTO = {"training": {"micro_batch_size": "auto", "reduction_leaves": "auto"}}
 
 
 def measured(folder: Path, call_seconds: float) -> plan_pb2.SizeProfiles:
-    """What a worker would have measured: so much for each call, and a millisecond a sample."""
+    """Return a worker's simulated measurement: `call_seconds` for each call, and a millisecond a sample."""
     job = load_job(folder / "job.yaml")
     profiles = []
     for size in sizes_to_try(job.training, job.placement.workers):
@@ -36,7 +36,7 @@ def measured(folder: Path, call_seconds: float) -> plan_pb2.SizeProfiles:
 
 
 class Asker:
-    """A worker that has not registered yet, and asks for the run's job."""
+    """A worker that has not registered yet, and requests the run's job."""
 
     def __init__(self, folder: Path) -> None:
         self._channel = open_channel((folder / "controller.address").read_text().strip(), token(folder))
@@ -75,7 +75,7 @@ def test_the_first_measurement_settles_and_no_later_leader_chooses_again(world):
 
     run.controller.kill()
     run.controller.wait(10)
-    (run.folder / "job.yaml").write_text(unsettled)  # as where it died between the durable state and the file
+    (run.folder / "job.yaml").write_text(unsettled)  # as if the controller had died between durable state and file
     run.restart_controller()
     asker = Asker(run.folder)
     assert asker.training() == settled == load_job(run.folder / "job.yaml").training
@@ -85,7 +85,7 @@ def test_the_first_measurement_settles_and_no_later_leader_chooses_again(world):
 
 
 def measured_later(offered: plan_pb2.SizeProfiles) -> plan_pb2.SizeProfiles:
-    """Another worker's word, that large micro-batches are slow: too late."""
+    """Change the offer to another worker's measurement, in which large micro-batches are slow; it comes too late."""
     for number, profile in enumerate(offered.profiles):
         for unit in profile.units:
             unit.forward_seconds = float(1 + number) ** 2

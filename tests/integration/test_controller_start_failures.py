@@ -1,4 +1,4 @@
-"""A worker that cannot start: before the run trains that is everybody's mistake, afterwards its pod's; the others train on."""
+"""Workers that cannot start: before the run trains the job is wrong, afterwards only the pod; the others train on."""
 
 import json
 from collections.abc import Callable
@@ -18,7 +18,7 @@ LOST = "data.csv: no such file; mount the data"
 
 
 def mistake(run: World, worker: ScriptedWorker, text: str = LOST) -> None:
-    """What a worker process says before it ends with code 2, whether it has registered or not."""
+    """Report a mistake as a worker process does before it ends with code 2, whether it has registered or not."""
     request = pb.LeaveRequest(worker_id=worker.worker_id, reason="ended", ended=True, error=text, user_mistake=True)
     worker.stub.Leave(request, timeout=5)
 

@@ -1,4 +1,4 @@
-"""A worker says that bits are wrong: the run goes back to before them, and nothing that was computed since counts any more."""
+"""A worker reports wrong bits: the run goes back to a state before them; results computed since then no longer count."""
 
 import json
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def distrust(
 
 
 def gone_back(run: World, **said: object) -> tuple[Plan, Plan]:
-    """A run at step 20 with checkpoints of steps 8 and 16 in which results from step 12 on turn out wrong. Returns both plans."""
+    """Report results from step 12 on as wrong, at step 20, with checkpoints of steps 8 and 16. Return both plans."""
     plan = started(run, 2)
     first, second = run.members(plan)
     first.records(*[record(step, loss=2.0, numerics_hash=f"h{step}") for step in range(1, 21)])
@@ -72,7 +72,7 @@ def test_it_goes_back_to_before_the_first_wrong_step_and_redone_steps_are_not_co
 def test_what_survivors_still_hold_of_it_is_not_gone_on_with(world: Callable[..., World]) -> None:
     run = world(placement={"workers": 2}, controller=QUICK)
     plan, back = gone_back(run)
-    for worker in run.workers:  # nobody has come as far as entering it
+    for worker in run.workers:  # no worker has entered the plan yet
         worker.recover(plan, 20, UNITS, heard=back)
     again = answer_to(back, run.workers[0])
     assert (again.start, again.start_step) == ("checkpoint", 8)
@@ -104,7 +104,7 @@ def test_whose_bits_differ_from_all_others_is_excluded(world: Callable[..., Worl
 
 
 def test_distrust_that_comes_after_the_others_went_on_is_not_lost(world: Callable[..., World]) -> None:
-    """Its worker was doubted, and the answer made without it: what the others go on from is wrong all the same. Once."""
+    """The recovery was planned without the reporting worker, yet the others' state is wrong: the run goes back, once."""
     run = world(placement={"workers": 2}, controller=QUICK)
     plan = started(run, 2)
     first, second = run.members(plan)
@@ -126,7 +126,7 @@ def test_distrust_that_comes_after_the_others_went_on_is_not_lost(world: Callabl
 
 
 def test_who_may_be_wrong_makes_place_where_the_answer_needs_a_replacement(world: Callable[..., World]) -> None:
-    """Two that contradict each other are all there is: their pods go before there is a plan, and the replacements get one."""
+    """Only two workers exist and contradict each other: both pods are deleted before there is a plan for the replacements."""
     run = world(placement={"workers": 2, "min_workers": 2}, controller=QUICK)
     plan = started(run, 2)
     both = run.members(plan)

@@ -30,11 +30,11 @@ VARIANTS = (
     Case("", "bfloat16", clip_norm=None, dropout=0.0),
     Case("", "mixed_bfloat16", freezing=THAWING),
 )
-"""One numerics a type: both optimizers, clipping that bites and none, dropout and none, freezing and thawing."""
+"""Numerics, one for each type: both optimizers, effective clipping and none, dropout and none, freezing and thawing."""
 
 
 def covering() -> list[tuple[Case, Layout]]:
-    """Every family in every layout and in every type."""
+    """Return cases with every family in every layout and in every type."""
     chosen = []
     for row, family in enumerate(FAMILIES):
         for column, layout in enumerate(LAYOUTS):
@@ -45,7 +45,7 @@ def covering() -> list[tuple[Case, Layout]]:
 
 
 def everything() -> list[tuple[Case, Layout]]:
-    """The full product, with each frozen prefix held from the first step as well as reached on the way."""
+    """Return the full product, with each prefix frozen from the first step as well as during the run."""
     histories = (NEVER, ((1, 1),), ((1, 3),), ((1, 5),), FREEZING, THAWING)
     return [
         (replace(variant, family=family, freezing=history), layout)
@@ -57,7 +57,7 @@ def everything() -> list[tuple[Case, Layout]]:
 
 
 def differences(case: Case, runs: list[Run]) -> list[str]:
-    """What of losses, norms, weights and moments, on any member, has not the oracle's bits."""
+    """Return the losses, norms, weights and moments, on any member, whose bits differ from the oracle's."""
     trace = oracle_trace(without_checkpointing(case))
     expected = [_unit_digests(weights, moments) for weights, moments in zip(trace.weights, trace.moments, strict=True)]
     found, seen = [], set()
@@ -85,7 +85,7 @@ def _unit_digests(weights: dict[str, Tensor], moments: dict[str, dict[str, Tenso
 
 
 def _name(value: Any) -> str:
-    """A test id that pytest's -k can take."""
+    """Return a test id that pytest's -k accepts."""
     if isinstance(value, Layout):
         return f"pp{value.pp_degree}_dp{value.dp_degree}_v{value.virtual_stages}_{value.schedule}"
     history = "".join(f"_{point}at{first}" for first, point in value.freezing)

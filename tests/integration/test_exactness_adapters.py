@@ -1,4 +1,4 @@
-"""With adapters placement changes no bit either: shapes, freezes, moves, buddies, pieces and checkpoints have the bits of a plain
+"""Placement changes no bit of adapters: shapes, freezes, moves, buddies, pieces and checkpoints have the bits of a plain
 loop over the model that plain peft has adapted (docs/protocols.md 1.20)."""
 
 from dataclasses import replace
@@ -30,7 +30,7 @@ GAP = Case("bert_classification", adapters=(1, 4), freezing=((1, 2),), steps=4)
 
 
 LEFT = Case("bert_classification", adapters=(1,), freezing=((1, 2), (3, 4)), steps=4)
-"""From step 3 on the block with adapters is frozen: of what is not, the head alone learns."""
+"""From step 3 on the block with adapters is frozen: of the other units, the head alone learns."""
 
 
 def in_words(value: object) -> str:
@@ -55,7 +55,7 @@ def test_a_stage_between_adapters_only_hands_gradients_on(warm_workers: WarmWork
 
 
 def test_a_stage_in_which_nothing_is_left_to_learn_has_no_backward(warm_workers: WarmWorkers) -> None:
-    """Units behind the freeze point without adapters, and nothing before them that learns: no graph to go back through."""
+    """The stage's units lie behind the freeze point without adapters, and no unit before them learns: there is no graph."""
     for layout, bounds in ((Layout(1, 1), None), (Layout(3, 1), (0, 3, 6, 8)), (Layout(3, 2), (0, 3, 6, 8))):
         assert differences(LEFT, run_series(warm_workers, LEFT, [Segment(layout, LEFT.steps, bounds=bounds)])) == []
 

@@ -1,4 +1,4 @@
-"""The cache changes no bit: hits, misses, advanced values and a dead Redis have one list of losses, for every codec."""
+"""The cache changes no bit: hits, misses, advanced values and a dead Redis give the same losses, for every codec."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -34,7 +34,7 @@ CODECS = ("none", "bfloat16", "int8")
 
 @dataclass
 class CachedRun:
-    """Losses by step; what the cache counted, by freeze point."""
+    """A run's losses by step, and the cache's counts by freeze point."""
 
     run: Run = field(default_factory=Run)
     counts: dict[int, CacheCounts] = field(default_factory=dict)
@@ -48,7 +48,7 @@ def stack(tmp_path: Path) -> Iterator[CacheStack]:
 
 def train(case: Case, stack: CacheStack | None, before_step: Callable[[int], None] = lambda step: None,
           tile: PrefixTile = MICRO_BATCH) -> CachedRun:  # fmt: skip
-    """One worker's run; without a stack nothing is cached and the prefix is computed with its micro-batch."""
+    """Train on one worker; without a stack nothing is cached and the prefix is computed with its micro-batch."""
     context, state, told = build_case(case), RunState(), CachedRun()
     address, token = (stack.address, stack.tokens.by_role[WORKER]) if stack else ("", "")
     caching = CacheUse(context, address, token, f"worker-{id(context)}", stack.run_dir if stack else Path())
@@ -76,12 +76,12 @@ def train(case: Case, stack: CacheStack | None, before_step: Callable[[int], Non
 
 @cache
 def uncached(case: Case) -> CachedRun:
-    """What every cached run must equal."""
+    """Return the run without a cache, which every cached run must equal."""
     return train(case, None)
 
 
 def freeze(generation: Generation, caching: CacheUse, state: RunState, step: int, point: int) -> None:
-    """What a worker does when a decision comes into force, and then the wait for admission."""
+    """Put a freeze into force as a worker does, then wait for admission."""
     number = len(state.decisions) + 1
     state.decisions.append(Decision(number=number, interval=number, effective_step=step, freeze_point=point, kind="freeze"))
     state.freeze_point = point
@@ -91,7 +91,7 @@ def freeze(generation: Generation, caching: CacheUse, state: RunState, step: int
     caching.connect(generation, state)
     boundary = caching.cache
     if boundary is not None and first:
-        wait_until(lambda: boundary.usable)  # it has yet to hear of its shards
+        wait_until(lambda: boundary.usable)  # the cache has not received its shard map yet
     if boundary is not None and boundary.usable:
         wait_until(lambda: boundary.admitted_fraction == 1.0)
 
@@ -137,7 +137,7 @@ def test_padding_that_is_not_stored_changes_no_bit(family: str, numerics: dict[s
 
 
 def test_padding_that_counts_is_stored(stack: CacheStack) -> None:
-    """An answer's place is looked for among all tokens, and noise has the scale of all."""
+    """Padding counts where an answer's place is sought among all tokens, and where noise has the scale of all tokens."""
     question = replace(CASE, family="bert_question_answering")
     noisy = replace(CASE, family="bert_classification", feature_noise=0.1)
     assert [own_tokens(build_case(case)) for case in (question, noisy)] == [None, None]
@@ -178,7 +178,7 @@ def test_killing_redis_in_the_middle_changes_nothing(codec: str, stack: CacheSta
 @pytest.mark.parametrize("family", ["vit", "bert_classification", "llama"])
 def test_a_sample_has_one_boundary_activation_in_any_tile(family: str, dtype: str, stack: CacheStack) -> None:
     context = build_case(Case(family, dtype))
-    tile = SAMPLE if find_place_dependence(context) else MICRO_BATCH  # as the controller would have it, on whatever machine
+    tile = SAMPLE if find_place_dependence(context) else MICRO_BATCH  # as the controller would choose on any machine
     plan = lone_plan(Layout(1, 1).placement(0)).model_copy(update={"prefix_tile": tile})
     generation = Generation(context, plan, 0, lone_groups(), 3, lambda name: None)
     used = stack.connect(context.hidden_shape, context.dtype, shadow_audit_fraction=0.0)
@@ -204,7 +204,7 @@ def test_a_sample_has_one_boundary_activation_in_any_tile(family: str, dtype: st
     assert torch.equal(with_micro_batch[0], filled[0])
 
 
-# ---- kernels whose rows depend on their place
+# ---- kernels whose results for a row depend on its place
 
 
 def test_one_sample_at_a_time_cached_and_uncached_runs_are_equal_on_any_kernel(stack: CacheStack) -> None:
@@ -218,14 +218,14 @@ def test_one_sample_at_a_time_cached_and_uncached_runs_are_equal_on_any_kernel(s
 
 
 def test_whole_tiles_would_not_be_equal_there(stack: CacheStack) -> None:
-    """What the check of tiles is for: where it is skipped, hits and misses change the losses."""
+    """The reason for the check of tiles: where it is skipped, hits and misses change the losses."""
     case = replace(CASE, family="vit")
     with planted():
         assert train(case, stack).run.losses != train(case, None).run.losses
 
 
 def test_the_two_tiles_are_two_keys(stack: CacheStack) -> None:
-    """On even kernels both have the same values; still neither reads what the other wrote. Within one epoch all is new."""
+    """On even kernels both tiles give the same values, yet neither reads the other's. Within one epoch all values are new."""
     case = replace(CASE, family="vit", steps=3)
     assert train(case, stack).counts[2].hits == 0
     assert train(case, stack, tile=SAMPLE).counts[2].hits == 0

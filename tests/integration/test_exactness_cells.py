@@ -34,7 +34,7 @@ CASES = (
 
 
 def everything() -> list[tuple[Case, Layout]]:
-    """The full product over small models."""
+    """Return the full product over small models."""
     shapes = (Layout(1, 1), Layout(4, 1), Layout(2, 2, schedule="gpipe"), Layout(1, 3), Layout(3, 1),
               Layout(2, 1, 2, "interleaved_1f1b"), Layout(2, 2, 2, "gpipe"), Layout(4, 1, schedule="zb_h1"),
               Layout(2, 2, schedule="zb_h2"), Layout(2, 1, 2, "zb_v"))  # fmt: skip
@@ -85,7 +85,7 @@ def test_slices_change_at_a_reshape_and_no_bit_does(warm_workers: WarmWorkers) -
         Segment(Layout(4, 1, slices=EACH[UNEVEN]), 1),
         Segment(Layout(4, 1, slices=SOME[UNEVEN]), 2),
         Segment(Layout(2, 2, schedule="zb_h2", slices=(1, 3)), 3),
-        Segment(Layout(3, 1, slices=EACH[UNEVEN]), 5),  # frozen from step 4 on: what is planned for nothing frozen goes on
+        Segment(Layout(3, 1, slices=EACH[UNEVEN]), 5),  # frozen from step 4 on: a plan made before the freeze goes on
         Segment(Layout(2, 1, slices=ALL[UNEVEN]), 6, freeze_point=2),
     ]
     runs = run_series(warm_workers, case, tour)
@@ -95,7 +95,7 @@ def test_slices_change_at_a_reshape_and_no_bit_does(warm_workers: WarmWorkers) -
 
 
 def test_slices_with_split_backwards_have_the_bits_of_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over NCCL's rules: gradients of weights come later, and walk graphs again that have given their keys' gradients already."""
+    """Over NCCL's rules: gradients of weights come later, from graphs that were already walked for their keys' gradients."""
     monkeypatch.setitem(BUILT_IN, "split", Schedule(lambda *shape: split_1f1b(*shape[:4], 2, *shape[4:]), takes_slices=True))
     case, network = Case("llama", cells=THREE, dropout=0.0, steps=4), Network()
     try:
@@ -112,7 +112,7 @@ def test_a_death_with_slices_under_way_changes_no_bit() -> None:
 
 
 def test_cells_are_the_whole_sequence_to_rounding() -> None:
-    """The loop over cells against the loop over whole sequences; float64: a token left out of a sum would be hundredths."""
+    """Compare the loop over cells with that over whole sequences in float64; a missing token would change sums by hundredths."""
     case = Case("gpt2_tied", "float64", NEVER, dropout=0.0, steps=1)
     whole, cells = oracle_trace(case), oracle_trace(replace(case, cells=UNEVEN))
     assert cells.losses == pytest.approx(whole.losses, rel=1e-12)

@@ -1,4 +1,4 @@
-"""Head and loss in chunks of tokens: exact among shapes, equal to the whole loss but for rounding, and numerics of their own
+"""Head and loss in chunks of tokens: equal bits in all shapes, equal to the whole loss but for rounding, part of the numerics
 (docs/protocols.md 1.19)."""
 
 from dataclasses import replace
@@ -14,7 +14,7 @@ from tests.integration.test_exactness import differences
 from tests.warm_workers import WarmWorkers
 
 CASE = Case("gpt2_tied", freezing=((3, 2),), steps=4, loss_chunk_tokens=6)
-"""Sixteen tokens in chunks of six: two whole ones and a rest."""
+"""Sixteen tokens in chunks of six: two whole chunks and a rest."""
 LAYOUTS = (Layout(4, 1), Layout(2, 2), Layout(1, 3), Layout(2, 1, 2, "interleaved_1f1b"))
 
 
@@ -35,14 +35,14 @@ def test_shapes_have_the_bits_of_one_worker(dtype: str, layout: Layout, warm_wor
 
 
 def test_one_chunk_of_all_tokens_has_the_oracles_bits(warm_workers: WarmWorkers) -> None:
-    """The sum over one chunk is that chunk: what is computed again in the backward has the bits of the first time."""
+    """A sum over one chunk is that chunk's loss; its recomputation in the backward has the bits of the first computation."""
     case = replace(CASE, loss_chunk_tokens=16, dropout=0.0)
     runs = run_series(warm_workers, case, [Segment(Layout(2, 1), case.steps)])
     assert differences(replace(case, loss_chunk_tokens=0), runs) == []
 
 
 def test_a_loss_in_chunks_is_the_loss_to_rounding(warm_workers: WarmWorkers) -> None:
-    """float64 and sums of 16 tokens: 1e-12 is thousands of roundings, a chunk left out would be a third of the loss."""
+    """In float64, with sums of 16 tokens, 1e-12 is thousands of roundings; a missing chunk would be a third of the loss."""
     case = replace(CASE, dtype="float64", dropout=0.0)
     chunked, whole = alone(warm_workers, case), alone(warm_workers, replace(case, loss_chunk_tokens=0))
     assert list(chunked.losses.values()) == pytest.approx(list(whole.losses.values()), rel=1e-12)

@@ -40,7 +40,7 @@ def test_a_shape_with_groups_has_the_bits_of_a_plain_loop_over_tiles(
 
 @pytest.mark.parametrize("run_ahead", [False, True], ids=["at once", "devices behind their hosts"])
 def test_groups_over_nccls_rules_end_with_the_same_bits(run_ahead: bool) -> None:
-    """Sums over tiles, messages between stages and sums over replicas, on communicators of their own; no dropout, since torch's
+    """Sums over tiles, messages between stages and sums over replicas have separate communicators; no dropout, since torch's
     generator belongs to the process."""
     case = Case("gpt2_tied", dropout=0.0, inner_tiles=2, steps=3, freezing=((2, 1),))
     network = Network(run_ahead=run_ahead)
@@ -54,7 +54,7 @@ JOURNEY = (
     Segment(Layout(1, 1), 1),
     Segment(grouped(1, 1, 4), 2),
     Segment(grouped(2, 1, 2, workers=(2, 0, 3, 1)), 4),
-    # A step after a freeze, with a joiner that stands for two that leave.
+    # A step after a freeze, with one joiner in place of two leavers.
     Segment(grouped(1, 1, 2, workers=(4, 0)), 5, 1),
     Segment(Layout(2, 1, workers=(4, 1)), 6, 3),
 )
@@ -100,7 +100,7 @@ def undisturbed(warm_workers: WarmWorkers, tmp_path_factory: pytest.TempPathFact
 def test_a_lost_member_of_a_group_costs_no_step(
     phase: str, undisturbed: Outcome, warm_workers: WarmWorkers, tmp_path: Path
 ) -> None:
-    """The other one blocks in a block's sum, has everything, and goes on alone."""
+    """The other member blocks in a sum over tiles; it has all state, and goes on alone."""
     layouts = (grouped(1, 1, 2), Layout(1, 1, workers=(0,)))
     ended = run_with_faults(warm_workers, tmp_path, layouts, [kill(1, 8, phase)], TILED, nodes=("north", "south"), dying=range(2))
     assert [type(one) for one in ended.run.answers] == [GoOn]
@@ -110,7 +110,7 @@ def test_a_lost_member_of_a_group_costs_no_step(
 def test_the_loss_of_a_node_with_a_whole_group_costs_no_step(
     undisturbed: Outcome, warm_workers: WarmWorkers, tmp_path: Path
 ) -> None:
-    """The other stage's group keeps copies: the group's first member has sent it every step's gradients, of all tiles."""
+    """The other stage's group is the buddy: the lost group's first member has sent it each step's gradients of all tiles."""
     layouts = (grouped(2, 1, 2), Layout(3, 1), grouped(1, 1, 2))
     faults, nodes = [kill(0, 8, "norms"), kill(1, 8, "norms")], ("north", "north", "south", "south")
     ended = run_with_faults(warm_workers, tmp_path, layouts, faults, TILED, nodes=nodes, dying=range(4))

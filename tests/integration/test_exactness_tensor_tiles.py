@@ -21,14 +21,14 @@ CASES = (
 
 
 def everything() -> list[tuple[Case, Layout]]:
-    """Families x types x tiles x freezing x shapes."""
+    """Return the product of families, types, tiles, freezing and shapes."""
     variants = (Case("", "float32"), Case("", "float64", optimizer="sgd"), Case("", "bfloat16", dropout=0.0),
                 Case("", "mixed_bfloat16"), Case("", "float32", clip_norm=None, activation_checkpointing=True))  # fmt: skip
     return [
         (replace(variant, family=family, freezing=history, inner_tiles=inner), layout)
         for family in ("vit", "bert_classification", "bert_question_answering", "gpt2_tied", "gpt2_untied", "llama", "llama_tied")
         for inner in (2, 4)
-        if not (family.startswith("llama") and inner == 4)  # two heads of keys and values
+        if not (family.startswith("llama") and inner == 4)  # only two key-value heads
         for variant in variants
         for history in (NEVER, FREEZING, THAWING)
         for layout in (Layout(1, 1), Layout(4, 1), Layout(2, 2, schedule="gpipe"), Layout(2, 1, 2, "interleaved_1f1b"))

@@ -1,4 +1,4 @@
-"""The warm workers that the exactness tests run on: failures reach the test, and nothing is left behind."""
+"""The warm workers on which the exactness tests run: failures reach the test, and no process is left behind."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""A write of the controller fails once, or stalls: nothing that it was told is lost, nothing is done or told twice."""
+"""A controller's write fails once, or stalls: no message that it received is lost; nothing is done or sent twice."""
 
 import json
 import threading
@@ -25,7 +25,7 @@ WIDE = {
 
 @pytest.fixture
 def faulty(world: Callable[..., World]) -> Callable[..., World]:
-    """Makes a run whose two workers are at step 3 of the first plan."""
+    """Return a function that makes a run whose two workers are at step 3 of the first plan."""
 
     def make(step: int = 3, **sections: object) -> World:
         run = world(script="faulty_controller.py", **sections)

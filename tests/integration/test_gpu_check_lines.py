@@ -1,4 +1,4 @@
-"""What the check asks of NCCL, asked of the simulation that stands in for it, and by the processes that would ask on a GPU."""
+"""The GPU check's statements on NCCL, verified for the simulation of NCCL, and by the processes that the check would use."""
 
 import json
 import os

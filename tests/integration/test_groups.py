@@ -1,4 +1,4 @@
-"""Process groups can be broken off at any moment, and leave nothing behind."""
+"""Process groups can be broken off at any moment, and leave no resources behind."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ from tests.warm_workers import Call, WarmWorkers
 
 REFORMATIONS = 30
 SETTLED = 6
-"""Re-formations after which allocators and lazy imports have what they need."""
+"""Re-formations after which allocators and lazy imports have settled."""
 GROWTH_KIB = 6 << 10
 
 
 def plans_for(workers: WarmWorkers, count: int, number: int) -> list[dict[str, Any]]:
-    """Plans of (2, 2) or (1, n), whose global rank 0, the store's host, goes round."""
+    """Return plans of (2, 2) or (1, n); the worker with global rank 0, the store's host, changes from plan to plan."""
     ports = workers.call([Call("tests.engine_member:store_port", {})] * count)
     plans = []
     for turn in range(number):
@@ -30,7 +30,7 @@ def plans_for(workers: WarmWorkers, count: int, number: int) -> list[dict[str, A
 
 
 def test_thirty_reformations_leave_descriptors_threads_and_memory_flat(warm_workers: WarmWorkers) -> None:
-    """Every third is broken off by one member in the middle of a collective, every one has another store."""
+    """Each generation has another store; every third is broken off by one member in the middle of a collective."""
     plans = plans_for(warm_workers, 4, REFORMATIONS)
     broken = [turn % 3 == 2 for turn in range(REFORMATIONS)]
     calls = [
@@ -38,7 +38,7 @@ def test_thirty_reformations_leave_descriptors_threads_and_memory_flat(warm_work
     ]
     for number, counted in enumerate(warm_workers.call(calls)):
         descriptors, threads, resident = zip(*counted, strict=True)
-        # The least of a few: a store's end of a connection that others have closed may close a moment later.
+        # The minimum of a few: a store closes its end of a connection a moment after the other side.
         assert min(descriptors[-SETTLED:]) <= min(descriptors[:SETTLED]), f"worker {number}: {descriptors}"
         assert min(threads[-SETTLED:]) <= min(threads[:SETTLED]), f"worker {number}: {threads}"
         assert resident[-1] - resident[SETTLED] < GROWTH_KIB, f"worker {number}: {resident}"
@@ -74,7 +74,7 @@ def test_a_wait_for_a_stopped_member_ends_at_once(collective: str, warm_workers:
 
 @pytest.mark.parametrize("hosts_store", [True, False])
 def test_forming_groups_with_nobody_is_broken_off_at_once(hosts_store: bool, warm_workers: WarmWorkers) -> None:
-    """The store is there and nobody comes; or the store's host is gone."""
+    """The store is there but no other member comes, or the store's host is gone."""
     (plan,) = plans_for(warm_workers, 2, 1)
     if not hosts_store:
         plan["store_port"] = 1

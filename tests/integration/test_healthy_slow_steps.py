@@ -1,8 +1,8 @@
-"""No false kills: healthy members with heavy-tailed step times, judged at their worst moments by what heartbeats would tell.
+"""No false kills: healthy members with heavy-tailed step times, judged at their worst moments by simulated heartbeats.
 
 A synchronous world is simulated with the trainer's own percentiles and judged by the controller's own `judge`. Deadlines are
-at least the floor and five percentiles, so only where some phase is older than half the floor and two percentiles can a verdict
-come near: there, just before that phase ends, all members are judged, with heartbeats of random ages.
+at least the floor and five percentiles, so a verdict can be near only where some phase is older than half the floor and two
+percentiles. Just before such a phase ends, all members are judged, with heartbeats of random ages.
 """
 
 import random
@@ -18,13 +18,15 @@ from frostline_trainer.step.phases import WINDOW, tail
 MEMBERS = 3
 HEARTBEAT, SILENT = 0.5, 2.0
 P99_STEPS = 50
-"""Heartbeats bring the percentiles of so many steps ago, at most: never those of the step that is judged."""
+"""Heartbeats carry percentiles that are at most so many steps old, and never those of the step that is judged."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """median, sigma: of the log-normal time of a schedule, seconds. pause_chance: that cores are taken away in a phase, for up
-    to `pause` seconds.
+    """The load of a simulated world.
+
+    median, sigma: of the log-normal time of a schedule, in seconds.
+    pause_chance: the probability that cores are taken away in a phase, for up to `pause` seconds.
     """
 
     median: float
@@ -35,7 +37,7 @@ class Load:
 
 @dataclass
 class Stay:
-    """A member in a phase from `start` to `end`, waiting for others from `waits` on, after `step` was committed."""
+    """A member's time in a phase from `start` to `end`, waiting for others from `waits` on, after `step` was committed."""
 
     phase: str
     step: int
@@ -89,7 +91,7 @@ class Simulated:
         self.windows[m].setdefault(stay.phase, deque(maxlen=WINDOW)).append(stay.end - stay.start)
 
     def judge_long_stays(self, number: int) -> None:
-        """Those of the step before last: by now all members are past them."""
+        """Judge the long stays of the step before last; by now all members are past them."""
         for m in range(MEMBERS):
             for stay in list(self.recent[m]):
                 usual = max((p99.get(stay.phase, 0.0) for p99 in self.p99), default=0.0)

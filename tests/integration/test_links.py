@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 
 
 def links_of(layout: Layout, machines: str, levels: bool = False) -> list[Links]:
-    """What each member measures; machines: a letter each, by global rank. levels: sums go over machines."""
+    """Return each member's measured links. machines: a letter for each global rank. levels: sums go over machines."""
     count, port = layout.pp_degree * layout.dp_degree, engine_member.store_port()
     plan = make_plan(Segment(layout, 1), None, [port] * count)
 
@@ -59,7 +59,7 @@ def test_sums_over_machines_are_measured_level_by_level() -> None:
 
 
 def test_a_sum_over_more_members_is_told_as_one_over_two() -> None:
-    """By the planner's own rules: a vote has log2(n) rounds, and an exchange sends 2 (n - 1) / n of its buffer."""
+    """The planner's rules: a vote has log2(n) rounds, and an exchange sends 2 (n - 1) / n of its buffer."""
     two, four = _of_a_pair(2, 1e-3, 3e-3), _of_a_pair(4, 2e-3, 5e-3)
     assert two == _figures("reduce_", 1e-3, 3e-3)
     assert four == pytest.approx(two), "twice the rounds, and one and a half times the bytes"

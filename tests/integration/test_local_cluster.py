@@ -43,14 +43,14 @@ def cluster(tmp_path: Path) -> Iterator[Callable[..., LocalCluster]]:
 
 
 def workers(cluster: LocalCluster, name: str) -> list[dict[str, str]]:
-    """What each worker of a pod said when it started: of whole lines, the last may still be on its way."""
+    """Return the messages that a pod's workers wrote when they started; only whole lines, since the last may be incomplete."""
     log = cluster.run_dir / "logs" / f"{name}.log"
     lines = log.read_text().rpartition("\n")[0].splitlines() if log.exists() else []
     return [dict(part.split("=", 1) for part in line.split()[1:]) for line in lines if line.startswith("worker pod=")]
 
 
 def pods(cluster: LocalCluster) -> dict[str, str]:
-    """Uid by name of the pods that run."""
+    """Return {name: uid} of the running pods."""
     return {pod.name: pod.uid for pod in cluster.backend.read().pods if pod.phase == "Running"}
 
 
@@ -190,12 +190,12 @@ def test_killed_controller_is_started_again_with_a_new_incarnation(tmp_path: Pat
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Services are started again at once."""
+    """Let services be started again at once."""
     monkeypatch.setattr(service_process, "RESTART_SECONDS_MAX", 0.02)
 
 
 def services_of(folder: Path, *services: Service) -> LocalCluster:
-    """Nothing but these services."""
+    """Return a local cluster with these services alone."""
     return LocalCluster(folder, load_job(folder / "job.yaml"), services, env={"FROSTLINE_PRELOAD": "pods"})
 
 

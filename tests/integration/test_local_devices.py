@@ -1,4 +1,4 @@
-"""The local cluster on a simulated machine with GPUs: every worker process is started with one of its own."""
+"""The local cluster on a simulated machine with GPUs: every worker process is started with a GPU of its own."""
 
 import os
 import signal

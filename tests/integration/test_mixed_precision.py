@@ -22,7 +22,7 @@ MODEL = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "i
 
 
 def trained(precision: str, steps: int, learning_rate: float) -> tuple[RunContext, Generation, Run]:
-    """Digits by one worker that nobody freezes."""
+    """Train digits on one worker, without freezing."""
     training = {
         "steps": steps, "batch_size": 64, "micro_batch_size": 16, "reduction_leaves": 4, "precision": precision, "device": "cpu",
         "optimizer": {"learning_rate": learning_rate}, "schedule": {"name": "constant", "warmup_fraction": 0.0},
@@ -43,7 +43,7 @@ def trained(precision: str, steps: int, learning_rate: float) -> tuple[RunContex
 
 @cache
 def learnt(precision: str) -> tuple[float, float, int]:
-    """(test accuracy, test loss, samples of the test split)."""
+    """Return (test accuracy, test loss, samples of the test split)."""
     context, generation, _ = trained(precision, STEPS, 2e-3)
     _, metrics = evaluate(generation, context.data.test)
     return metrics["accuracy"], metrics["loss"], len(context.data.test)

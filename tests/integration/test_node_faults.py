@@ -1,4 +1,4 @@
-"""Nodes of the local cluster that die or are cut off; the end of a worker's process, which the controller hears of at once."""
+"""Nodes of the local cluster that die or are cut off; worker processes that end, which is reported to the controller at once."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ from tests.integration.scripted_worker import make_run, wait_for
 from tests.integration.test_local_cluster import ENV, workers
 
 HEARD_SECONDS = 0.05
-"""From a worker's SIGKILL until the controller knows of it, on a machine that has a core for it."""
+"""Seconds from a worker's SIGKILL until it is reported to the controller, on a machine with a free core."""
 
 
 @pytest.fixture
@@ -52,13 +52,13 @@ def pods(cluster: LocalCluster) -> dict[str, PodInfo]:
 
 
 def started(cluster: LocalCluster, count: int) -> list[dict[str, str]]:
-    """The first worker of each pod, once all have said that they run."""
+    """Return the first worker of each pod, once all have reported that they run."""
     wait_for(lambda: all(workers(cluster, f"trainer-{i}") for i in range(count)), f"{count} workers")
     return [workers(cluster, f"trainer-{i}")[0] for i in range(count)]
 
 
 def replaced(cluster: LocalCluster, before: dict[str, PodInfo], *names: str) -> dict[str, PodInfo]:
-    """The pods, once others run under these names."""
+    """Return the pods, once other pods run under these names."""
 
     def look() -> dict[str, PodInfo] | None:
         now = pods(cluster)
@@ -120,7 +120,7 @@ def test_a_killed_cache_server_comes_back(cluster: Callable[..., LocalCluster]) 
 
 
 class Listener(control_pb2_grpc.ControlServicer):
-    """Hears who has ended."""
+    """A Control service that collects reports of ended workers."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[float, pb.LeaveRequest]] = []
@@ -132,7 +132,7 @@ class Listener(control_pb2_grpc.ControlServicer):
 
 @pytest.fixture
 def listen() -> Iterator[Callable[[Path], Listener]]:
-    """Call it with a run directory: a Control service whose address is written there."""
+    """Return a function that starts a Control service and writes its address to a given run directory."""
     servers = []
 
     def start(run_dir: Path) -> Listener:
@@ -163,7 +163,7 @@ def test_the_controller_hears_of_a_killed_worker_at_once(cluster: Callable[..., 
         assert said.reason == "its process ended: SIGKILL"
         delays.append(at - killed)
     assert len({said.worker_id for _, said in listener.heard}) == 5, "each process has a nonce of its own"
-    # The other processes of the machine may take a core now and then; the promise is about what the way itself takes.
+    # Other processes of the machine may take a core now and then; the promise is about the time of the report itself.
     assert min(delays) < HEARD_SECONDS, delays
 
 

@@ -1,4 +1,4 @@
-"""A run has one result: it is claimed on the epoch object before anybody is told (docs/protocols.md 5.6)."""
+"""A run has one result: it is claimed on the epoch object before it is announced (docs/protocols.md 5.6)."""
 
 import json
 import threading
@@ -25,7 +25,7 @@ def outcome(digest: str, status: str = "completed") -> pb.RunOutcome:
 
 
 def hand_in(worker: ScriptedWorker, digest: str, status: str = "completed") -> bool:
-    """True where the outcome was acknowledged."""
+    """Report the outcome; return True where it was acknowledged."""
     try:
         worker.records(outcome=outcome(digest, status))
     except grpc.RpcError:

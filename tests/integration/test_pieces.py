@@ -1,5 +1,5 @@
-"""Several pieces a unit: moves, buddies, commits, checkpoints and recoveries by pieces end with the bits of one worker that has
-as many. (A run with one piece a unit differs in the last bits of its gradients' norms, which are summed by piece; without
+"""Several pieces a unit: moves, buddies, commits, checkpoints and recoveries by pieces end with the bits of one worker with as
+many pieces. (A run with one piece a unit differs in the last bits of its gradients' norms, which are summed by piece; without
 clipping it ends with the same weights.)
 """
 
@@ -32,7 +32,7 @@ def cut(ranges: int, case: Case = PLAIN) -> Case:
 
 
 def whole(runs: list[Run]) -> dict[int, dict[str, str]]:
-    """Unit -> digest of every weight and moment, by all who hold it at the end, who agree."""
+    """Return {unit: digests of its weights and moments}, after asserting that all owners at the end agree."""
     found: dict[int, dict[str, str]] = {}
     for run in runs:
         for unit, held in run.units.items():
@@ -107,7 +107,7 @@ Alone = Callable[[int], Outcome]
 
 
 def lone_outcomes(pool: WarmWorkers, folders: pytest.TempPathFactory) -> Alone:
-    """By number of ranges the run that nothing befell, on one worker."""
+    """Return a function from the number of ranges to the undisturbed run on one worker."""
     return cache(lambda ranges: run_with_faults(pool, folders.mktemp("alone"), [Layout(1, 1)], case=cut(ranges, CASE)))
 
 
@@ -117,7 +117,7 @@ def alone(warm_workers: WarmWorkers, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def assert_same_weights(ended: Outcome, by_ranges: Alone, ranges: int) -> None:
-    """Losses, decisions and the state of every piece are one worker's."""
+    """Assert that losses, decisions and the state of every piece are one worker's."""
     alone = by_ranges(ranges)
     assert ended.outcome.status == "completed", (ended.outcome.message, ended.told.errors)
     assert ended.records == alone.records
@@ -134,7 +134,7 @@ def assert_same_weights(ended: Outcome, by_ranges: Alone, ranges: int) -> None:
 )
 def test_a_killed_member_costs_no_weight(layouts: tuple[Layout, Layout], nodes: tuple[str, ...], phase: str, ranges: int,
                                          alone: Alone, warm_workers: WarmWorkers, tmp_path: Path) -> None:  # fmt: skip
-    """What it held comes back piece by piece, from the other replica, or from its buddy."""
+    """The killed member's state comes back piece by piece, from the other replica, or from its buddy."""
     case = cut(ranges, CASE)
     ended = run_with_faults(warm_workers, tmp_path, layouts, [kill(1, 8, phase)], case, nodes=nodes, dying=range(4))
     assert [type(one) for one in ended.run.answers] == [GoOn]
@@ -152,7 +152,7 @@ def test_a_late_commit_and_a_torn_update_are_by_pieces(
 
 
 def test_a_second_death_while_pieces_move(alone: Alone, warm_workers: WarmWorkers, tmp_path: Path) -> None:
-    """Who had got a part of a unit by then has that part, or nothing."""
+    """A member that had received some of a unit's pieces by then has those pieces, or none."""
     layouts = [Layout(2, 2), Layout(3, 1), Layout(2, 1)]
     faults = [kill(1, 5, "vote"), kill(2, 4, "reshape")]
     ended = run_with_faults(warm_workers, tmp_path, layouts, faults, cut(2, CASE), nodes=NODES, dying=range(4))

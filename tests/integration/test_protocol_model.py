@@ -1,4 +1,4 @@
-"""The exhaustive search of the recovery protocol, in its small configurations: it passes, and it sees what each rule closes.
+"""Exhaustive search of the recovery protocol, in its small configurations: it passes, and finds the trace that each rule closes.
 
 `make model` searches the larger ones (docs/adr/0007 lists their traces).
 """

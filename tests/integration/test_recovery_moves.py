@@ -1,6 +1,6 @@
-"""A member dies in each phase of a step; the survivors go on in their own processes, and every bit is one worker's.
+"""A member dies in each phase of a step; the survivors go on in the same processes, with the bits of one worker.
 
-The workers are real, from mailbox to checkpoint; what leads them is made by hand (tests/hand_controller.py).
+The workers are real, from mailbox to checkpoint; the controller is hand-made (tests/hand_controller.py).
 """
 
 import threading
@@ -43,7 +43,7 @@ class Outcome:
 
     @property
     def records(self) -> list[tuple[Any, ...]]:
-        """Numerics of the surviving lineage's steps, in order."""
+        """The numerics of the surviving lineage's steps, in order."""
         kept: dict[int, tuple[Any, ...]] = {}
         starts = {plan.lineage: plan.start_step for plan in reversed(self.run.plans) if plan.start != "continue"}
         for (lineage, step), record in sorted(self.told.records.items()):
@@ -55,7 +55,7 @@ class Outcome:
 def run_with_faults(pool: WarmWorkers, folder: Path, layouts: Sequence[Layout], faults: Sequence[dict[str, Any]] = (),
                     case: Case = CASE, nodes: Sequence[str] = (), reshape: tuple[Layout, tuple[int, int]] | None = None,
                     dying: Sequence[int] = (), backend: Backend = GLOO, **sections: dict[str, Any]) -> Outcome:  # fmt: skip
-    """layouts: the first one, then those for what is left. nodes: failure domain of each worker; none: nobody keeps anything."""
+    """Train with faults. layouts: the first, then for fewer workers. nodes: failure domain of each worker, or no buddies."""
     pods = (
         max(len(layout.numbers) for layout in layouts)
         if reshape is None
@@ -101,7 +101,7 @@ def run_with_faults(pool: WarmWorkers, folder: Path, layouts: Sequence[Layout], 
 
 
 def _is_gone(process_id: int) -> bool:
-    """A killed child of the pool is a zombie until it is waited for."""
+    """Return whether the process has ended; a killed child of the pool is a zombie until it is waited for."""
     try:
         status = Path(f"/proc/{process_id}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -115,12 +115,12 @@ def kill(worker: int, step: int, phase: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def alone(warm_workers: WarmWorkers, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """The run that nothing befell, on one worker."""
+    """The undisturbed run, on one worker."""
     return run_with_faults(warm_workers, tmp_path_factory.mktemp("alone"), [Layout(1, 1)])
 
 
 def assert_undisturbed(ended: Outcome, alone: Outcome) -> None:
-    """Losses, statistics, decisions, weights and moments have the bits of the run that nothing befell."""
+    """Assert that losses, statistics, decisions, weights and moments have the bits of the undisturbed run."""
     assert ended.outcome.status == "completed", (ended.outcome.message, ended.told.errors)
     assert ended.records == alone.records
     assert ended.outcome.digest == alone.outcome.digest
@@ -156,7 +156,7 @@ def phases(*names: str) -> list[Any]:
 
 @pytest.mark.parametrize("phase", phases(*PHASES))
 def test_a_member_dies_in_each_phase_on_two_by_two(phase: str, alone: Outcome, warm_workers: WarmWorkers, tmp_path: Path) -> None:
-    """Every unit has a second owner: nothing is lost, whoever dies when."""
+    """Every unit has a second owner: nothing is lost, whichever member dies in any phase."""
     faults = [kill(PHASES.index(phase) % 4, STEP_OF.get(phase, 5), phase)]
     ended = run_with_faults(warm_workers, tmp_path, [Layout(2, 2), Layout(3, 1)], faults, dying=range(4))
     assert [type(one) for one in ended.run.answers] == [GoOn]
@@ -192,7 +192,7 @@ def test_a_stage_that_only_its_buddy_has_comes_back(
 def test_a_member_that_lost_a_votes_result_or_tore_its_units_goes_on(
     layout: Layout, kind: str, alone: Outcome, warm_workers: WarmWorkers, tmp_path: Path
 ) -> None:
-    """Nobody dies. The others have committed: it commits late; what it tore comes back from others."""
+    """No member dies. The others have committed, so the failed one commits late; its torn pieces come back from others."""
     faults = [{"kind": kind, "step": 5, "worker": 1}, {"kind": kind, "step": 9, "worker": 3}]
     ended = run_with_faults(warm_workers, tmp_path, [layout], faults, nodes=NODES)
     assert [type(one) for one in ended.run.answers] == [GoOn, GoOn]

@@ -1,4 +1,4 @@
-"""Reshapes, joiners, leavers and resumes change no bit: state moves by the engine's own code, the digest stays one worker's."""
+"""Reshapes, joiners, leavers and resumes change no bit: the engine's own code moves state, and the digest is one worker's."""
 
 from dataclasses import replace
 from functools import cache
@@ -28,7 +28,7 @@ JOURNEY = (
     Segment(Layout(3, 1, 1, "gpipe", (1, 2, 0)), 6, 1, (0, 2, 5, 8)),
     Segment(Layout(1, 4, 1, "1f1b", (3, 1, 0, 2)), 8, 1),
     Segment(Layout(2, 1, 1, "1f1b", (3, 2)), 9, 3),
-    # Six workers, of whom two have just joined and two were away; then all but one that held nothing leave.
+    # Six workers: two have just joined, two were away. Then all leave but one, which held nothing.
     Segment(Layout(2, 3, 1, "1f1b", (4, 0, 2, 5, 1, 3)), 10, 3),
     Segment(Layout(2, 2, 2, "interleaved_1f1b", (5, 4, 1, 0)), 12, 3),
     Segment(Layout(1, 1, 1, "1f1b", (3,)), 13, 5),
@@ -37,7 +37,7 @@ JOURNEY = (
 
 
 def losses_of(runs: list[Run]) -> dict[int, float]:
-    """Losses by step, after checking that all members of a step saw the same."""
+    """Return the losses by step, after checking that all members of a step have the same."""
     losses: dict[int, float] = {}
     for run in runs:
         for step, loss in run.losses.items():
@@ -47,7 +47,7 @@ def losses_of(runs: list[Run]) -> dict[int, float]:
 
 @cache
 def lone_run(workers: WarmWorkers, case: Case) -> Run:
-    """One worker that nothing befell, whose bits are the oracle's."""
+    """Return the undisturbed run on one worker, which has the oracle's bits."""
     (run,) = run_series(workers, case, [Segment(Layout(1, 1), case.steps)])
     assert differences(case, [run]) == []
     return run
@@ -104,7 +104,7 @@ def test_the_manifest_holds_the_digest_of_the_state(warm_workers: WarmWorkers, t
 
 
 def relative_gap(case: Case, layout: Layout, workers: WarmWorkers) -> float:
-    """Largest relative difference between a layout's losses and one worker's."""
+    """Return the largest relative difference between a layout's losses and one worker's."""
     case = replace(case, numerics="fast")
     (alone,) = run_series(workers, case, [Segment(Layout(1, 1), case.steps)], score=False)
     shared = losses_of(run_series(workers, case, [Segment(layout, case.steps)], score=False))

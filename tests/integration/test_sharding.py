@@ -1,5 +1,5 @@
-"""Replicas that share the state of their stages out (`placement.shard: step`): the bits of one worker with as many ranges, a
-replica's part of the memory, and not one byte more on the way.
+"""Replicas that share out the state of their stages (`placement.shard: step`): the bits of one worker with as many ranges, a
+replica's part of the memory, and not one byte more of traffic.
 """
 
 from dataclasses import replace
@@ -73,7 +73,7 @@ def test_a_checkpoint_resumes_sharded_or_whole(before: Layout, after: Layout, wa
 
 @pytest.mark.parametrize(("layout", "domains"), [(sharded(1, 2), (0, 1)), (sharded(2, 2), (0, 0, 1, 1))], ids=str)
 def test_buddies_of_shares_have_the_owners_bits(layout: Layout, domains: tuple[int, ...], warm_workers: WarmWorkers) -> None:
-    """Replicas of a stage keep each other's pieces, whose weights they compute with anyway."""
+    """Replicas of a stage are buddies for each other's pieces; they compute with these weights anyway."""
     alone = lone_run(warm_workers, TIED)
     runs = run_series(warm_workers, TIED, [Segment(layout, TIED.steps, domains=domains)])
     assert whole(runs) == alone.units
@@ -87,7 +87,7 @@ def held_moments(runs: list[Run]) -> list[int]:
 
 
 def test_a_replica_holds_its_part_of_the_moments(warm_workers: WarmWorkers) -> None:
-    """A 4th of them on each of 4 replicas: but for the step counts, and for ranges that cannot be cut more evenly."""
+    """Each of 4 replicas has a quarter of the moments, except for step counts and for ranges that cannot be cut more evenly."""
     case = replace(TIED, freezing=(), steps=1)
     (alone,) = held_moments([lone_run(warm_workers, case)])
     of_each = held_moments(run_series(warm_workers, case, [Segment(sharded(1, 4), 1)], score=False))
@@ -108,7 +108,7 @@ def alone(warm_workers: WarmWorkers, tmp_path_factory: pytest.TempPathFactory) -
 def test_the_end_of_an_owner_costs_no_step_where_its_buddy_is(
     phase: str, alone: Alone, warm_workers: WarmWorkers, tmp_path: Path
 ) -> None:
-    """Nobody else has its moments and its part of the step's gradients."""
+    """Only the buddy has the owner's moments and its part of the step's gradients."""
     layouts = (sharded(2, 2), sharded(1, 3))
     ended = run_with_faults(warm_workers, tmp_path, layouts, [kill(1, 8, phase)], cut(3, CASE), nodes=NODES, dying=range(4))
     assert [type(one) for one in ended.run.answers] == [GoOn]
@@ -126,7 +126,7 @@ def test_a_share_is_committed_late_and_comes_back_where_it_was_torn(
 
 
 def test_without_a_buddy_the_end_of_an_owner_takes_the_run_back(alone: Alone, warm_workers: WarmWorkers, tmp_path: Path) -> None:
-    """Other replicas have its weights, which are a copy and no state: the checkpoint of step 4, written in shares."""
+    """Other replicas have only a copy of the weights, not the state: all go back to step 4's checkpoint, written in shares."""
     layouts = (sharded(1, 3), Layout(1, 2))
     ended = run_with_faults(warm_workers, tmp_path, layouts, [kill(1, 7, "schedule")], cut(3, CASE), dying=range(3))
     (answer,) = ended.run.answers

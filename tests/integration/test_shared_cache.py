@@ -1,4 +1,4 @@
-"""A cache that several runs share: what a run's planned faults break of it, its keeper kills and starts again."""
+"""A cache that several runs share: planned faults of a run on the cache are carried out by `SharedCache`, which restarts it."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ def test_a_run_breaks_the_cache_by_its_keeper_once(kept: SharedCache, tmp_path: 
 
 
 def client(folder: Path) -> redis.Redis:
-    """Of the cache's only shard; its port is in the command line of the cache server."""
+    """Return a client of the cache's only shard; its port is in the command line of the cache server."""
     alive = [one.cmdline() for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE]
     (words,) = [words for words in alive if "frostline_cache_server" in " ".join(words)]
     port = words[words.index("--shards") + 1].rpartition(":")[2]

@@ -1,4 +1,4 @@
-"""Devices that fail in real workers: what they held counts as lost, what others hold goes on, and no bit changes."""
+"""Devices that fail in real workers: their state counts as lost, the others' state is used, and no bit changes."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ def fault(kind: str, worker: int, step: int, phase: str) -> dict[str, Any]:
 def test_a_worker_whose_device_fails_ends_and_reports_nothing(
     phase: str, alone: Outcome, warm_workers: WarmWorkers, tmp_path: Path
 ) -> None:
-    step = 4 if phase == "recovery" else 5  # of a phase beside a step: the last committed one
+    step = 4 if phase == "recovery" else 5  # for a phase outside a step: the last committed step
     faults = [fault("device_error", 2, step, phase)]
     if phase == "recovery":
         faults.append(fault("raise", 2, 5, "exchange"))

@@ -1,4 +1,4 @@
-"""Whole steps over NCCL's rules, by the trainer's own code: nothing waits for ever, and every schedule and shape has the oracle's
+"""Whole steps over NCCL's rules, by the trainer's own code: no wait lasts for ever; every schedule and shape has the oracle's
 bits (docs/protocols.md 1.17)."""
 
 from collections.abc import Iterator
@@ -57,17 +57,17 @@ RUN_AHEAD = (
     ("llama", "bfloat16", Layout(2, 1, 2, "interleaved_1f1b")),
 )
 DEATHS = (("gpt2_tied", "schedule", 1), ("bert_classification", "exchange", 2))
-"""(family, phase, victim): a sample of what the widest tables have."""
+"""(family, phase, victim): a sample of the widest tables."""
 
 
 def case_of(family: str, dtype: str = "float32") -> Case:
-    """Without dropout: torch's generator belongs to the process, not to a thread that plays a member."""
+    """Return the case without dropout: torch's generator belongs to the process, not to the thread that plays a member."""
     return Case(family, dtype, dropout=0.0, clip_norm=None if dtype == "bfloat16" else 1.0)
 
 
 @pytest.fixture
 def behind() -> Iterator[Network]:
-    """Devices that do nothing before their hosts wait."""
+    """Simulated devices that compute nothing before their hosts wait."""
     made = Network(run_ahead=True)
     yield made
     made.close()
@@ -100,7 +100,7 @@ def test_a_journey_through_shapes_over_nccls_rules_ends_with_one_workers_bits(be
 
 @pytest.mark.parametrize(("family", "phase", "victim"), DEATHS, ids=str)
 def test_a_death_in_a_step_over_nccls_rules_changes_no_bit(family: str, phase: str, victim: int) -> None:
-    """Silence until somebody interrupts, aborts that leave garbage, a plan without the dead one; the step is computed again."""
+    """Members block until interrupted, aborts leave garbage, a plan omits the dead member; the step is computed again."""
     assert kill_over_simulated_nccl(case_of(family), Layout(2, 2), 3, victim, phase) == []
 
 
@@ -123,14 +123,14 @@ def test_every_combination_on_devices_that_are_behind(family: str, dtype: str, l
 
 @pytest.mark.parametrize("chunk", [0, 16])
 def test_bfloat16_boundaries_travel_over_nccls_rules(chunk: int, network: Network) -> None:
-    """With one chunk of all tokens too, whose head computes again in the backward."""
+    """Also with one chunk of all tokens, for which the head is computed again in the backward."""
     case = Case("gpt2_tied", "mixed_bfloat16", dropout=0.0, loss_chunk_tokens=chunk)
     runs = run_simulated(case, Layout(2, 2), network)
     assert differences(replace(case, loss_chunk_tokens=0), runs) == []
 
 
 def split(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int) -> list[Operation]:
-    """1F1B whose backwards are split: gradients of weights come as late as the leaves' order lets them."""
+    """1F1B with split backwards: gradients of weights are computed as late as the leaves' order permits."""
     return split_1f1b(pp_rank, pp_degree, virtual_stages, num_microbatches, held=1)
 
 
@@ -149,7 +149,7 @@ def test_a_split_backward_has_the_bits_of_a_whole_one(
 def test_replicas_that_share_machines_sum_over_two_levels(
     layout: Layout, machines: str, network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The oracle's bits, though no sum goes over all replicas at once."""
+    """Replicas have the oracle's bits, though no sum goes over all replicas at once."""
     formed: list[Groups] = []
 
     def on_machines(plan: Plan, worker_id: str, *arguments: Any, **named: Any) -> Groups:

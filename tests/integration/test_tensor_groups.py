@@ -1,4 +1,4 @@
-"""Workers that share the tiles of blocks: every size of the group has the bits of one worker."""
+"""Groups of workers that share the tiles of blocks: a group of any size has the bits of one worker."""
 
 import pytest
 
@@ -15,7 +15,7 @@ CASES = (
 
 
 def trained(workers: WarmWorkers, case: Case, degree: int) -> list[dict[str, str]]:
-    """What each member of a group tells."""
+    """Train in a group of `degree` workers; return each member's digests by name."""
     (plan,) = plans_for(workers, degree, 1)
     plan["placement"] |= {"degrees": {"dp": 1, "pp": 1, "tp_columns": degree}}
     calls = [{"worker_id": f"w{number}", "plan": plan, "case": case} for number in range(degree)]

@@ -1,4 +1,4 @@
-"""One contract for every transport: what the pipeline relies on holds over gloo, over NCCL's rules, and over NCCL itself where
+"""One contract for every transport: the pipeline's assumptions hold over gloo, over NCCL's rules, and over NCCL itself where
 there are GPUs (docs/protocols.md 1.17)."""
 
 import time
@@ -20,7 +20,7 @@ SIZE = 3
 
 @pytest.fixture(autouse=True)
 def own_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulated NCCL moves tensors of the host."""
+    """Let simulated NCCL move tensors of the host."""
     monkeypatch.setattr(nccl, "OWN_DEVICE", torch.device("cpu"))
 
 
@@ -46,7 +46,7 @@ def over_simulated_nccl(clause: str, workers: WarmWorkers) -> list[Any]:
                 return network.make(None, f"{channel[0]} to {channel[1]}", channel.index(index), 2)
 
             def settle() -> None:
-                """The trainer's fence: it polls, and asks whether all is well before anything is read."""
+                """Wait as the trainer's fence does: poll, and check the transport before any result is read."""
                 while not all(operation.done for operation in member.waited):
                     transport.check()
                     time.sleep(0.001)
@@ -77,7 +77,7 @@ EXPECTED = {
     "ahead": [[], [0.0, 1.0, 2.0], []],
     "silence": [{}, {"before": "", "waited": "RuntimeError", "in_time": True, "afterwards": "RuntimeError"}, {}],
 }
-"""What each member says in the end, by clause."""
+"""Each member's final answer, by clause."""
 
 
 @pytest.mark.parametrize("clause", CLAUSES)
@@ -119,7 +119,7 @@ def test_a_peer_that_does_not_come_ends_the_connecting_at_its_deadline_and_an_in
 
 
 def test_the_library_has_what_the_trainer_uses() -> None:
-    """Names that no GPU is needed for, and that a release of torch could take away."""
+    """These names of torch can be checked without a GPU; a release of torch could remove them."""
     if not torch.distributed.is_nccl_available():
         pytest.skip("this build of torch has no NCCL")
     made = torch.distributed.ProcessGroupNCCL

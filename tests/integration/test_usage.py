@@ -1,4 +1,4 @@
-"""Counted traffic and memory of replicas, whole and sharded, held to their formulas to the byte."""
+"""Measured traffic and memory of replicas, whole and sharded, equal their formulas to the byte."""
 
 from collections.abc import Mapping, Sequence
 
@@ -26,7 +26,7 @@ def padded(number: int, multiple: int) -> int:
 
 
 def flat_bytes(context: RunContext, replicas: int) -> int:
-    """Of a flat gradient: each parameter at 64 bytes, each unit at 128 elements, as many chunks as replicas."""
+    """Return the bytes of a flat gradient: parameters aligned to 64 bytes, units to 128 elements, a chunk for each replica."""
     length = 0
     for unit in context.cut.units:
         length += padded(sum(padded(p.numel(), ALIGNMENT_BYTES // FLOAT) for p in unit.parameters()), UNIT_ALIGNMENT)
@@ -34,7 +34,7 @@ def flat_bytes(context: RunContext, replicas: int) -> int:
 
 
 def room_bytes(context: RunContext, shape: ParallelShape) -> int:
-    """What each replica gives to the gathers of all units: as much as the one that owns most."""
+    """Return the bytes that each replica adds to the gathers of all units: those of the replica that owns most."""
     table, total = context.pieces, 0
     for index, unit in enumerate(context.cut.units):
         owned = []
@@ -49,7 +49,7 @@ def room_bytes(context: RunContext, shape: ParallelShape) -> int:
 
 
 def share_lengths(context: RunContext, shape: ParallelShape) -> list[int]:
-    """Elements of each replica's packed share of the gradient."""
+    """Return the number of elements of each replica's packed share of the gradient."""
     groups = [(index, list(unit.parameters())) for index, unit in enumerate(context.cut.units)]
     buffers = GradientBuffers(groups, num_microbatches=1, num_leaves=1)
     return [share.length for share in Shares(context, buffers, 0, shape).all]
@@ -62,7 +62,7 @@ def total(runs: Sequence[Run], way: Way) -> int:
 
 
 def moments_of_replica(context: RunContext, shape: ParallelShape, replica: int) -> int:
-    """AdamW's two numbers an element, and a step count a piece and parameter."""
+    """Return the bytes of a replica's moments: two numbers for each element, a step count for each piece and parameter."""
     table, found = context.pieces, 0
     for index, unit in enumerate(context.cut.units):
         for piece in pieces_of_replica(table, index, replica, shape):
