@@ -90,7 +90,7 @@ def store_port() -> int:
 
 def run_member(case: Case, worker_id: str, segments: list[tuple[dict[str, Any], int]], checkpoint_root: str = "",
                checkpoint_step: int = 0, score: bool = True, refused: tuple[int, ...] = ()) -> Run:  # fmt: skip
-    """% segment (plan, last): its steps end with `last`. ==> a segment (plan, last) ends with step `last`."""
+    """Run the segments of a plan one after the other; a segment (plan, last) ends with step `last`."""
     torch.set_num_threads(1)
     store_port()
     context, run = build_case(case), Run()

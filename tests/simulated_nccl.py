@@ -41,10 +41,11 @@ class ProcessEnded(BaseException):
 
 
 class Network:
-    """% finds_deadlocks: raise Deadlock where all members wait; off where a test lets somebody wait for a dead peer. ==>
-    finds_deadlocks: raise Deadlock where all members wait; off where a test lets a member wait for a dead peer. % device_time:
-    whether devices do what they are given at once, or only after `let_devices_run`. ==> device_time: whether devices do their
-    work at once, or only after `let_devices_run`."""
+    """A network of simulated devices.
+
+    finds_deadlocks: raise Deadlock where all members wait; off where a test lets a member wait for a dead peer. device_time:
+    whether devices do their work at once, or only after `let_devices_run`.
+    """
 
     def __init__(self, finds_deadlocks: bool = True, device_time: bool = True, run_ahead: bool = False) -> None:
         self.changed = threading.Condition()

@@ -72,8 +72,7 @@ class Trace:
 
 
 def run_plain_loop(model: PreTrainedModel, batches: Sequence[dict[str, Tensor]], recipe: Recipe) -> Trace:
-    """% A parameter that takes no gradient when it comes here never learns. ==> A parameter that requires no gradient at the
-    start never learns."""
+    """Train the model on the batches in one loop. A parameter that requires no gradient at the start never learns."""
     still = frozenset(id(parameter) for parameter in model.parameters() if not parameter.requires_grad)
     anatomy = anatomy_of(model)
     if recipe.untie_on_freeze:
@@ -94,7 +93,7 @@ def run_plain_loop(model: PreTrainedModel, batches: Sequence[dict[str, Tensor]],
             position["step"] = step
             loss = accumulate(anatomy, batch, recipe, position, freeze_point)
             rate = scheduled_rate(recipe, step, total_steps)
-            unit_norms, norm = clip(anatomy, recipe.clip_norm, recipe.state_ranges, tiles)
+            unit_norms, norm = clip(anatomy, recipe.clip_norm, recipe.state_ranges, tiles, still)
             for group in optimizer.param_groups:
                 group["lr"] = rate
             optimizer.step()
@@ -252,21 +251,26 @@ def loss_of(anatomy: Anatomy, rows: dict[str, Tensor], counts: tuple[float, ...]
 
 
 def clip(
-    anatomy: Anatomy, clip_norm: float | None, state_ranges: int = 1, tiles: InTiles | None = None
+    anatomy: Anatomy,
+    clip_norm: float | None,
+    state_ranges: int = 1,
+    tiles: InTiles | None = None,
+    still: frozenset[int] = frozenset(),
 ) -> tuple[tuple[float, ...], float]:
     """Scale all gradients by min(1, c / (norm + 1e-6)). Returns each unit's L2 norm and the total, both before scaling.
 
     Each tensor's norm is taken in float64 and squared, that of a tensor in tiles tile by tile; squares are added in parameter
     order, then in unit order. Of a unit in several ranges each range's are added first, of the part of each tensor that lies in
-    it; such a unit is not in tiles.
+    it; such a unit is not in tiles. What never learns (`still`, ids of parameters) is no state, so that no range has any of it.
     """
     assert tiles is None or state_ranges == 1
     squares = []
     for unit in range(len(anatomy.units)):
         total = 0.0
-        for inside in ranges_of([parameter.numel() for parameter in anatomy.parameters(unit)], state_ranges):
+        state = [parameter for parameter in anatomy.parameters(unit) if id(parameter) not in still]
+        for inside in ranges_of([parameter.numel() for parameter in state], state_ranges):
             square = 0.0
-            for parameter, (low, high) in zip(anatomy.parameters(unit), inside, strict=True):
+            for parameter, (low, high) in zip(state, inside, strict=True):
                 # A tied matrix counts once, in unit 0.
                 copy_of_tied = anatomy.tied is not None and parameter is anatomy.tied[1]
                 if parameter.grad is not None and not copy_of_tied and low < high:

@@ -1,11 +1,16 @@
 """Waits that an interruption always ends, even if the library never reports it."""
 
+import gc
 import threading
 import time
+import weakref
 
 import pytest
 
 from frostline_trainer.transport.gloo import wait_for
+
+GROUP = object()
+"""Stands for the works' group, of which a wait that ends asks nothing."""
 
 
 class Work:
@@ -34,16 +39,16 @@ def waiters() -> int:
 
 def test_a_wait_ends_as_the_library_says() -> None:
     work = ended()
-    wait_for([work], ("patience",), threading.Event())
+    wait_for([work], ("patience",), threading.Event(), GROUP)
     assert work.told == ("patience",)
     with pytest.raises(RuntimeError, match="closed by peer"):
-        wait_for([ended("closed by peer")], (), threading.Event())
+        wait_for([ended("closed by peer")], (), threading.Event(), GROUP)
 
 
 def test_several_are_waited_for_in_order_and_the_first_error_is_told() -> None:
     works = [ended(), ended("closed by peer"), ended()]
     with pytest.raises(RuntimeError, match="closed by peer"):
-        wait_for(works, ("patience",), threading.Event())
+        wait_for(works, ("patience",), threading.Event(), GROUP)
     assert [work.told for work in works] == [("patience",), ("patience",), ()]
 
 
@@ -52,10 +57,14 @@ def test_what_is_lost_ends_with_the_interruption_and_the_next_wait_is_no_slower(
     threading.Timer(0.2, interrupted.set).start()
     began = time.monotonic()
     with pytest.raises(RuntimeError, match="a message under way in it is lost"):
-        wait_for([lost], (), interrupted)
+        wait_for([lost], (), interrupted, group := Work())
     assert time.monotonic() - began < 5.0
-    wait_for([ended()], (), threading.Event())  # not behind the lost one
+    wait_for([ended()], (), threading.Event(), GROUP)  # not behind the lost one
     lost.over.set()
+    kept = weakref.ref(group)
+    del group
+    gc.collect()
+    assert kept() is not None, "its destructor would wait for the message"
 
 
 def test_an_interrupted_wait_that_says_what_is_wrong_is_believed() -> None:
@@ -63,12 +72,12 @@ def test_an_interrupted_wait_that_says_what_is_wrong_is_believed() -> None:
     interrupted.set()
     threading.Timer(0.1, work.over.set).start()
     with pytest.raises(RuntimeError, match="closed by peer"):
-        wait_for([work], (), interrupted)
+        wait_for([work], (), interrupted, GROUP)
 
 
 def test_a_waiting_thread_ends_with_its_caller() -> None:
     before = waiters()
-    callers = [threading.Thread(target=wait_for, args=([ended()], (), threading.Event())) for _ in range(5)]
+    callers = [threading.Thread(target=wait_for, args=([ended()], (), threading.Event(), GROUP)) for _ in range(5)]
     for caller in callers:
         caller.start()
     for caller in callers:
