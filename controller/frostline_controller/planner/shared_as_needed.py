@@ -25,16 +25,12 @@ def plan_shared_as_needed(inputs: PlanInputs, make_plan: Planner) -> PlannedPlac
     """
     if inputs.placement.shard != AUTO:
         return plan_in_groups(inputs, make_plan)
-    refused: NothingFits | None = None
+    if not may_share(inputs):
+        return make_plan(with_shard(inputs, NONE))
     try:
         whole = make_plan(with_shard(inputs, NONE))
-    except NothingFits as error:
-        refused, whole = error, None
-    if not may_share(inputs):
-        if whole is None:
-            assert refused is not None
-            raise refused
-        return whole
+    except NothingFits:
+        whole = None
     if whole is not None and inputs.memory_cap == float("inf"):
         return whole
     try:

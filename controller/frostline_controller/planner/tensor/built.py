@@ -9,10 +9,9 @@ collects the gradients of its tiles.
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from frostline_contract.statistics import LinkProfile, UnitProfile
-from frostline_controller.planner.gathers import with_seconds
+from frostline_contract.statistics import UnitProfile
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs
-from frostline_controller.planner.tensor.groups import COMMON_SECONDS, KEPT_HIDDEN, exchange_seconds
+from frostline_controller.planner.tensor.groups import CUT_BYTES, cut_unit, nodes_of
 from frostline_controller.planner.tensor.nodes import Nodes
 from frostline_controller.planner.tensor.sharing import Sharing
 
@@ -26,10 +25,10 @@ def in_groups_as_built(inputs: PlanInputs, degree: int, at_home: bool) -> PlanIn
     """
     if degree == 1:
         return inputs
-    nodes = _nodes(inputs, degree, at_home)
+    nodes = replace(nodes_of(inputs), devices=degree if at_home else 1)
     sharing = Sharing(columns=degree)
     shares = [inputs.freeze_point <= number and 0 < number < inputs.num_units - 1 for number in range(inputs.num_units)]
-    units = tuple(_shared(unit, sharing, nodes) if own else unit for unit, own in zip(inputs.units, shares, strict=True))
+    units = tuple(_member_of(unit, sharing, nodes) if own else unit for unit, own in zip(inputs.units, shares, strict=True))
     learning = [unit.parameter_bytes - unit.still_bytes for unit in inputs.units[inputs.freeze_point :]]
     collected = [unit.parameter_bytes - unit.still_bytes for unit, own in zip(inputs.units, shares, strict=True) if own]
     seconds = sum(nodes.seconds(size * (degree - 1) / degree, degree, 1, 1) for size in collected)
@@ -46,19 +45,6 @@ def lie_at_home(groups: Iterable[Sequence[MemberInfo]]) -> bool:
     return all(len({member.machine or member.failure_domain for member in group}) == 1 for group in groups if group)
 
 
-def _nodes(inputs: PlanInputs, degree: int, at_home: bool) -> Nodes:
-    """Return equal nodes that hold a whole group each, or one member each."""
-    near, far = inputs.near_link or inputs.link, inputs.link
-    return Nodes(degree if at_home else 1, *_speeds(near, far), near.reduce_latency_seconds, far.reduce_latency_seconds)
-
-
-def _speeds(near: LinkProfile, far: LinkProfile) -> tuple[float, float]:
-    return near.reduce_bandwidth_bytes_per_second, far.reduce_bandwidth_bytes_per_second
-
-
-def _shared(unit: UnitProfile, sharing: Sharing, nodes: Nodes) -> UnitProfile:
-    """Return the costs of a learning block on one member: seconds with the group's sums, and the kept part of its activations."""
-    seconds = COMMON_SECONDS + (1 - COMMON_SECONDS) / sharing.columns
-    kept = KEPT_HIDDEN + (1 - KEPT_HIDDEN) / sharing.columns
-    cut = with_seconds(unit, seconds, exchange_seconds(unit.output_bytes, sharing, nodes))
-    return cut.model_copy(update={"activation_bytes": round(unit.activation_bytes * kept)})
+def _member_of(unit: UnitProfile, sharing: Sharing, nodes: Nodes) -> UnitProfile:
+    """Return the costs of a learning block on one member: of what `cut_unit` divides, state and messages stay whole."""
+    return cut_unit(unit, sharing, nodes).model_copy(update={name: getattr(unit, name) for name in CUT_BYTES})
