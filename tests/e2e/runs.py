@@ -55,6 +55,9 @@ TINY_DIGITS: dict[str, Any] = {
     "controller": {"heartbeat_seconds": 0.1, "dead_after_seconds": 60.0},
 }
 
+THREE_REPLICAS = {"pp_degree": 1, "dp_degree": 3}
+"""A pinned placement, for tests that hurt a worker of three: else the planner may have left that worker out by then."""
+
 
 def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """Return `base` with `changes` merged in, section by section; a model's config comes entirely from one of the two."""

@@ -32,14 +32,14 @@ def test_a_kill_that_only_a_checkpoint_answers_and_a_resume_end_with_one_workers
     """All pods share a node, so the lost member's units have no buddy; the others go back to a checkpoint."""
     changes = {
         **ADAPTED,
-        "placement": {"initial_pp_degree": 3, "pods_per_node": 3},
+        "placement": {"pp_degree": 3, "dp_degree": 1, "pods_per_node": 3},
         "faults": [{"kind": "kill_worker", "step": 14, "worker": 1, "phase": "exchange"}],
     }
     running = workshop.start(tmp_path / "run", changes, "--workers", "3")
     running.wait_for_step(30)
     running.interrupt()
     assert running.end().code == 3
-    ended = workshop.resume(tmp_path / "run", "--workers", "2")
+    ended = workshop.resume(tmp_path / "run", "--workers", "2", "--set", "placement.pp_degree=2")
     assert ended.digest == alone.digest
     assert ended.numerics == alone.numerics
     assert [plan["start"] for plan in ended.plans].count("checkpoint") == 2, ended.story()

@@ -21,6 +21,7 @@ CELLS: dict[str, Any] = {
         {"step": 7, "pp_degree": 4, "dp_degree": 1, "slices": 2},
         {"step": 18, "pp_degree": 2, "dp_degree": 2, "schedule": "gpipe"},
     ],
+    "placement": {"pp_degree": 2, "dp_degree": 2},
     "faults": [{"kind": "kill_worker", "step": 22, "worker": 1, "phase": "schedule"}],
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.runs import Ended, Running, Workshop
+from tests.e2e.runs import THREE_REPLICAS, Ended, Running, Workshop
 
 FLOOR = 2.0
 WATCHED = {"heartbeat_seconds": 0.1, "dead_after_seconds": 30.0, "hang_floor_seconds": FLOOR}
@@ -43,7 +43,8 @@ def excluded_after(running: Running) -> float:
 )
 def test_who_hangs_is_excluded_in_time(one_worker: Ended, workshop: Workshop, tmp_path: Path, kind: str, phase: str) -> None:
     fault = {"kind": kind, "step": 14, "worker": 1, "phase": phase}
-    running = workshop.start(tmp_path / "run", {"faults": [fault], "controller": WATCHED}, "--workers", "3")
+    changes = {"faults": [fault], "controller": WATCHED, "placement": THREE_REPLICAS}
+    running = workshop.start(tmp_path / "run", changes, "--workers", "3")
     seconds = excluded_after(running)
     ended = running.end()
     assert ended.digest == one_worker.digest
@@ -69,7 +70,7 @@ def test_who_hangs_is_excluded_in_time(one_worker: Ended, workshop: Workshop, tm
 
 def test_who_hangs_is_replaced_where_the_run_cannot_do_without(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
     fault = {"kind": "deadlock", "step": 14, "worker": 1, "phase": "schedule"}
-    changes = {"faults": [fault], "controller": WATCHED, "placement": {"workers": 2, "min_workers": 2}}
+    changes = {"faults": [fault], "controller": WATCHED, "placement": {"workers": 2, "min_workers": 2, "pp_degree": 2, "dp_degree": 1}}
     ended = workshop.run(tmp_path / "run", changes, "--workers", "2")
     assert ended.digest == one_worker.digest
     assert ended.numerics == one_worker.numerics
@@ -79,7 +80,8 @@ def test_who_hangs_is_replaced_where_the_run_cannot_do_without(one_worker: Ended
 
 def test_a_slow_worker_is_measured_and_let_be(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
     fault = {"kind": "slow", "step": 12, "worker": 1, "phase": "schedule", "seconds": 0.5}
-    running = workshop.start(tmp_path / "run", {"faults": [fault], "controller": WATCHED}, "--workers", "3")
+    changes = {"faults": [fault], "controller": WATCHED, "placement": THREE_REPLICAS}
+    running = workshop.start(tmp_path / "run", changes, "--workers", "3")
     running.wait_for_step(18)
     status = json.loads(workshop.command("status", str(tmp_path / "run"), "--json").stdout)
     members = {worker["pod_name"]: worker["slowness"] for worker in status["workers"] if worker["state"] == "member"}

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.e2e.runs import Ended, Workshop
+from tests.e2e.runs import THREE_REPLICAS, Ended, Workshop
 
 
 def saved_model(ended: Ended) -> bytes:
@@ -20,7 +20,7 @@ def test_pieces_and_shares_survive_kills_a_controller_and_a_resume_and_end_with_
     assert alone.digest != one_worker.digest, "it is over other pieces"
     changes = {
         "training": {"state_ranges": 3},
-        "placement": {"shard": "step"},
+        "placement": {"shard": "step", **THREE_REPLICAS},
         "checkpoint": {"every_steps": 10},
         "reshapes": [
             {"step": 6, "pp_degree": 1, "dp_degree": 3},
@@ -39,7 +39,7 @@ def test_pieces_and_shares_survive_kills_a_controller_and_a_resume_and_end_with_
     assert drained.code == 3, drained.story()
     placed = [plan["placement"] for plan in drained.plans]
     assert any(one["shard"] == "step" and one["degrees"]["dp"] == 3 for one in placed), "state was shared out"
-    ended = workshop.resume(folder, "--workers", "2")
+    ended = workshop.resume(folder, "--workers", "2", "--set", "placement.dp_degree=2")
     assert (ended.digest, ended.numerics) == (alone.digest, alone.numerics)
     assert saved_model(ended) == saved_model(alone)
     files = {path.name for path in (folder / "checkpoints").rglob("unit-000.*.safetensors")}

@@ -13,7 +13,7 @@ import pytest
 
 from frostline_contract.cpu_groups import CpuGroups, NoCpuGroups
 from tests.e2e.conftest import RESHAPES
-from tests.e2e.runs import Ended, Workshop
+from tests.e2e.runs import THREE_REPLICAS, Ended, Workshop
 
 
 def test_the_job_is_what_it_claims(one_worker: Ended) -> None:
@@ -91,7 +91,7 @@ def test_workers_of_one_speed_end_with_the_same_bits(one_worker: Ended, workshop
         pytest.skip(str(reason))
     ours.remove()
     kill = {"kind": "kill_worker", "step": 15, "worker": 1, "phase": "exchange"}
-    changes = {"placement": {"worker_cpus": 0.25}, "faults": [kill]}
+    changes = {"placement": {"worker_cpus": 0.25, **THREE_REPLICAS}, "faults": [kill]}
     running = workshop.start(tmp_path / "run", changes, "--workers", "3")
     groups = ours.folder.with_name(f"frostline-{running.process.pid}")
     running.wait_for_step(2)

@@ -44,7 +44,7 @@ def test_shapes_freezes_cache_and_a_kill_end_with_one_digest(
     alone: Callable[[str], Ended], one_worker: Ended, workshop: Workshop, tmp_path: Any
 ) -> None:
     kill = {"kind": "kill_worker", "step": 22, "worker": 1, "phase": "exchange"}
-    changes = {**MIXED, "reshapes": RESHAPES[4], "faults": [kill]}
+    changes = {**MIXED, "reshapes": RESHAPES[4], "faults": [kill], "placement": {"pp_degree": 1, "dp_degree": 4}}
     ended = workshop.run(tmp_path / "run", changes, "--workers", "4")
     assert ended.digest == alone("mixed").digest != one_worker.digest
     assert ended.numerics == alone("mixed").numerics

@@ -9,7 +9,7 @@ import psutil
 from frostline_contract.pieces import Pieces
 from frostline_controller.run.epochs import current_epoch
 from frostline_trainer.checkpoints.reading import complete_checkpoints, load_piece
-from tests.e2e.runs import Ended, Running, Workshop
+from tests.e2e.runs import THREE_REPLICAS, Ended, Running, Workshop
 
 STOPPED_SECONDS = 2.0
 
@@ -51,6 +51,7 @@ def test_a_writer_killed_in_a_checkpoint_costs_no_checkpoint_that_was_whole(
             {"kind": "kill_in_checkpoint", "step": 35, "worker": 1},
         ],
         "checkpoint": {"every_steps": 5, "keep_last": 3},
+        "placement": THREE_REPLICAS,
     }
     ended = workshop.run(tmp_path / "run", changes, "--workers", "3")
     assert ended.digest == one_worker.digest

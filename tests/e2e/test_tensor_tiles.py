@@ -3,7 +3,7 @@ process repeats bit for bit a run with reshapes, freezes, the cache and a kill (
 
 from typing import Any
 
-from tests.e2e.runs import Workshop
+from tests.e2e.runs import THREE_REPLICAS, Workshop
 from tests.e2e.test_cells import CELLS
 
 TILES: dict[str, Any] = {
@@ -11,6 +11,7 @@ TILES: dict[str, Any] = {
     "model": {"family": "gpt2", "config": {"n_embd": 32, "n_layer": 5, "n_head": 4, "n_positions": 32}},
     "training": {"token_cells": 2, "tensor_tiles": {"inner": 4}, "steps": 24},
     "reshapes": [{"step": 3, "pp_degree": 3, "dp_degree": 1}, {"step": 9, "pp_degree": 1, "dp_degree": 3}],
+    "placement": THREE_REPLICAS,
     "faults": [{"kind": "kill_worker", "step": 14, "worker": 1, "phase": "schedule"}],
 }
 
