@@ -70,7 +70,8 @@ def test_who_hangs_is_excluded_in_time(one_worker: Ended, workshop: Workshop, tm
 
 def test_who_hangs_is_replaced_where_the_run_cannot_do_without(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
     fault = {"kind": "deadlock", "step": 14, "worker": 1, "phase": "schedule"}
-    changes = {"faults": [fault], "controller": WATCHED, "placement": {"workers": 2, "min_workers": 2, "pp_degree": 2, "dp_degree": 1}}
+    placement = {"workers": 2, "min_workers": 2, "pp_degree": 2, "dp_degree": 1}
+    changes = {"faults": [fault], "controller": WATCHED, "placement": placement}
     ended = workshop.run(tmp_path / "run", changes, "--workers", "2")
     assert ended.digest == one_worker.digest
     assert ended.numerics == one_worker.numerics
