@@ -13,6 +13,7 @@ from frostline_contract.pieces import Pieces
 from frostline_trainer.checkpoints.reading import complete_checkpoints, load_piece
 from tests.e2e.conftest import RESHAPES
 from tests.e2e.runs import Ended, Workshop
+from tests.e2e.test_cells import HALF_A_BATCH
 
 MIXED: dict[str, Any] = {"training": {"precision": "mixed_bfloat16"}, "checkpoint": {"saved_precision": "bfloat16"}}
 CHUNKED: dict[str, Any] = {
@@ -26,7 +27,7 @@ CHUNKED: dict[str, Any] = {
         "sequence_length": 32,
         "augmentation": {"mode": "off", "variants": 1, "shift_pixels": 0},
     },
-    "training": {"precision": "mixed_bfloat16", "loss_chunk_tokens": 12, "steps": 40},
+    "training": {"precision": "mixed_bfloat16", "loss_chunk_tokens": 12, "steps": 40, **HALF_A_BATCH},
 }
 
 
