@@ -29,7 +29,8 @@ OPTIONS = [
     ("grpc.max_concurrent_streams", CONCURRENT_STREAMS_MAX),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),  # clients ping also where no call is under way
     ("grpc.so_reuseport", 0),
 ]
 log = logging.getLogger(__name__)
