@@ -6,10 +6,12 @@ import logging
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 from frostline_contract.durable_files import replace_durably
 from frostline_contract.job import load_job
+from frostline_contract.plan import Decision
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RESUMABLE, RunStatus
 from frostline_controller.cluster.local.backend import LocalBackend
@@ -17,6 +19,7 @@ from frostline_controller.decisions.next_decision import replayed_decisions
 from frostline_controller.planner.inputs import parallel_slots
 from frostline_controller.run.controller import Controller
 from frostline_controller.run.durable import DurableStore, check_same_job
+from frostline_controller.run.patience import Stopped, patiently
 from frostline_controller.run.run import Run
 from frostline_controller.run.settling import take_settled
 from frostline_controller.serving.leading import lead, stamp_logs
@@ -51,40 +54,75 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 async def serve(options: argparse.Namespace) -> int:
     """Lead the run until SIGTERM or SIGINT (0), or until another controller has taken over (SUPERSEDED)."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    try:
+        run, replayed = await take_over(options, stop)
+        try:
+            told = await lead_run(options, run, replayed, stop)
+        finally:
+            run.close()
+    except Stopped:
+        return 0
+    return 0 if told else SUPERSEDED
+
+
+async def take_over(options: argparse.Namespace, stop: asyncio.Event) -> tuple[Run, tuple[Decision, ...] | None]:
+    """Raise the incarnation, and open the run on the predecessor's state. Returns the replayed decisions too. Raises Stopped."""
     folder: Path = options.run_dir
     places = RunDirectory(folder)
     job = load_job(places.job)
     logging.getLogger().setLevel(job.controller.log_level.upper())
     replayed = replayed_decisions(job, options.replay)
-    backend = LocalBackend(places.cluster)
+    backend = await patiently(partial(asyncio.to_thread, LocalBackend, places.cluster), stop)
     store = DurableStore(backend)
-    state, cluster = await asyncio.to_thread(store.take_over)
-    job = await asyncio.to_thread(take_settled, job, state, places.job)
+    state, cluster = await patiently(partial(asyncio.to_thread, store.take_over), stop)
+    job = await patiently(partial(asyncio.to_thread, take_settled, job, state, places.job), stop)
     check_same_job(state, job, places.job)
     slots = parallel_slots(job, len(os.sched_getaffinity(0)))  # the local cluster's pods share this machine
-    run = Run(job, folder, backend, store, state, cluster, parallel_slots=slots)
-    controller = Controller(run, replayed, job.checkpoint_root(folder))
+
+    async def open_run() -> Run:
+        return Run(job, folder, backend, store, state, cluster, parallel_slots=slots)
+
+    run = await patiently(open_run, stop)
     stamp_logs(run.facts)
     run.facts.accept_numerics = options.accept_numerics
-    await controller.start()
-    stands = controller.ending.outcome  # the claimed result of a predecessor, not yet written
-    if options.resume and (
-        run.facts.state.state in RESUMED_STATES or (stands is not None and stands.status != RunStatus.COMPLETED)
-    ):
-        await controller.commands.resume("resumed")
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return run, replayed
+
+
+async def lead_run(options: argparse.Namespace, run: Run, replayed: tuple[Decision, ...] | None, stop: asyncio.Event) -> bool:
+    """Start the run's parts and lead. A start that fails by a file is made again, with new parts: theirs have counted the time.
+
+    True where `stop` was set, False where another controller has taken over. Raises Stopped.
+    """
+    places, asked, begun = run.store.places, options.resume, False
 
     async def say_where(port: int) -> None:
         await asyncio.to_thread(replace_durably, places.controller_address, f"{options.host}:{port}\n")
 
-    told = await lead(controller, Tokens.read(places.tokens), options.host, options.port, stop, say_where)
-    return 0 if told else SUPERSEDED
+    async def start_and_lead() -> bool:
+        nonlocal asked, begun
+        controller = Controller(run, replayed, run.facts.job.checkpoint_root(places.path))
+        await controller.start()
+        if asked and (begun or is_to_resume(controller)):
+            begun = True  # a resume that fails half-way may leave a state that no longer looks as if it were to resume
+            await controller.commands.resume("resumed")
+        asked = False
+        return await lead(controller, Tokens.read(places.tokens), options.host, options.port, stop, say_where)
+
+    return await patiently(start_and_lead, stop)
+
+
+def is_to_resume(controller: Controller) -> bool:
+    """Whether --resume has something to do: the run has stopped, or a predecessor's result other than completion stands."""
+    stands = controller.ending.outcome  # claimed, and not yet written
+    stopped = controller.run.facts.state.state in RESUMED_STATES
+    return stopped or (stands is not None and stands.status != RunStatus.COMPLETED)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Control one run until a signal stops it. Returns the exit status: 2 for an invalid job or folder."""
+    """Control one run until a signal stops it. Returns the exit status: 2 for an invalid job or folder, or a taken port."""
     logging.basicConfig(format="time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s", stream=sys.stderr)
     options = arguments(sys.argv[1:] if argv is None else argv)
     try:

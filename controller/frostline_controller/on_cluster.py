@@ -26,10 +26,11 @@ from frostline_controller.cluster.kubernetes.backend import KubernetesBackend
 from frostline_controller.cluster.kubernetes.job_source import JobSource
 from frostline_controller.cluster.kubernetes.leader_label import LeaderLabel
 from frostline_controller.cluster.kubernetes.lease import LeaderLease, LeaseTimes
-from frostline_controller.cluster.kubernetes.patience import patiently
 from frostline_controller.decisions.next_decision import replayed_decisions
+from frostline_controller.run.checkpoints import CannotWrite, try_to_write
 from frostline_controller.run.controller import Controller
 from frostline_controller.run.durable import DurableStore, check_same_job
+from frostline_controller.run.patience import Stopped, patiently
 from frostline_controller.run.run import Run
 from frostline_controller.run.settling import take_settled
 from frostline_controller.serving.leading import lead, stamp_logs
@@ -140,9 +141,19 @@ async def lead_run(settings: Settings, api: Api, jobs: JobSource, lease: LeaderL
     backend = KubernetesBackend(api, settings.namespace, settings.trainers, trainer_selector(settings.release))
     keeping: list[asyncio.Task[None]] = []
     try:
-        run, controller = await take_over(settings, job, jobs, backend, lease, stop)
+        run = await take_over(settings, job, backend, lease, stop)
         stamp_logs(run.facts)
-        await patiently(controller.start, stop)
+        root = run.facts.job.checkpoint_root(settings.run_dir)
+        if run.facts.current is None:  # a run that has trained goes on: its workers report each checkpoint that fails
+            await wait_for_checkpoint_root(run, root, stop)
+
+        async def started() -> Controller:
+            """Start new parts: those of a start that has failed may count the time since then."""
+            controller = Controller(run, replayed_decisions(run.facts.job, None), root, jobs)
+            await controller.start()
+            return controller
+
+        controller = await patiently(started, stop)
         for text in said:
             await run.outbox.event("command", text)
         label = LeaderLabel(api, settings.namespace, settings.release, settings.pod_name)
@@ -161,10 +172,8 @@ async def lead_run(settings: Settings, api: Api, jobs: JobSource, lease: LeaderL
         backend.close()
 
 
-async def take_over(
-    settings: Settings, job: Job, jobs: JobSource, backend: KubernetesBackend, lease: LeaderLease, stop: asyncio.Event
-) -> tuple[Run, Controller]:
-    """Raise the incarnation and read the predecessor's state."""
+async def take_over(settings: Settings, job: Job, backend: KubernetesBackend, lease: LeaderLease, stop: asyncio.Event) -> Run:
+    """Raise the incarnation, and open the run on the predecessor's state. Raises Stopped."""
     await patiently(partial(asyncio.to_thread, keep_cache_secret, settings.run_dir), stop)
     store = DurableStore(backend)
     state, cluster = await patiently(partial(asyncio.to_thread, store.take_over), stop)
@@ -177,9 +186,29 @@ async def take_over(
         if not lease.leads():
             raise NotLeading("this controller leads no more; another one writes the run's files")
 
-    run = Run(job, settings.run_dir, backend, store, state, cluster, cache_address=settings.cache_address, may_write=may_write)
-    replayed = replayed_decisions(job, None)
-    return run, Controller(run, replayed, job.checkpoint_root(settings.run_dir), jobs)
+    async def open_run() -> Run:
+        place = settings.run_dir
+        return Run(job, place, backend, store, state, cluster, cache_address=settings.cache_address, may_write=may_write)
+
+    return await patiently(open_run, stop)
+
+
+async def wait_for_checkpoint_root(run: Run, root: Path, stop: asyncio.Event) -> None:
+    """Return when checkpoints can be written. Until then there is one event for each reason, since on a cluster somebody mends
+    the volume while this process waits. Raises Stopped."""
+    told = ""
+
+    async def try_root() -> None:
+        nonlocal told
+        try:
+            await asyncio.to_thread(try_to_write, root)
+        except CannotWrite as error:
+            if str(error) != told:
+                told = str(error)
+                await run.outbox.event("cannot_start", told)
+            raise
+
+    await patiently(try_root, stop, lambda error: isinstance(error, CannotWrite))
 
 
 def keep_cache_secret(run_dir: Path) -> None:
@@ -221,6 +250,8 @@ def main() -> int:
     )
     try:
         return run_serving(serve(Settings.from_environment()))
+    except Stopped:
+        return 0
     except JobError as error:
         log.error("%s", error)
         return 2

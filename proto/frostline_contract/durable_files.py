@@ -119,6 +119,17 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+@contextlib.contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Complete an OSError of a write to an open file, which has no file name, by the name: somebody may have to free space."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
 def _write_synced(path: Path, content: bytes, before: Before) -> None:
     before("create")
     make_folder_durably(path.parent)
@@ -136,7 +147,7 @@ def _draft(path: Path, content: bytes, mode: int) -> Iterator[Path]:
     """A synced file with the content, in the folder of `path`; removed at the end whatever happens."""
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb") as file:
+        with named(path), os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

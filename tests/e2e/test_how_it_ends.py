@@ -110,13 +110,16 @@ def on_small_disk(shop: Workshop, disk: SmallDisk, name: str, changes: dict[str,
 
 
 def test_a_full_disk_is_waited_out(shop_on_disk: Workshop, disk: SmallDisk, one_worker: Ended) -> None:
-    """A pod dies while the disk is full; it comes back once there is room, and no bit changes."""
+    """A pod and the controller die while the disk is full; they come back once there is room, and no bit changes."""
     running = on_small_disk(shop_on_disk, disk, "waits", {})
     running.wait_for_step(10)
     disk.fill()
     try:
         running.children("frostline_trainer.process.agent")[-1].kill()
-        time.sleep(3)
+        (former,) = running.children("frostline_controller")
+        former.kill()
+        running.wait_until(lambda: former not in running.children("frostline_controller") != [], "another controller")
+        time.sleep(6)  # longer than its start takes
         assert running.process.poll() is None, running.end().output
     finally:
         disk.free()

@@ -1,7 +1,7 @@
 """The real controller with planted failures and delays of its writes: `python faulty_controller.py --run-dir DIR ...`.
 
 `DIR/planted.json` maps places to [how often, seconds of delay, whether the write then fails]. Places: the name of a journal
-(`metrics.jsonl`), `state` (the patch of the durable state), `epoch` (a run epoch begins), `result.json`.
+(`metrics.jsonl`), `state` (the patch of the durable state), `epoch` (a run epoch begins), `result.json`, `controller.address`.
 """
 
 import errno
@@ -58,4 +58,5 @@ if __name__ == "__main__":
     )
     starting.raise_epoch = met_before(epochs.raise_epoch, lambda root, plan: "epoch")
     ending.replace_durably = met_before(ending.replace_durably, lambda path, text: path.name)
+    program.replace_durably = met_before(program.replace_durably, lambda path, text: path.name)
     sys.exit(program.main(sys.argv[1:]))

@@ -15,7 +15,7 @@ class World:
     """A run with its controller process and scripted workers. script: a file that runs the controller with planted faults."""
 
     def __init__(self, folder: Path, script: str = "", **sections: object) -> None:
-        self.folder = make_run(folder / "run", **sections)
+        self.folder, self._script = make_run(folder / "run", **sections), script
         self.controller = start_controller(self.folder, script=script)
         self.workers: list[ScriptedWorker] = []
         self.operator = Operator(self.folder)
@@ -54,12 +54,12 @@ class World:
         manifest.parent.mkdir(parents=True)
         manifest.write_text(json.dumps({"lineage": lineage, "step": step}))
 
-    def restart_controller(self) -> None:
+    def restart_controller(self, *extra: str) -> None:
         """Send SIGKILL and start a new controller, which finds the durable state; workers reconnect by themselves."""
         self.controller.kill()
         self.controller.wait(10)
         self.operator.close()
-        self.controller = start_controller(self.folder)
+        self.controller = start_controller(self.folder, *extra, script=self._script)
         self.operator = Operator(self.folder)
 
     def plant(self, place: str, times: int = 1, delay: float = 0.0, fails: bool = True) -> None:

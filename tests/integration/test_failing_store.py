@@ -1,9 +1,13 @@
 """A controller's write fails once, or stalls: no message that it received is lost; nothing is done or sent twice."""
 
+import fcntl
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import grpc
 import pytest
@@ -12,7 +16,8 @@ from frostline_contract.annotations import COMMAND
 from frostline_controller.cluster.local.backend import LocalBackend
 from frostline_controller.run.durable import read_state
 from frostline_proto.v1 import control_pb2 as pb
-from tests.integration.scripted_worker import record, statistics, wait_for
+from tests.integration import faulty_controller
+from tests.integration.scripted_worker import record, statistics, stop, wait_for
 from tests.integration.scripted_world import World, world
 from tests.integration.test_controller_restart import FREEZE_AT_1
 
@@ -197,3 +202,76 @@ def test_a_run_ends_when_its_history_has_each_decision(faulty: Callable[..., Wor
     run.workers[0].records(outcome=pb.RunOutcome(status="completed", digest="d" * 64, steps=64))
     assert "completed" in run.workers[1].next("end").reason
     assert [line["kind"] for line in run.lines("plans.jsonl")] == ["plan", "decision", "plan_end"]
+
+
+@pytest.mark.parametrize("place", ["state", "plans.jsonl", "controller.address"])
+def test_a_controller_that_cannot_write_while_it_starts_tries_again(faulty: Callable[..., World], place: str) -> None:
+    """It lives, its workers come back to it, and its next plan reaches them: a full disk is nobody's mistake."""
+    run = faulty()
+    run.controller.kill()
+    (run.folder / "plans.jsonl").write_text("")  # as a crash between the state and the plan's line would leave it
+    run.plant(place, times=3)
+    run.restart_controller()
+    run.met(place)
+    for worker in run.workers:
+        worker.connect_again()
+    assert run.operator.status().incarnation == 2, "one take-over, however often it was tried"
+    run.operator.command("reshape", pp_degree=2, dp_degree=1)
+    plan = run.workers[0].next_plan("continue")
+    assert (plan.generation.incarnation, plan.placement.pp_degree) == (2, 2)
+    assert not told(run, "failure"), "the time for which workers are awaited begins when they can reach it"
+    assert [line["kind"] for line in run.lines("plans.jsonl")] == ["plan"]
+    said = (run.folder / "controller.log").read_text()
+    assert said.count("No space left on device (planted at ") >= 3 and "free some space" in said
+    assert stop(run.controller) == 0
+
+
+def test_a_resume_that_could_not_be_written_at_once_is_a_resume(faulty: Callable[..., World]) -> None:
+    run = faulty(freeze=FREEZE_AT_1)
+    run.checkpoint(3)
+    run.workers[0].records(outcome=pb.RunOutcome(status="suspended", steps=3))
+    run.operator.command("suspend")
+    for worker in run.workers:
+        worker.next("end")
+        worker.silence()
+    wait_for(lambda: run.operator.status().state == "suspended", "the run is suspended")
+    run.plant("state", times=4)
+    run.restart_controller("--resume")
+    run.met("state")
+    assert run.operator.status().state == "waiting"
+
+
+def test_a_controller_that_waits_for_room_ends_when_it_is_told_to(faulty: Callable[..., World]) -> None:
+    run = faulty()
+    run.controller.kill()
+    run.controller.wait(10)
+    run.plant("state", times=1000)
+    log = run.folder / "controller.log"
+    with open(log, "ab") as file:
+        script = str(Path(faulty_controller.__file__))
+        waiting = subprocess.Popen([sys.executable, script, "--run-dir", str(run.folder)], stdout=file, stderr=file)
+    wait_for(lambda: "trying again in" in log.read_text() or waiting.poll() is not None, "it waits")
+    assert stop(waiting) == 0
+
+
+def test_a_lock_that_somebody_holds_is_waited_for(faulty: Callable[..., World]) -> None:
+    run = faulty()
+    run.controller.kill()
+    run.controller.wait(10)
+
+    def waited() -> bool:
+        return "end or continue the process that holds it" in (run.folder / "controller.log").read_text()
+
+    def hold() -> None:
+        with open(run.folder / "cluster" / "statefulset.lock", "a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            held.set()
+            wait_for(waited, "the controller waits for the lock")
+
+    held, holder = threading.Event(), threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    run.restart_controller()
+    holder.join()
+    assert waited()
+    assert run.operator.status().incarnation == 2

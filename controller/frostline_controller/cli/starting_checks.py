@@ -1,6 +1,5 @@
 """Checks before anything is started: the run's own state, and every place to which the run will write."""
 
-import uuid
 from pathlib import Path
 
 from frostline_contract.durable_files import create_durably, make_folder_durably
@@ -10,23 +9,17 @@ from frostline_contract.jsonl import read_jsonl
 from frostline_contract.run_directory import RunDirectory
 from frostline_controller.cli.errors import UserMistake
 from frostline_controller.cluster.local.backend import LocalBackend
-from frostline_controller.run.checkpoints import found_checkpoints
+from frostline_controller.run.checkpoints import CannotWrite, found_checkpoints, try_to_write
 from frostline_controller.run.durable import check_same_job, read_state
 from frostline_rpc.auth import Tokens
 
 
 def check_can_write_checkpoints(root: Path) -> None:
     """Write a file into the checkpoint root and remove it. Raises UserMistake: such a run could not save its result."""
-    trial = root / f".{uuid.uuid4().hex}"
     try:
-        make_folder_durably(root)
-        trial.write_bytes(b"0")
-        trial.unlink()
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UserMistake(
-            f"{root}: checkpoints cannot be written there ({reason}); set checkpoint.uri to a folder that can"
-        ) from None
+        try_to_write(root)
+    except CannotWrite as error:
+        raise UserMistake(str(error)) from None
 
 
 def check_resumable(folder: Path, job: Job, from_scratch: bool) -> None:

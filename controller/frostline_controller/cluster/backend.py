@@ -11,6 +11,10 @@ class Conflict(Exception):
     """A tested annotation no longer has the expected value, since another process wrote it. Read again and recompute."""
 
 
+class ClusterError(OSError):
+    """The cluster has refused a request, or could not be reached. The same request may succeed later."""
+
+
 @dataclass(frozen=True)
 class PodInfo:
     """One trainer pod. started_at: Unix seconds, 0.0 before it runs. phase: Pending, Running, Succeeded or Failed."""

@@ -75,8 +75,8 @@ class Devices:
         facts, store, outbox = self._facts, self._store, self._outbox
         for one in facts.quarantined:
             if (one.node, one.uuid) not in self._told:
-                self._told.add((one.node, one.uuid))
                 await store.commit()
+                self._told.add((one.node, one.uuid))
                 reason = f"GPU {one.uuid} of node {one.node} failed {one.failures} times and is not used any more in this run"
                 await outbox.event("quarantine", reason, detail=one.model_dump())
         while self._shortages:

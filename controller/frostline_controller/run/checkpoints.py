@@ -2,9 +2,11 @@
 
 import glob
 import json
+import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
+from frostline_contract.durable_files import make_folder_durably
 from frostline_contract.epochs import EPOCHS_FOLDER, MANIFEST_PATTERN, FoundCheckpoint, newest, surviving
 from frostline_contract.lineage import Cuts, LineageStart
 from frostline_controller.run.epochs import read_epochs
@@ -16,6 +18,24 @@ def newest_checkpoint(root: Path) -> FoundCheckpoint | None:
     Raises ValueError where the run epoch began from a checkpoint that is gone.
     """
     return newest(read_epochs(root), found_checkpoints(root))
+
+
+def try_to_write(root: Path) -> None:
+    """Write a file into a checkpoint root and remove it. Raises CannotWrite: such a run could not save its result."""
+    trial = root / f".{uuid.uuid4().hex}"
+    try:
+        make_folder_durably(root)
+        trial.write_bytes(b"0")
+        trial.unlink()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CannotWrite(
+            f"{root}: checkpoints cannot be written there ({reason}); set checkpoint.uri to a folder that can"
+        ) from error
+
+
+class CannotWrite(OSError):
+    """Checkpoints cannot be written to the checkpoint root; the text has the reason and the remedy."""
 
 
 class CheckpointsGone(RuntimeError):

@@ -33,7 +33,7 @@ class RunFacts:
         members: workers that have registered, with what their heartbeats say.
         entered: by id, members that have entered the current generation: (step of the switch, seconds that entering took).
         reshape_seconds: how long the last reshape stopped training.
-        started: when this controller began to lead, by `clock`.
+        started: when this controller began to lead, by `clock`: since then workers can reach it.
         message: for the status: what the run waits for; empty where it does not wait.
         trouble: for the status: a problem that somebody has to mend while the run goes on; empty where there is none.
         memory: the memory of each generation's fullest worker, beside the plan's prediction.
@@ -73,7 +73,11 @@ class RunFacts:
         self.accept_numerics = False
         self._follow_identity()
         self._surviving: tuple[object, object, object, list[Decision]] | None = None
-        self.started = clock()
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from now on the time for which this controller has led: it may have waited long before anybody could reach it."""
+        self.started = self.clock()
         self._progress = (self.step, self.started)
 
     # ---- what is durable

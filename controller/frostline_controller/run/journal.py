@@ -1,13 +1,14 @@
 """An append-only file of JSON lines, each on disk before its write is reported."""
 
 import asyncio
+import contextlib
 import json
 import os
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from frostline_contract.durable_files import make_folder_durably, sync_folder
+from frostline_contract.durable_files import make_folder_durably, named, sync_folder
 
 Result = TypeVar("Result")
 _UNDER_WAY: set[asyncio.Task[Any]] = set()
@@ -43,11 +44,17 @@ class Journal:
         self._cut_torn_line()
         self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115  (open for the journal's life)
         self._order = asyncio.Lock()
+        self._cut_to: int | None = None
+        """The length to which the file is still to be cut: beyond it is what a failed write has left. None: nothing is."""
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """Yield the lines written before, without the whole file in memory."""
-        with open(self.path, encoding="utf-8") as file:
+        end = 0
+        with open(self.path, "rb") as file:
             for number, line in enumerate(file, start=1):
+                end += len(line)
+                if self._cut_to is not None and end > self._cut_to:
+                    return
                 try:
                     yield json.loads(line)
                 except ValueError as error:
@@ -72,15 +79,25 @@ class Journal:
 
     def _write(self, data: bytes) -> None:
         self._may_write()
-        start = os.fstat(self._file.fileno()).st_size
-        try:
-            written = 0
-            while written < len(data):
-                written += os.write(self._file.fileno(), data[written:])
-            os.fsync(self._file.fileno())
-        except OSError:
-            os.ftruncate(self._file.fileno(), start)  # half a line would be read as a whole one after the next append
-            raise
+        with named(self.path):
+            self._cut_failed()
+            start = os.fstat(self._file.fileno()).st_size
+            try:
+                written = 0
+                while written < len(data):
+                    written += os.write(self._file.fileno(), data[written:])
+                os.fsync(self._file.fileno())
+            except OSError:
+                self._cut_to = start
+                with contextlib.suppress(OSError):  # the next write tries again
+                    self._cut_failed()
+                raise
+
+    def _cut_failed(self) -> None:
+        """Cut off what a failed write has left: half a line would be read as a whole one after the next append."""
+        if self._cut_to is not None:
+            os.ftruncate(self._file.fileno(), self._cut_to)
+            self._cut_to = None
 
     def _cut_torn_line(self) -> None:
         """Cut an unfinished last line, which a crash in the middle of a write has left and which was never reported."""

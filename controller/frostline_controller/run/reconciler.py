@@ -67,13 +67,15 @@ class Reconciler:
             self._facts.hurry.clear()
             began = time.thread_time()
             try:
-                await self.round()
+                try:
+                    await self.round()
+                except ValueError as error:  # the job cannot be carried out: the text has the reason
+                    self._fail_by(error)
+                    await self._settle_failure()
                 await self.parts.run.store.events.flush()
             except OSError as error:
                 log.error("the state cannot be written, trying again error=%s", error)
                 await asyncio.sleep(TICK_SECONDS)
-            except ValueError as error:  # the job cannot be carried out: the text has the reason
-                self._fail_by(error)
             pause = (time.thread_time() - began) / ROUNDS_SHARE
             await _set_within(self._facts.hurry, min(max(pause, COALESCE_SECONDS), COALESCE_SECONDS_MAX))
             await _set_within(self._facts.wake, TICK_SECONDS)
@@ -84,6 +86,15 @@ class Reconciler:
         if unreadable:
             log.error("a round failed on something that cannot be read", exc_info=error)
         self.parts.ending.fail(f"{type(error).__name__}: {error}" if unreadable else str(error), user_mistake=not unreadable)
+
+    async def _settle_failure(self) -> None:
+        """End the run now: the act that failed comes perhaps before the end in each round, and would fail in each. Raises
+        OSError."""
+        try:
+            await self.parts.ending.settle(self._facts.clock())
+        except ValueError as error:
+            log.error("the run's end cannot be written, trying again error=%s", error)
+            await asyncio.sleep(TICK_SECONDS)
 
     def stop(self) -> None:
         """End `serve` after the round that is under way: what it is writing is written whole."""

@@ -60,11 +60,13 @@ class RunStore:
             state.removals,
         )  # fmt: skip
         self.places = RunDirectory(folder)
-        self.records = RecordLog(self.places.metrics, may_write)
-        self.statistics = StatisticsLog(self.places.statistics, may_write)
-        self.plans = PlanLog(self.places.plans, may_write)
-        self.events = EventLog(self.places.events, may_write)
-        self.traces = TraceLog(self.places.traces, may_write)
+        with contextlib.ExitStack() as opened:  # closed where a later one cannot be opened: the caller tries again
+            self.records = opened.enter_context(contextlib.closing(RecordLog(self.places.metrics, may_write)))
+            self.statistics = opened.enter_context(contextlib.closing(StatisticsLog(self.places.statistics, may_write)))
+            self.plans = opened.enter_context(contextlib.closing(PlanLog(self.places.plans, may_write)))
+            self.events = opened.enter_context(contextlib.closing(EventLog(self.places.events, may_write)))
+            self.traces = opened.enter_context(contextlib.closing(TraceLog(self.places.traces, may_write)))
+            opened.pop_all()
 
     async def commit(self, **changes: Any) -> None:
         """Change the durable state. The change is written before it takes effect in this process.

@@ -34,11 +34,18 @@ async def lead(controller: Controller, callers: Callers, host: str, port: int, s
 
     Raises:
         OSError: the port is taken.
+        Exception: as `on_serving` has raised it.
     """
     facts, outbox = controller.run.facts, controller.run.outbox
     calls_max = max(CONCURRENT_CALLS_MAX, 4 * facts.job.placement.workers)
     server, bound = await start_server(lambda server: add_control(server, controller), host, port, callers, calls_max)
-    await on_serving(bound)
+    try:
+        await on_serving(bound)
+    except BaseException:
+        outbox.streams.close_all()
+        await server.stop(None)
+        raise
+    facts.begin()
     reconciler = Reconciler(controller)
     reconciling = asyncio.create_task(reconciler.serve())
     stopping = asyncio.create_task(stop.wait())

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import json
+import os
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,42 @@ def test_lines_of_the_history_are_written_once_and_a_decisions_newer_word_too(tm
     assert [(line["kind"], line.get("void", line.get("last_step"))) for line in found] == [
         ("decision", False), ("plan_end", 9), ("plan_end", 11), ("decision", True),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("refused", ["write", "fsync"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_half_a_line_that_could_not_be_cut_at_once_is_cut_before_the_next_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, refused: str
+) -> None:
+    """The disk refuses a line, and then to cut it: the line was not acknowledged, and no later line may follow what is left."""
+    path, left = tmp_path / "events.jsonl", {refused: 1, "ftruncate": times}
+
+    def failing(name: str) -> None:
+        act = getattr(os, name)
+
+        def planted(file: int, *arguments: Any) -> Any:
+            if left.get(name) and os.readlink(f"/proc/self/fd/{file}") == str(path):
+                left[name] -= 1
+                if name == "write":
+                    act(file, arguments[0][:5])
+                raise OSError(errno.EIO, "Input/output error")
+            return act(file, *arguments)
+
+        monkeypatch.setattr(os, name, planted)
+
+    journal = Journal(path)
+    asyncio.run(journal.append([{"line": 1}]))
+    for name in ("write", "fsync", "ftruncate"):
+        failing(name)
+    for _ in range(times):
+        with pytest.raises(OSError, match="Input/output error") as refusal:
+            asyncio.run(journal.append([{"line": "unsaid"}]))
+        assert refusal.value.filename == str(path), "whoever reads of it knows which file it was"
+    asyncio.run(journal.append([{"line": 2}]))
+    asyncio.run(journal.append([{"line": 3}]))
+    assert list(journal.lines()) == [{"line": 1}, {"line": 2}, {"line": 3}]
+    journal.close()
+    assert left == {refused: 0, "ftruncate": 0}
 
 
 def test_who_leads_no_more_appends_to_no_file_of_the_run(tmp_path: Path) -> None:

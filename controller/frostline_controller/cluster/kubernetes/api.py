@@ -16,6 +16,7 @@ import urllib3
 from kubernetes import client, config
 from kubernetes.config.incluster_config import InClusterConfigLoader
 
+from frostline_controller.cluster.backend import ClusterError
 from frostline_rpc.api_server import account_folder
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ Json = dict[str, Any]
 JSON, JSON_PATCH, MERGE_PATCH = "application/json", "application/json-patch+json", "application/merge-patch+json"
 
 
-class ApiError(OSError):
+class ApiError(ClusterError):
     """The API server refused a request, or could not be reached. status: the HTTP status; 0 where there was no answer."""
 
     def __init__(self, status: int, text: str) -> None:

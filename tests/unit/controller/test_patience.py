@@ -1,0 +1,88 @@
+"""What precedes leading is tried again where that may help: a full disk, a cluster that is away, a root that takes no files."""
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+
+from frostline_controller.cluster.backend import ClusterError
+from frostline_controller.on_cluster import wait_for_checkpoint_root
+from frostline_controller.run import patience
+from frostline_controller.run.patience import Stopped, patiently
+from tests.unit.controller.test_service_sizing import Stage
+
+PASSING = [OSError(number, "refused", "/run/state") for number in patience.REMEDIES] + [ClusterError("503")]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FILE_SECONDS", "WAIT_SECONDS_FIRST"):
+        monkeypatch.setattr(patience, name, 0.01)
+
+
+@pytest.mark.parametrize("error", PASSING, ids=str)
+def test_what_may_pass_is_tried_again_and_said(error: OSError, caplog: pytest.LogCaptureFixture) -> None:
+    failures = iter([error, error])
+
+    async def ask() -> str:
+        if (failure := next(failures, None)) is not None:
+            raise failure
+        return "answer"
+
+    assert asyncio.run(patiently(ask, asyncio.Event())) == "answer"
+    assert len(caplog.messages) == 2
+    assert all(str(error) in line for line in caplog.messages)
+    assert all(patience.REMEDIES.get(error.errno, "503") in line for line in caplog.messages)
+
+
+@pytest.mark.parametrize("error", [OSError("127.0.0.1:1 cannot be listened on"), FileNotFoundError(errno.ENOENT, "none", "/x")])
+def test_what_no_wait_mends_is_not_waited_for(error: OSError) -> None:
+    async def ask() -> None:
+        raise error
+
+    with pytest.raises(OSError) as raised:
+        asyncio.run(patiently(ask, asyncio.Event()))
+    assert raised.value is error
+
+
+def test_a_signal_ends_the_wait_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "FILE_SECONDS", 3600.0)
+
+    async def story() -> None:
+        stop = asyncio.Event()
+
+        async def ask() -> None:
+            asyncio.get_running_loop().call_later(0.05, stop.set)
+            raise OSError(errno.ENOSPC, "full")
+
+        async with asyncio.timeout(30.0):
+            with pytest.raises(Stopped):
+                await patiently(ask, stop)
+
+    asyncio.run(story())
+
+
+def test_a_checkpoint_root_that_takes_no_files_is_told_once_and_waited_for(tmp_path: Path) -> None:
+    """On a cluster the root may be a volume that is not there yet: the run would train to its end and lose its result."""
+    root = tmp_path / "checkpoints"
+    root.write_text("a file")
+
+    async def story() -> list[str]:
+        stage, stop = Stage(tmp_path, placement={"workers": 2}), asyncio.Event()
+        waiting = asyncio.create_task(wait_for_checkpoint_root(stage.run, root, stop))
+        await stage.told("cannot_start", f"{root}: checkpoints cannot be written there (File exists); set checkpoint.uri")
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        root.unlink()
+        await asyncio.wait_for(waiting, 30.0)
+        told = [line["kind"] for line in stage.store.events.all()]
+        root.rmdir()
+        root.write_text("a file again")
+        stop.set()
+        with pytest.raises(Stopped):
+            await wait_for_checkpoint_root(stage.run, root, stop)
+        stage.run.close()
+        return told
+
+    assert asyncio.run(story()) == ["cannot_start"]
