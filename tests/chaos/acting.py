@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Sequence
@@ -13,12 +14,15 @@ import psutil
 
 from frostline_contract.annotations import COMMAND
 from frostline_contract.durable_files import replace_durably
+from frostline_controller.cli.exit_codes import DONE, NO_RUN, USER_MISTAKE
 from frostline_controller.cluster.local.backend import LocalBackend
-from tests.chaos.acts import COMMANDS, OTHER_DATA, OTHER_WEIGHTS, STOPS, WRITES, Act
+from tests.chaos.acts import COMMANDS, OTHER_DATA, OTHER_WEIGHTS, SECOND_OWNER, STOPS, WRITES, Act
 from tests.chaos.leftovers import processes_of
-from tests.e2e.runs import Running, json_lines
+from tests.e2e.runs import FROSTLINE, Running, json_lines
 
 POLL_SECONDS = 0.05
+ANSWER_SECONDS = 60.0
+"""The longest time in which another `frostline` command answers, in seconds."""
 CORPUS = "corpus.txt"
 DRAINS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 MODEL, OTHER_MODEL = "model", "other"
@@ -28,9 +32,11 @@ MODULES = {
     "hold_controller": "frostline_controller",
     "hold_cache_server": "frostline_cache_server",
     "hold_redis": "redis-server",
+    "kill_shard": "redis-server",
     "hold_agent": "frostline_trainer.process.agent",
     "kill_agent": "frostline_trainer.process.agent",
     "kill_preload": "frostline_trainer.process.preload",
+    "hold_preload": "frostline_trainer.process.preload",
 }
 
 
@@ -50,8 +56,9 @@ class Actor:
             made.mkdir(parents=True)
         self.stops = 0
 
-    def follow(self, running: Running) -> threading.Thread:
-        """Act on this process in a thread, which ends with the process."""
+    def follow(self, running: Running, env: dict[str, str]) -> threading.Thread:
+        """Act on this process in a thread, which ends with the process. env: of other commands on its run."""
+        self._env = env
         (self.writes / "owner").write_text(str(running.process.pid))
         thread = threading.Thread(target=self._act_on, args=(running,))
         thread.start()
@@ -91,7 +98,11 @@ class Actor:
         if act.kind == "kill_all":
             said["plans_bytes"] = _length(running.folder / "plans.jsonl")
         (self.told / f"{index}.json").write_text(json.dumps(said))
-        if act.kind in COMMANDS:
+        if act.kind == SECOND_OWNER:
+            self._own_as_second(index, running)
+        elif act.kind == "reshape":
+            self._reshape(index, act, running)
+        elif act.kind in COMMANDS:
             LocalBackend(running.folder / "cluster").patch_annotations({COMMAND: _words(act)}, {})
         elif act.kind == "drain":
             running.process.send_signal(DRAINS[act.value])
@@ -119,6 +130,33 @@ class Actor:
         else:
             _hold(targets, act.seconds)
 
+    def _own_as_second(self, index: int, running: Running) -> None:
+        """Resume the run beside its owner, which must be refused. An owner that ends meanwhile proves nothing."""
+        code, said = self._ask("resume", str(running.folder), "--quiet", "--no-report")
+        if running.process.poll() is None and (code != USER_MISTAKE or "is running" not in said):
+            self._complain(index, f"a second owner ended with {code}: {said}")
+
+    def _reshape(self, index: int, act: Act, running: Running) -> None:
+        """Ask for another shape. It may be refused, or no controller may live just now; it is an answer in every case."""
+        pp, dp = act.shape
+        code, said = self._ask("reshape", str(running.folder), "--pp", str(pp), "--dp", str(dp))
+        if code not in (DONE, USER_MISTAKE, NO_RUN) or "Traceback" in said:
+            self._complain(index, f"a reshape to {pp}x{dp} ended with {code}: {said}")
+
+    def _ask(self, *words: str) -> tuple[int, str]:
+        """Return the exit status and the end of the output of a `frostline` command; -1 where it does not answer."""
+        together = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
+        try:
+            asked = subprocess.run(
+                [*FROSTLINE, *words], env=self._env, timeout=ANSWER_SECONDS, text=True, check=False, **together
+            )
+        except subprocess.TimeoutExpired:
+            return -1, f"no answer within {ANSWER_SECONDS:g} s"
+        return asked.returncode, asked.stdout.strip()[-300:]
+
+    def _complain(self, index: int, text: str) -> None:
+        (self.told / f"{index}.wrong").write_text(text)
+
     def _load(self, weights: Path) -> None:
         """Make these the model's weights; a process that has the old file open keeps it."""
         draft = self._folder / f"draft-{WEIGHTS}"
@@ -139,7 +177,10 @@ class Actor:
             named = any(word.endswith(MODULES[act.kind]) for word in words)
             if named and (not act.kind.endswith("agent") or pod == f"trainer-{act.worker}"):
                 found.append(child)
-        return found
+        if act.kind in ("hold_redis", "kill_shard"):
+            return found and [found[act.worker % len(found)]]
+        # A worker is a fork of the preload process, and has its command line.
+        return found[:1] if act.kind == "hold_preload" else found
 
 
 def _handles_signals(running: Running) -> bool:
@@ -193,3 +234,8 @@ def done(folder: Path, acts: Sequence[Act]) -> list[tuple[Act, dict[str, Any]]]:
             said |= {name: claim[name] for name in ("time_seconds", "plans_bytes")}
         found.append((act, said))
     return found
+
+
+def complaints_of(folder: Path) -> list[str]:
+    """Return the answers to acts in `folder` that were wrong."""
+    return [file.read_text() for file in sorted((folder / "acts").glob("*.wrong"))]

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from itertools import repeat
+from pathlib import Path
 from typing import Any
 
 from frostline_contract.job.cluster import Fault
@@ -20,6 +21,8 @@ STALLED_SECONDS = 24.0
 CUT_SECONDS_LONG, CUT_SECONDS_SHORT = 8.0, 0.7
 LATE_WAIT_SECONDS = 0.5
 LATE_CUT_SECONDS = 8.0
+OTHER_ROOT = "../checkpoints"
+"""A folder for checkpoints beside the run directory."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class Case:
         aim: the purpose for which it was drawn; the oracle decides the actual outcome.
         shard: whether replicas share out the state.
         reshapes_shard: the same of each reshape, in their order; empty: as `shard`.
+        checkpoint_uri: the folder for checkpoints; None: in the run directory.
+        cache_shards: the number of Redis servers.
     """
 
     name: str
@@ -59,6 +64,8 @@ class Case:
     clocks: dict[str, float] = field(default_factory=lambda: dict(PATIENT_CLOCKS))
     shard: str = "none"
     reshapes_shard: tuple[str, ...] = ()
+    checkpoint_uri: str | None = None
+    cache_shards: int = 1
 
     def job(self) -> dict[str, Any]:
         """Return the job file's values."""
@@ -83,9 +90,14 @@ class Case:
                 "shard": self.shard,
             },
             "elastic": {"cache": self.cache},
-            "cache": {"use": "always" if self.cache else "never", "memory_bytes": 64 << 20, "shadow_audit_fraction": self.audit},
+            "cache": {
+                "use": "always" if self.cache else "never",
+                "memory_bytes": 64 << 20,
+                "shadow_audit_fraction": self.audit,
+                "shards": self.cache_shards,
+            },
             # So many that all manifests stay: the oracle reads from them when each checkpoint was complete.
-            "checkpoint": {"every_steps": self.checkpoint_every, "keep_last": 1000},
+            "checkpoint": {"every_steps": self.checkpoint_every, "keep_last": 1000, "uri": self.checkpoint_uri},
             "controller": {
                 "heartbeat_seconds": 0.1,
                 "join_settle_seconds": 0.2,
@@ -115,6 +127,11 @@ class Case:
     def changes_numerics(self) -> bool:
         """Whether a person's decision changes the numerics: then the results are compared with a replay."""
         return any(act.kind in CHANGES_NUMERICS for act in self.acts)
+
+
+def checkpoint_root(run: Path, job: dict[str, Any]) -> Path:
+    """Return the folder for the checkpoints of a run, by its job file's values."""
+    return run / (job.get("checkpoint", {}).get("uri") or "checkpoints")
 
 
 def fault_text(fault: Fault) -> str:

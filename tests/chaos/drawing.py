@@ -5,6 +5,7 @@ from typing import Any
 
 from frostline_contract.job.cluster import Fault
 from tests.chaos.acts import FILES, OTHER_DATA, OTHER_WEIGHTS, Act
+from tests.chaos.adding import with_additions
 from tests.chaos.cases import (
     CUT_SECONDS_LONG,
     CUT_SECONDS_SHORT,
@@ -56,7 +57,8 @@ def draw_case(seed: int) -> Case:
     """Return the case of a seed: always the same."""
     rng = random.Random(f"frostline chaos {seed}")
     draw = _Draw(rng, seed)
-    return getattr(draw, rng.choices(list(AIMS), list(AIMS.values()))[0])()
+    case = getattr(draw, rng.choices(list(AIMS), list(AIMS.values()))[0])()
+    return with_additions(case, random.Random(f"frostline chaos additions {seed}"))
 
 
 class _Draw:

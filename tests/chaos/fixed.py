@@ -3,11 +3,12 @@
 from typing import Any
 
 from frostline_contract.job.cluster import Fault
-from tests.chaos.acts import Act
+from tests.chaos.acts import SECOND_OWNER, Act
 from tests.chaos.cases import (
     CUT_SECONDS_LONG,
     LATE_CUT_SECONDS,
     LATE_WAIT_SECONDS,
+    OTHER_ROOT,
     QUICK_CLOCKS,
     STALLED_CLOCKS,
     STALLED_SECONDS,
@@ -110,6 +111,15 @@ def jobs() -> list[Case]:
             workers=3,
             checkpoint_every=8,
         ),
+        case(
+            "broken-core",
+            [Fault(kind="flip", step=14, worker=1, what="gradient", lasting=True)],
+            "flip",
+            shape=(1, 3),
+            workers=3,
+            audit_every=4,
+            checkpoint_every=5,
+        ),
         case("flipped", [Fault(kind="flip", step=17, worker=1, what="moment")], "flip", shape=(2, 2), checkpoint_every=8),
     ]
 
@@ -158,4 +168,16 @@ def from_outside() -> list[Case]:
             shape=(2, 2),
         ),
         acted("by-hand", Act("freeze", 12, value=2), Act("checkpoint", 14), Act("unfreeze", 20), Act("resize", 24, value=3)),
+        acted("other-root", Act("kill_all", 18), aim="lost", checkpoint_uri=OTHER_ROOT),
+        acted("one-shard", Act("kill_shard", 12, 1), Act("hold_redis", 20, 0, seconds=3.0), cache=True, cache_shards=2),
+        acted("second-owner", Act(SECOND_OWNER, 12), Act("reshape", 16, shape=(4, 1))),
+        case("no-forks", [planned("kill_worker", 14, 1, "exchange")], acts=(Act("hold_preload", 13, seconds=5.0),), shape=(2, 2)),
+        acted(
+            "full-beside-the-run",
+            Act("fail_write", 1, file="profile.json", at="name", times=3),
+            Act("fail_write", 2, file="traces.jsonl", at="sync", times=3),
+            Act("lie_write", 3, file="ledger.json", at="sync", times=2),
+            Act("fail_write", 20, file="run/model", at="name", times=2),
+        ),
+        acted("killed-at-the-ledger", Act("kill_write", 33, file="ledger.json", at="name"), aim="lost"),
     ]

@@ -14,13 +14,17 @@ ENDING_SECONDS = 5.0
 UNFINISHED = ("*.partial", "*.new", "*.tmp", ".*.[0-9a-f]*")
 
 
-def leftovers(run: Path, temporary: Path) -> list[str]:
-    """Return what is left of the run in `run`, whose temporary files went to `temporary`, in words."""
+def leftovers(run: Path, temporary: Path, checkpoints: Path) -> list[str]:
+    """Return what is left of the run in `run`, whose temporary files went to `temporary`, in words.
+
+    checkpoints: the folder of its checkpoints, in the run directory or elsewhere.
+    """
     processes = wait_until_gone(run)
     found = [f"process {process.pid} still runs: {_words(process)}" for process in processes]
     found += [f"port {port} still listens" for port in ports_of(run) if listens(port) and not held_by_another(port, run)]
     found += [f"temporary file {path}" for path in sorted(temporary.iterdir())]
-    found += [f"half-written {path.relative_to(run)}" for path in sorted(unfinished(run))]
+    folders = [run] if checkpoints.is_relative_to(run) and ".." not in checkpoints.parts else [run, checkpoints]
+    found += [f"half-written {path.relative_to(folder)}" for folder in folders for path in sorted(unfinished(folder))]
     return found
 
 

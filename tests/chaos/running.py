@@ -18,9 +18,9 @@ from typing import Any
 import yaml
 
 from frostline_contract.run_directory import RunDirectory
-from tests.chaos.acting import CORPUS, MODEL, OTHER_MODEL, Actor
-from tests.chaos.acts import STOPS, WRITES, Act
-from tests.chaos.cases import Case
+from tests.chaos.acting import CORPUS, MODEL, OTHER_MODEL, Actor, complaints_of
+from tests.chaos.acts import OWN_PRELOAD, STOPS, WRITES, Act
+from tests.chaos.cases import Case, checkpoint_root
 from tests.chaos.comparing import differences, once, voids
 from tests.chaos.jobs import VARIANTS, Variant
 from tests.chaos.lateness import lateness
@@ -98,7 +98,8 @@ class Laboratory:
             problems.append(f"the run directory cannot be read: {broken!r}")
         if case.seed is None and timeline is not None and len(timeline.hits) < len(case.faults):
             problems.append("a fault of the fixed table did not happen")
-        problems += leftovers(ended.folder, self._temporary(ended.folder))
+        problems += complaints_of(ended.folder.parent)
+        problems += leftovers(ended.folder, self._temporary(ended.folder), checkpoint_root(ended.folder, case.job()))
         if ended.code != 0:
             problems.append(ended.output.strip().splitlines()[-1][:300] if ended.output.strip() else "it said nothing")
         recovered = tuple(event["seconds"] for event in ended.events("failure"))
@@ -167,14 +168,15 @@ class Laboratory:
                 for left in self._temporary(run).iterdir():
                     shutil.rmtree(left)
                 return replace(ended, code=0)
-            from_scratch = ["--from-scratch"] if not any((run / "checkpoints").glob("*/*/*/manifest.json")) else []
+            saved = any(checkpoint_root(run, job).glob("*/*/*/manifest.json"))
+            from_scratch = [] if saved else ["--from-scratch"]
             words = ["resume", str(run), *from_scratch]
         return ended
 
     def _once(self, words: list[str], run: Path, env: dict[str, str], actor: Actor) -> Ended:
         running = Running(run, [*FROSTLINE, *words], env)
         self._running.add(running)
-        acting = actor.follow(running)
+        acting = actor.follow(running, env)
         try:
             return running.end()
         finally:
@@ -185,8 +187,8 @@ class Laboratory:
         env = {**self._env, "TMPDIR": str(self._temporary(folder / "run"))}
         if any(act.file for act in acts):
             env |= {"PYTHONPATH": str(PLUG), WRITES_FOLDER: str(actor.writes)}
-        if any(act.kind == "kill_preload" for act in acts):
-            del env["FROSTLINE_PRELOAD"]  # a preload process of its own, which dies with this run
+        if any(act.kind in OWN_PRELOAD for act in acts):
+            del env["FROSTLINE_PRELOAD"]  # a preload process of its own, which ends with this run
             env["TORCHINDUCTOR_CACHE_DIR"] = str(self.root / "torch")  # made by torch at its import; belongs to no run
         return env
 

@@ -11,7 +11,7 @@ from frostline_contract.job.cluster import FAULTS_OF_A_POD, Fault
 from frostline_contract.plan import Plan
 from tests.chaos.acting import done
 from tests.chaos.acts import Act
-from tests.chaos.cases import Case
+from tests.chaos.cases import Case, checkpoint_root
 from tests.chaos.kinds import KILLED_RUN
 from tests.e2e.runs import json_lines
 
@@ -107,7 +107,7 @@ def read_timeline(folder: Path, case: Case, num_pieces: int) -> Timeline:
         num_pieces=num_pieces,
         lives=tuple(lives),
         hits=_hits(folder, case),
-        checkpoints=_complete(folder / "checkpoints"),
+        checkpoints=_complete(checkpoint_root(folder, case.job())),
         cuts=tuple((line["lineage"], line["starts_at_step"]) for line in metrics if "starts_at_step" in line),
         failures=tuple((event["lineage"], event["reason"]) for event in events if event["kind"] == "failure"),
         dead_after_seconds=case.clocks["dead_after_seconds"],

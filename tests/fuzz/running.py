@@ -2,19 +2,29 @@
 
 import random
 import resource
+import signal
+import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from tests.fuzz.subject import Subject
 
 SLOW_SECONDS = 2.0
 """The limit of one input: a reader that takes longer hangs, on a machine that has a core for it."""
+HUNG_SECONDS = 20.0
+"""The time after which a reader is interrupted: one that never ends would otherwise hang the fuzzer, and say nothing."""
 GROWTH_BYTES_MAX = 400 << 20
 """The limit for the growth of the process's largest size, over one subject's inputs."""
 ROOT = Path(__file__).parents[2]
+
+
+class Hung(BaseException):
+    """Interrupts a reader that does not end. No `except Exception` of the reader swallows it."""
 
 
 @dataclass(frozen=True)
@@ -64,19 +74,43 @@ def _outcome(subject: Subject, seed: str) -> str:
     try:
         for _ in range(2):
             started = time.monotonic()
-            subject.run(random.Random(seed))
+            with _interrupted_after(HUNG_SECONDS):
+                subject.run(random.Random(seed))
             if time.monotonic() - started <= SLOW_SECONDS:
                 return ""
+    except Hung as hung:
+        # Without the line: a reader that goes round and round is interrupted anywhere.
+        return f"does not end within {HUNG_SECONDS:g} s in {_place(hung).rpartition(':')[0]}"
     except Exception as error:
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(str(ROOT))]
-        ours = [frame for frame in frames if ".venv" not in frame.filename]
-        place = f"{Path(ours[-1].filename).relative_to(ROOT)}:{ours[-1].lineno}"
-        return (
-            f"{type(error).__name__} at {place}: {str(error)[:200]}"
-            if isinstance(error, AssertionError)
-            else (f"{type(error).__name__} at {place}")
-        )
+        said = f": {str(error)[:200]}" if isinstance(error, AssertionError) else ""
+        return f"{type(error).__name__} at {_place(error)}{said}"
     return f"more than {SLOW_SECONDS:g} s"
+
+
+def _place(error: BaseException) -> str:
+    """Return our innermost line of an error."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(str(ROOT))]
+    ours = [frame for frame in frames if ".venv" not in frame.filename and frame.name != _interrupt.__name__]
+    return f"{Path(ours[-1].filename).relative_to(ROOT)}:{ours[-1].lineno}"
+
+
+@contextmanager
+def _interrupted_after(seconds: float) -> Iterator[None]:
+    """Raise Hung in the block when it takes longer. Only the main thread can be interrupted; elsewhere nothing is done."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, _interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise Hung
 
 
 def _largest_bytes() -> int:

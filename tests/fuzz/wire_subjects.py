@@ -14,6 +14,8 @@ from google.protobuf.message import DecodeError
 
 from frostline_contract.cache_identity import HEADER, CacheIdentity, header_fault, pack_header
 from frostline_contract.cache_tag import Tags, tags_of
+from frostline_contract.device import DeviceFacts
+from frostline_contract.statistics import OperationTime, SizeProfiles, StepTrace, UnitProfile, WorkerProfile
 from frostline_proto.v1 import plan_pb2
 from frostline_rpc.auth import Tokens, authorise
 from frostline_rpc.convert import to_message, to_record
@@ -92,6 +94,24 @@ class CachedValues(Subject):
         assert fault is not None or found == whole, f"a changed value was taken for whole: {found.hex()}"
 
 
+UNITS = tuple(
+    UnitProfile(
+        forward_seconds=0.1,
+        backward_seconds=0.2,
+        parameter_bytes=64,
+        optimizer_bytes=128,
+        activation_bytes=32,
+        output_bytes=16,
+        cell_forward_seconds=(0.05, 0.05),
+        cell_backward_seconds=(0.1, 0.1),
+    )
+    for _ in range(2)
+)
+PROFILE = WorkerProfile(micro_batch_size=4, units=UNITS, device="a GPU", memory_bytes=1 << 30, optimizer_seconds_per_byte=1e-9)
+COMPUTED = OperationTime(kind="forward", stage=0, micro_batch=1, slice=0, start=0.1, end=0.2)
+TRACE = StepTrace(lineage=0, step=5, generation="1.2", freeze_point=1, pp_rank=1, operations=(COMPUTED, COMPUTED))
+
+
 class Messages(Subject):
     """Messages that are converted to records, and back."""
 
@@ -105,6 +125,10 @@ class Messages(Subject):
                 (run.plans[-1].plan, plan_pb2.Plan),
                 (run.statistics[0], plan_pb2.IntervalStatistics),
                 (run.records[0], plan_pb2.StepRecord),
+                (TRACE, plan_pb2.StepTrace),
+                (PROFILE, plan_pb2.WorkerProfile),
+                (SizeProfiles(profiles=(PROFILE, PROFILE), tied=True, boundary_bytes_per_sample=64), plan_pb2.SizeProfiles),
+                (DeviceFacts(host="boot-1", name="a GPU", uuid="GPU-1", multiprocessors=132, cuda="12.4"), plan_pb2.DeviceFacts),
             )
         ]
 

@@ -7,7 +7,8 @@ import pytest
 from frostline_contract.job.cluster import Fault
 from frostline_contract.job.load import parse_job
 from frostline_contract.schedules import BUILT_IN
-from tests.chaos.acts import COMMANDS, DEATHS, FILES, HOLDS, OTHER_DATA, OTHER_WEIGHTS, STOPS, WRITES
+from tests.chaos.acts import BESIDE_FILES, COMMANDS, DEATHS, FILES, HOLDS, OTHER_DATA, OTHER_WEIGHTS, SECOND_OWNER, STOPS, WRITES
+from tests.chaos.cases import OTHER_ROOT
 from tests.chaos.drawing import draw_case
 from tests.chaos.fixed import SUBSET, fixed_cases
 from tests.chaos.fixed_speed import at_share
@@ -27,9 +28,10 @@ def test_cases_follow_from_their_seeds_and_draw_all_that_can_befall_a_run() -> N
         *DEATHS,
         OTHER_DATA,
         OTHER_WEIGHTS,
+        SECOND_OWNER,
     }
     writes = {(act.at, act.file) for case in cases for act in case.acts if act.file}
-    assert writes == {(at, file) for at, files in FILES.items() for file in files}
+    assert writes == {(at, file) for files_at in (FILES, BESIDE_FILES) for at, files in files_at.items() for file in files}
     assert max(len(case.faults) for case in cases) == 5
     assert {case.variant for case in cases} == set(VARIANTS)
     drawn = {(case.shard, to) for case in cases if (case.shape[1] or 0) > 1 for to in case.reshapes_shard}
@@ -48,6 +50,22 @@ def test_cases_follow_from_their_seeds_and_draw_all_that_can_befall_a_run() -> N
     names = [case.name for case in fixed_cases()]
     assert len(names) == len(set(names))
     assert set(SUBSET) <= set(names)
+
+
+def test_what_is_added_to_a_case_is_drawn_where_it_means_something() -> None:
+    cases = [draw_case(seed) for seed in range(1, 401)]
+    assert {case.checkpoint_uri for case in cases} == {None, OTHER_ROOT}
+    assert {case.cache_shards for case in cases} == {1, 2}
+    assert all(case.cache for case in cases if case.cache_shards > 1)
+    acts = [(case, act) for case in cases for act in case.acts]
+    assert {act.worker for _, act in acts if act.kind == "kill_shard"} == {0, 1}
+    assert any(case.cache_shards == 2 for case, act in acts if act.kind == "hold_redis")
+    assert all(1 <= act.shape[0] * act.shape[1] <= case.workers for case, act in acts if act.kind == "reshape")
+    owned_twice = [case for case, act in acts if act.kind == SECOND_OWNER]
+    assert not any(act.kind in (*STOPS, *WRITES) for case in owned_twice for act in case.acts)
+    broken = [case for case in cases if any(fault.lasting for fault in case.faults)]
+    assert broken
+    assert all(case.shape[1] >= 3 for case in broken), "so many that one can be named"
 
 
 def test_a_fixed_speed_is_laid_over_a_case_and_changes_nothing_else_of_it() -> None:

@@ -39,7 +39,7 @@ def run(tmp_path: Path) -> Path:
 
 def left(run: Path, port: int) -> list[str]:
     (run / "controller.address").write_text(f"127.0.0.1:{port}")
-    return leftovers(run, run.parent / "t")
+    return leftovers(run, run.parent / "t", run / "checkpoints")
 
 
 def test_a_port_that_nobody_can_be_named_for_is_left_over(run: Path) -> None:
@@ -64,4 +64,11 @@ def test_half_a_note_of_a_planned_fault_is_the_tests_own_and_half_a_file_of_the_
     (run / "cluster" / "faults").mkdir(parents=True)
     for folder in (run, run / "cluster" / "faults"):
         (folder / ".1.77072ab32ddd4ccea4d98edd5c7c8d90").write_text("{")
-    assert leftovers(run, run.parent / "t") == ["half-written .1.77072ab32ddd4ccea4d98edd5c7c8d90"]
+    assert leftovers(run, run.parent / "t", run / "checkpoints") == ["half-written .1.77072ab32ddd4ccea4d98edd5c7c8d90"]
+
+
+def test_half_a_checkpoint_outside_the_run_directory_is_left_over(run: Path) -> None:
+    root = run.parent / "checkpoints"
+    root.mkdir()
+    (root / "manifest.json.partial").write_text("{")
+    assert leftovers(run, run.parent / "t", run / "../checkpoints") == ["half-written manifest.json.partial"]

@@ -29,7 +29,21 @@ def test_a_drained_run_goes_on_where_it_was(first: int, lineage: int, says: str)
     assert any(says in complaint for complaint in found) if says else found == ()
 
 
-@pytest.mark.parametrize("kind", ["hold_all", "fail_write", "lie_write", "stall_write", "freeze", "resize"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "hold_all",
+        "fail_write",
+        "lie_write",
+        "stall_write",
+        "freeze",
+        "resize",
+        "hold_preload",
+        "kill_shard",
+        "second_owner",
+        "reshape",
+    ],
+)
 def test_what_nobody_dies_of_is_no_reason_for_a_failure(kind: str) -> None:
     act = Hit(Act(kind, 14), (), 14, "outside", "", (), VOTED_AT - 10)
     found = verdict(FIRST, life(2, "survivors", 14, "abcd"), hits=(act,))

@@ -1,12 +1,15 @@
-"""Whom the death of a whole run befalls: everybody whom a plan of its controllers names."""
+"""Timelines of runs: whom the death of a whole run befalls (everybody whom a plan of its controllers names); checkpoints."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.chaos.acts import Act
-from tests.chaos.timeline import whom_it_befell
+from tests.chaos.cases import OTHER_ROOT
+from tests.chaos.fixed import fixed_cases
+from tests.chaos.timeline import read_timeline, whom_it_befell
 
 
 def plan(incarnation: int, *workers: str, leavers: tuple[str, ...] = ()) -> str:
@@ -33,3 +36,13 @@ def test_a_run_that_died_before_its_first_plan_befell_nobody(tmp_path: Path) -> 
 
 def test_another_act_befell_whom_it_said(tmp_path: Path) -> None:
     assert whom_it_befell(Act("kill_agent", 5), {"workers": ["a"]}, tmp_path / "plans.jsonl") == ("a",)
+
+
+def test_the_checkpoints_of_a_root_outside_the_run_directory_are_read(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints" / "0" / "0" / "step-5"
+    (tmp_path / "run").mkdir()
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text(json.dumps({"lineage": 0, "step": 5}))
+    case = fixed_cases()[0]
+    assert read_timeline(tmp_path / "run", replace(case, checkpoint_uri=OTHER_ROOT), 8).checkpoints[0].step == 5
+    assert read_timeline(tmp_path / "run", case, 8).checkpoints == ()

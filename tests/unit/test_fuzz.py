@@ -2,6 +2,7 @@
 
 import logging
 import random
+import signal
 import time
 
 import pytest
@@ -63,3 +64,26 @@ def test_who_takes_long_over_the_same_input_twice_hangs(slow: set[int], found: i
     """Once may be the machine's doing."""
     monkeypatch.setattr(running, "SLOW_SECONDS", 0.25)
     assert len(fuzz_one(Sluggish(slow), 3, 1, lambda line: None)) == found
+
+
+class Endless(Subject):
+    """Never returns, and swallows what it can."""
+
+    name, share = "endless", 1.0
+
+    def run(self, rng: random.Random) -> None:
+        while True:
+            try:
+                time.sleep(0.01)
+            except Exception:
+                continue
+
+
+def test_a_reader_that_never_ends_is_interrupted_and_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "HUNG_SECONDS", 0.1)
+    before = signal.getsignal(signal.SIGALRM)
+    (finding,) = fuzz_one(Endless(), 2, 1, lambda line: None)
+    assert (finding.what, finding.count) == ("does not end within 0.1 s in tests/unit/test_fuzz.py", 2)
+    assert "--first 0 --inputs 1" in finding.again
+    assert signal.getsignal(signal.SIGALRM) == before
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0

@@ -67,7 +67,7 @@ class _Decoder:
     def ask(self, wanted: Wanted) -> np.ndarray:
         """The pixels of one image. Raises ValueError for an unreadable image, OSError or EOFError if the process is gone."""
         if self.process is None:
-            words = [sys.executable, "-m", "frostline_trainer.data.decoder"]
+            words = [sys.executable, "-P", "-m", "frostline_trainer.data.decoder"]
             self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         requests, answers = self.process.stdin, self.process.stdout
         assert requests is not None and answers is not None

@@ -3,12 +3,11 @@ machine."""
 
 import os
 import subprocess
-import tempfile
-from pathlib import Path
 
 from frostline_contract.exit_codes import USER_MISTAKE
 from frostline_contract.job import Job, dump_job
 from frostline_contract.job.automatic import Settled
+from frostline_contract.scratch_folder import ScratchFolder
 from frostline_contract.statistics import SizeProfiles
 from frostline_controller.cli.errors import CommandError, UserMistake
 from frostline_controller.cluster.local.child import child_environment, mortal, python_module
@@ -39,8 +38,8 @@ def settings_of(job: Job, settled: Settled) -> list[str]:
 
 def _measured(job: Job) -> SizeProfiles:
     threads = str(job.training.threads)
-    with tempfile.TemporaryDirectory(prefix="frostline-sizes-") as folder:
-        file, out = Path(folder) / "asked.yaml", Path(folder) / "sizes.json"
+    with ScratchFolder() as folder:
+        file, out = folder / "asked.yaml", folder / "sizes.json"
         file.write_text(dump_job(job), encoding="utf-8")
         env = child_environment({**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads})
         ended = subprocess.run(
