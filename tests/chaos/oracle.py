@@ -14,6 +14,7 @@ from itertools import pairwise
 from frostline_contract.plan import CHECKPOINT, CONTINUE, SURVIVORS
 from tests.chaos.holding import Held, held_after, left_after
 from tests.chaos.kinds import AT_A_PLACE, BEFORE_THE_VOTE, ENDING, ENDING_WELL, ERRORS, KILLED_RUN, SILENCING, SPOILING
+from tests.chaos.naming import named_as_flipped
 from tests.chaos.timeline import Complete, Hit, Life, Timeline
 
 WHOLE, LOST, EITHER = "whole", "lost", "either"
@@ -72,7 +73,7 @@ def judge(timeline: Timeline) -> Verdict:
             continue
         if _answers_flip(timeline, base, life):
             flips_answered += 1
-            complaints += _before_flip(timeline, life)
+            complaints += [*_before_flip(timeline, life), *named_as_flipped(timeline, base, life)]
             recoveries.append(Recovery(life.name, LOST, tuple(mine), (), life.first_step - 1, late=False))
             continue
         left = left_after(life, held, mine)

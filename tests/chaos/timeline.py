@@ -83,6 +83,7 @@ class Timeline:
         rollbacks: of the guard, by lineage: the step to which each returned.
         distrusting: lineages that distrust the results before them.
         pauses: steps at which the run paused, since too few workers stayed.
+        wrong_bits: details of the events that tell of wrong bits, by lineage.
     """
 
     num_pieces: int
@@ -96,6 +97,7 @@ class Timeline:
     rollbacks: dict[int, int] = field(default_factory=dict)
     distrusting: frozenset[int] = frozenset()
     pauses: frozenset[int] = frozenset()
+    wrong_bits: tuple[tuple[int, dict[str, Any]], ...] = ()
 
 
 def read_timeline(folder: Path, case: Case, num_pieces: int) -> Timeline:
@@ -115,6 +117,7 @@ def read_timeline(folder: Path, case: Case, num_pieces: int) -> Timeline:
         rollbacks=_rollbacks(json_lines(folder / "plans.jsonl")),
         distrusting=frozenset(line["lineage"] for line in metrics if line.get("distrusts")),
         pauses=frozenset(event["step"] for event in events if event["kind"] == "pause"),
+        wrong_bits=tuple((event["lineage"], event["detail"]) for event in events if event["kind"] == "wrong_bits"),
     )
 
 

@@ -44,5 +44,11 @@ def test_a_bit_that_flips_in_one_copy_takes_the_run_back(
     fault = ended.fault(0)
     if workers > 2:
         assert wrong["detail"]["workers"] == fault["worker_ids"], "who differs from all others is named, and replaced"
+        assert "holders" not in wrong["detail"]
     else:
         assert wrong["detail"]["workers"] == []
+        holders = wrong["detail"]["holders"]
+        assert sorted(one["pod"] for one in holders) == ["trainer-0", "trainer-1"]
+        assert fault["worker_ids"][0] in [one["worker"] for one in holders]
+        assert all(f"{one['pod']} is on node {one['node']}, device cpu" in wrong["reason"] for one in holders)
+        assert wrong["reason"].startswith("one of: ")

@@ -1,7 +1,11 @@
 """A worker reports wrong bits: the run goes back to a state before them; results computed since then no longer count."""
 
+import contextlib
 import json
 from collections.abc import Callable
+from typing import Any
+
+import grpc
 
 from frostline_contract.plan import Plan
 from frostline_controller.run.checkpoints import newest_checkpoint
@@ -11,26 +15,32 @@ from frostline_rpc.convert import to_message
 from tests.integration.recovery_world import QUICK, UNITS, answer_to, failures, plan_lines, started
 from tests.integration.scripted_worker import ScriptedWorker, at, record, wait_for, wire
 from tests.integration.scripted_world import World, world
+from tests.integration.test_controller_restart import Pair, pair
 
-__all__ = ["world"]
+__all__ = ["pair", "world"]
 
 TEXT = "CacheDiffers: cached activations at boundary 2 differ"
 
 
 def distrust(
-    worker: ScriptedWorker, plan: Plan, step: int, first: int, cache: bool = False, workers: tuple[str, ...] = ()
+    worker: ScriptedWorker, plan: Plan, step: int, first: int, cache: bool = False, workers: tuple[str, ...] = (), **detail: str
 ) -> None:
-    """Report a failure at `step` of `plan`: results from `first` on are wrong."""
+    """Report a failure at `step` of `plan`: results from `first` on are wrong. detail: in place of an audit's."""
     state = to_message(at(plan, step), plan_pb2.StateTag)
     worker.stub.ReportRecovery(
         pb.ReportRecoveryRequest(
             worker_id=worker.worker_id, incarnation=1, generation=wire(plan), ran=wire(plan), error=TEXT,
             pieces=[pb.PieceReport(piece=unit, intact=True, state=state) for unit in UNITS],
             distrusted_from=first, cache_distrusted=cache, distrusted_workers=workers,
-            distrusted_detail={"audited_step": "20", "micro_batch": "3"},
+            distrusted_detail=detail or {"audited_step": "20", "micro_batch": "3"},
         ),
         timeout=5,
     )  # fmt: skip
+
+
+def wrong_bits(run: World | Pair) -> list[dict[str, Any]]:
+    """Return the events that tell of wrong bits."""
+    return [line for line in run.lines("events.jsonl") if line["kind"] == "wrong_bits"]
 
 
 def gone_back(run: World, **said: object) -> tuple[Plan, Plan]:
@@ -56,7 +66,7 @@ def test_it_goes_back_to_before_the_first_wrong_step_and_redone_steps_are_not_co
         worker.enter(back, 8)
     wait_for(lambda: "the cache is off, a cached value was wrong: " in run.operator.status().message, "the status says so")
     run.workers[0].records(record(9, lineage=1, generation="1.2", loss=3.0, numerics_hash="h9"))
-    (told,) = [line for line in run.lines("events.jsonl") if line["kind"] == "wrong_bits"]
+    (told,) = wrong_bits(run)
     assert TEXT in told["reason"]
     assert told["step"] == 8
     run.restart_controller()
@@ -92,14 +102,16 @@ def test_whose_bits_differ_from_all_others_is_excluded(world: Callable[..., Worl
     assert answer.start == "fresh"
     assert odd.worker_id not in answer.participants
     wait_for(lambda: state_of(run, odd) == "gone", "the odd one's pod is given up")
-    (told,) = [line for line in run.lines("events.jsonl") if line["kind"] == "wrong_bits"]
+    (told,) = wrong_bits(run)
     detail = told["detail"]
     assert detail["workers"] == [odd.worker_id]
     (place,) = (worker for worker in run.operator.status().workers if worker.worker_id == odd.worker_id)
     assert detail["pods"] == [place.pod_name]
     assert (len(detail["nodes"]), len(detail["devices"])) == (1, 1)
     assert (detail["audited_step"], detail["micro_batch"]) == ("20", "3")
-    assert f"{place.pod_name} is on node {detail['nodes'][0]}, device {detail['devices'][0]}" in told["reason"]
+    named = f"{place.pod_name} is on node {detail['nodes'][0]}, device {detail['devices'][0]}"
+    assert told["reason"].startswith(named), "where the cluster, which cuts off long messages, keeps it"
+    assert f"wrong bits: {named}" in run.operator.status().message
     assert json.loads((run.folder / "checkpoints" / "epochs" / "1.json").read_text())["run_epoch"] == 1
 
 
@@ -135,10 +147,69 @@ def test_who_may_be_wrong_makes_place_where_the_answer_needs_a_replacement(world
     wait_for(lambda: {state_of(run, one) for one in both} == {"gone"}, "both pods are given up")
     waiting = "waiting for workers after a failure: 0 of at least 2"
     wait_for(lambda: run.operator.status().message.startswith(waiting), "the status says so")
-    assert not [line for line in run.lines("events.jsonl") if line["kind"] == "wrong_bits"], "nothing has been answered"
+    assert not wrong_bits(run), "nothing has been answered"
     replacements = run.join(2)
     answer = answer_to(plan, replacements[0])
     assert answer.start == "fresh"
     assert set(answer.placement.workers) == {worker.worker_id for worker in replacements}
-    (told,) = wait_for(lambda: [line for line in run.lines("events.jsonl") if line["kind"] == "wrong_bits"], "it is told")
+    (told,) = wait_for(lambda: wrong_bits(run), "it is told")
     assert sorted(told["detail"]["workers"]) == sorted(one.worker_id for one in both)
+
+
+def test_of_two_copies_that_differ_both_holders_are_told_and_neither_is_excluded(world: Callable[..., World]) -> None:
+    run = world(placement={"workers": 2}, controller=QUICK)
+    plan = started(run, 2)
+    first, second = run.members(plan)
+    for worker in (first, second):
+        distrust(worker, plan, 20, 1, holders=f"{first.worker_id} {second.worker_id}")
+    answer = answer_to(plan, first)
+    assert set(answer.placement.workers) == {first.worker_id, second.worker_id}
+    (told,) = wait_for(lambda: wrong_bits(run), "it is told")
+    assert told["detail"]["workers"] == []
+    assert told["detail"]["holders"] == [
+        {"worker": one.worker_id, "pod": f"trainer-{one.ordinal}", "node": one.node, "device": "cpu"} for one in (first, second)
+    ]
+    places = [f"trainer-{one.ordinal} is on node {one.node}, device cpu" for one in (first, second)]
+    assert told["reason"].startswith(f"one of: {'; '.join(places)}")
+    assert f"wrong bits: one of: {places[0]}" in run.operator.status().message
+
+
+def test_who_computed_wrong_is_told_once_though_the_plan_could_not_be_written(world: Callable[..., World]) -> None:
+    run = world(script="faulty_controller.py", placement={"workers": 3}, controller=QUICK)
+    plan = started(run, 3)
+    first, second, odd = run.members(plan)
+    run.plant("plans.jsonl", times=2)
+    for worker in (first, second, odd):
+        distrust(worker, plan, 20, 1, workers=(odd.worker_id,))
+    answer = answer_to(plan, first)
+    run.met("plans.jsonl")
+    (told,) = wait_for(lambda: wrong_bits(run), "it is told")
+    assert told["detail"]["workers"] == [odd.worker_id]
+    assert (told["detail"]["nodes"], told["detail"]["audited_step"]) == ([odd.node], "20")
+    for worker in (first, second):
+        worker.enter(answer, 0)
+    failures(run)
+    assert len(wrong_bits(run)) == 1
+
+
+def test_who_computed_wrong_is_told_once_though_the_controller_died_behind_its_plan(pair: Callable[..., Pair]) -> None:
+    run = pair(dies_after="distrusted", step=20)
+    first, odd = run.workers
+    with contextlib.suppress(grpc.RpcError):  # the controller may die before it has replied
+        distrust(first, run.plan, 20, 1, workers=(odd.worker_id,))
+    assert run.controller.wait(10) == -9
+    assert wrong_bits(run) == []
+    run.replace_controller()
+    first.register()
+    first.watch()
+    answer = answer_to(run.plan, first)
+    (told,) = wait_for(lambda: wrong_bits(run), "the successor tells it")
+    assert (told["lineage"], told["step"], told["generation"]) == (answer.lineage, 0, str(answer.generation))
+    assert told["detail"]["workers"] == [odd.worker_id]
+    assert told["reason"].startswith(f"trainer-1 is on node {odd.node}, device cpu"), "though it never met the worker"
+    run.kill_controller()
+    run.replace_controller()
+    first.register()
+    first.watch()
+    answer_to(run.plan, first)
+    assert len(wrong_bits(run)) == 1

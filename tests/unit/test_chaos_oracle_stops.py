@@ -8,8 +8,8 @@ from frostline_contract.job.cluster import Fault
 from frostline_contract.plan import GenerationId
 from tests.chaos.acts import Act
 from tests.chaos.oracle import LOST, WHOLE
-from tests.chaos.timeline import Hit
-from tests.unit.chaos_timelines import BACK, FIRST, VOTED_AT, hit, life, verdict
+from tests.chaos.timeline import Hit, Life
+from tests.unit.chaos_timelines import BACK, FIRST, UNITS, VOTED_AT, hit, life, verdict
 
 
 def test_a_killed_run_goes_back_to_its_checkpoint_in_a_new_epoch() -> None:
@@ -66,11 +66,12 @@ def test_a_rollback_may_go_back_before_the_generation_in_which_it_is_taken() -> 
         assert (not verdict(FIRST, entered, back, hits=(raised,), rollbacks={1: 10}).complaints) == accepted, step
 
 
+NOBODY_NAMED = {"workers": [], "holders": [{"worker": "c"}, {"worker": "d"}]}
 FLIPPED = Hit(Fault(kind="flip", step=14), ("c",), 14, "committed", "1.1", (), VOTED_AT - 10)
 
 
 def test_a_bit_that_changed_is_undone_from_before_it() -> None:
-    said = {**BACK, "distrusting": frozenset((1,))}
+    said = {**BACK, "distrusting": frozenset((1,)), "wrong_bits": ((1, NOBODY_NAMED),)}
     back = life(2, "checkpoint", 11, "abcd", lineage=1, run_epoch=1)
     assert verdict(FIRST, back, hits=(FLIPPED,), **said).complaints == ()
     for wrong in ((FIRST,), (FIRST, life(2, "checkpoint", 15, "abcd", lineage=1)), (FIRST, life(2, "survivors", 14, "abcd"))):
@@ -78,7 +79,7 @@ def test_a_bit_that_changed_is_undone_from_before_it() -> None:
 
 
 def test_what_befalls_a_run_after_its_bit_was_found_is_judged_as_ever() -> None:
-    said = {**BACK, "distrusting": frozenset((1,))}
+    said = {**BACK, "distrusting": frozenset((1,)), "wrong_bits": ((1, NOBODY_NAMED),)}
     back = life(2, "checkpoint", 11, "abcd", lineage=1, run_epoch=1)
     killed = hit("kill_worker", "c", 24, generation="1.2", at=VOTED_AT + 10)
     on = life(3, "survivors", 24, "abd", lineage=1, run_epoch=1)
@@ -86,5 +87,47 @@ def test_what_befalls_a_run_after_its_bit_was_found_is_judged_as_ever() -> None:
     assert [one.expected for one in verdict(FIRST, back, on, hits=(FLIPPED, killed), **said).recoveries] == [LOST, WHOLE]
     assert verdict(FIRST, back, on, hits=(FLIPPED,), **said).complaints != (), "nobody died"
     again = life(3, "checkpoint", 11, "abcd", lineage=2, run_epoch=2)
-    twice = {**said, "distrusting": frozenset((1, 2))}
+    twice = {**said, "distrusting": frozenset((1, 2)), "wrong_bits": ((1, NOBODY_NAMED), (2, NOBODY_NAMED))}
     assert verdict(FIRST, back, again, hits=(FLIPPED,), **twice).complaints != (), "found twice"
+
+
+def in_replicas(members: str) -> Life:
+    """Return the first generation of replicas that hold the whole model each."""
+    leaves = tuple(8 * place // len(members) for place in range(len(members) + 1))
+    degrees = {"degrees": {"dp": len(members), "pp": 1}, "stage_bounds": (0, UNITS), "leaf_bounds": leaves}
+    placement = FIRST.plan.placement.model_copy(update={**degrees, "workers": tuple(members)})
+    return replace(FIRST, plan=FIRST.plan.model_copy(update={"placement": placement, "buddy_indices": ()}))
+
+
+@pytest.mark.parametrize(
+    ("what", "members", "detail", "right"),
+    [
+        ("weight", "abcd", {"workers": ["c"]}, True),
+        ("weight", "abcd", {"workers": []}, False),
+        ("weight", "abcd", {"workers": ["d"]}, False),
+        ("moment", "abc", {"workers": ["a", "c"]}, False),
+        ("moment", "ac", {"workers": [], "holders": [{"worker": "a"}, {"worker": "c"}]}, True),
+        ("moment", "ac", {"workers": []}, False),
+        ("gradient", "ac", {"workers": ["c"], "certain": "yes"}, True),
+        ("gradient", "ac", {"workers": ["a"], "certain": "yes"}, False),
+        ("activation", "ac", {"workers": ["a", "c"], "certain": "no: each repeats its own bits"}, True),
+        ("activation", "ac", {"workers": ["a"], "certain": "no: each repeats its own bits"}, False),
+        ("cached_value", "ac", {"workers": []}, True),
+    ],
+)
+def test_whose_bits_changed_is_named_where_that_can_be_known(what: str, members: str, detail: dict, right: bool) -> None:
+    back = life(2, "checkpoint", 11, members, lineage=1, run_epoch=1)
+    flipped = replace(FLIPPED, fault=Fault(kind="flip", step=14, what=what))
+    said = {**BACK, "distrusting": frozenset((1,)), "wrong_bits": ((1, detail),)}
+    complaints = verdict(in_replicas(members), back, hits=(flipped,), **said).complaints
+    assert (complaints == ()) is right, complaints
+    assert right or "and its event names" in complaints[0]
+
+
+@pytest.mark.parametrize("events", [0, 2])
+def test_wrong_bits_are_told_once(events: int) -> None:
+    back = life(2, "checkpoint", 11, "abcd", lineage=1, run_epoch=1)
+    said = {**BACK, "distrusting": frozenset((1,)), "wrong_bits": ((1, {"workers": ["c"]}),) * events}
+    assert verdict(in_replicas("abcd"), back, hits=(FLIPPED,), **said).complaints == (
+        f"{events} events tell of the wrong bits that 1.2 answers",
+    )

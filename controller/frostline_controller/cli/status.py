@@ -123,7 +123,9 @@ def from_files(folder: Path, why: str) -> dict[str, Any]:
             "samples_per_second": last.samples_per_second,
         }
     status["state"] = ended or "unreachable"
-    status["message"] = str(run.result.get("message", "")) if ended else why
+    wrong = next((event.reason for event in reversed(run.events) if event.kind == "wrong_bits"), "")
+    told = (str(run.result.get("message", "")) if ended else why, f"wrong bits: {wrong}" if wrong else "")
+    status["message"] = "; ".join(text for text in told if text)
     status["seconds_left"] = 0.0 if ended == RunStatus.COMPLETED else None
     status["metrics"] = run.final or status["metrics"]
     status["ledger"] = run.ledger.as_json() if run.ledger is not None else status["ledger"]

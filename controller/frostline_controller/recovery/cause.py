@@ -2,14 +2,16 @@
 
 from collections.abc import Collection
 
-from frostline_contract.plan import Plan
 from frostline_controller.members.membership import Membership
-from frostline_controller.recovery.facts import Failure
+from frostline_controller.recovery.facts import Failure, WrongBits
 from frostline_controller.recovery.reports import Recovery, last_line
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
+from frostline_controller.run.store import RunStore
 
 CAUSES_TOLD = 3
+PLACES_TOLD = 8
+"""Workers whose node and device an event names in words; its detail names all. The cluster keeps a message's first kilobyte."""
 MARKS_OF_A_PEER = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "NCCL", "interrupted")
 """An error text with one of these comes from a collective operation that lost a peer."""
 MARKS_OF_ITS_OWN = ("out of memory", "OutOfMemoryError", "Duplicate GPU", "invalid usage")
@@ -69,23 +71,42 @@ def of_a_peer(text: str) -> bool:
     return any(mark in text for mark in MARKS_OF_A_PEER) and not any(mark in text for mark in MARKS_OF_ITS_OWN)
 
 
-async def tell_wrong_bits(recovery: Recovery, facts: RunFacts, outbox: Outbox, plan: Plan) -> None:
-    """Write the event that names the workers that computed wrong bits, with nodes and devices, so that these can be checked.
+def wrong_bits_of(recovery: Recovery, members: Membership) -> WrongBits:
+    """Return the wrong bits that were reported: whose they are, or may be, with nodes and devices, so that these can be checked.
 
     Args:
         recovery: the failure, with the differences that were found.
-        facts: of the run.
-        outbox: sends the event.
-        plan: the answer.
+        members: the run's workers.
     """
-    workers = sorted(recovery.excluded)
-    known = [worker for worker in map(facts.members.get, workers) if worker is not None]
-    places = [f"; {one.pod_name} is on node {one.failure_domain}, device {one.profile.device}" for one in known]
-    detail = {
-        "workers": workers,
-        "pods": [worker.pod_name for worker in known],
-        "nodes": [worker.failure_domain for worker in known],
-        "devices": [worker.profile.device for worker in known],
+    said = dict(recovery.distrusted_detail)
+    among = said.pop("holders", "").split()
+    named = [worker for worker in map(members.get, sorted(recovery.suspects)) if worker is not None]
+    holders = [worker for worker in map(members.get, among) if worker is not None]
+    detail: dict[str, object] = {
+        **said,
+        "workers": sorted(recovery.suspects),
+        "pods": [worker.pod_name for worker in named],
+        "nodes": [worker.failure_domain for worker in named],
+        "devices": [worker.profile.device for worker in named],
     }
-    reason, step = plan.reason + "".join(places), max(plan.start_step, 0)
-    await outbox.event("wrong_bits", reason, step=step, detail=detail | recovery.distrusted_detail)
+    if among:
+        detail["holders"] = [
+            {"worker": one.worker_id, "pod": one.pod_name, "node": one.failure_domain, "device": one.profile.device}
+            for one in holders
+        ]
+    places = [f"{one.pod_name} is on node {one.failure_domain}, device {one.profile.device}" for one in named or holders]
+    more = f" and {len(places) - PLACES_TOLD} more" if len(places) > PLACES_TOLD else ""
+    told = "; ".join(places[:PLACES_TOLD]) + more
+    return WrongBits(first_step=recovery.distrusted_from, reason=told if named or not told else f"one of: {told}", detail=detail)
+
+
+async def tell_wrong_bits(facts: RunFacts, store: RunStore, outbox: Outbox) -> None:
+    """Write the event of the newest wrong bits that a durable plan goes back from, unless it is written. Never fails.
+
+    Called in each round: the event is told though an act after the plan's write failed, or its controller died there.
+    """
+    found = facts.state.wrong_bits
+    if found is not None and not store.events.holds("wrong_bits", found.step, found.lineage):
+        await outbox.event(
+            "wrong_bits", found.reason, step=found.step, lineage=found.lineage, generation=found.generation, detail=found.detail
+        )

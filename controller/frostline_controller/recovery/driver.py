@@ -18,7 +18,7 @@ from frostline_controller.members.entry import Entry, EntryWatch
 from frostline_controller.members.membership import LEAVING, Worker
 from frostline_controller.members.removal import Removals
 from frostline_controller.planner.choice import Choosing
-from frostline_controller.recovery.cause import cause_of, of_its_own, tell_wrong_bits
+from frostline_controller.recovery.cause import cause_of, of_its_own, tell_wrong_bits, wrong_bits_of
 from frostline_controller.recovery.facts import Answer, Failure, GoBack, GoOn, NewEpoch, Wait
 from frostline_controller.recovery.plans import Starting
 from frostline_controller.recovery.reports import Recovery, distrusts_anew, facts_line, fence_message, generation_of, last_line
@@ -154,10 +154,14 @@ class Failures:
         self._entry.expect(Entry(plan, since, now, plan.reason, failed=True, lost_steps=lost_steps))
         if self.recovery is recovery:
             self.recovery = None
+        await self.tell_wrong_bits()
         await self._starting.announce()
-        if recovery.distrusted_from:
-            await tell_wrong_bits(recovery, facts, self._outbox, plan)
         await self._removals.advance()
+
+    async def tell_wrong_bits(self) -> None:
+        """Write the event of the newest wrong bits that were answered, unless it is written; a predecessor may have made the
+        plan."""
+        await tell_wrong_bits(self._facts, self._store, self._outbox)
 
     async def _wait(self, why: str, recovery: Recovery) -> None:
         """Wait with the answer. The plan may need replacements of excluded workers, so the pods of these are deleted now."""
@@ -179,11 +183,12 @@ class Failures:
 
     async def _go_back_before(self, recovery: Recovery, workers: list[Worker], cause: str, answers: dict[str, object]) -> Plan:
         """Make a plan from the newest checkpoint before the first wrong step; a new run epoch makes later checkpoints void."""
-        first = recovery.distrusted_from
+        found = wrong_bits_of(recovery, self._facts.members)
         if recovery.cache_wrong:
             self._store.amendments.cache_off = f"the cache is off, a cached value was wrong: {cause}"
-        why = f"what was computed from step {first} on is not to be trusted{'; the cache is off' if recovery.cache_wrong else ''}"
-        return await self._starting.from_checkpoint(workers, cause, why, answers, epoch=True, distrusted_from=first)
+        off = "; the cache is off" if recovery.cache_wrong else ""
+        why = f"what was computed from step {found.first_step} on is not to be trusted{off}"
+        return await self._starting.from_checkpoint(workers, cause, why, answers, epoch=True, wrong_bits=found)
 
     def _charge_retry_budget(self, recovery: Recovery, failure: Failure, step: int) -> None:
         """Charge the failure to the retry budget, once, when it is known which workers have ended."""

@@ -1,13 +1,15 @@
-"""The facts from which a failure is answered, and the four possible answers. Plain immutable records.
+"""The facts from which a failure is answered, the four possible answers, and found wrong bits. Plain immutable records.
 
 Throughout this package n is the running generation and n + 1 the plan that is prepared to follow it.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from frostline_contract.pieces import Pieces
 from frostline_contract.plan import GenerationId, Plan, SeenVote, StateTag
+from frostline_contract.record import Frozen
 
 
 @dataclass(frozen=True)
@@ -118,3 +120,24 @@ class NewEpoch:
 
 
 Answer = Wait | GoOn | GoBack | NewEpoch
+
+
+class WrongBits(Frozen):
+    """Wrong bits that a plan goes back from, as the event `wrong_bits` tells them.
+
+    first_step: the first step that is not to be trusted. reason: whose they are or may be, in words; with a plan, its reason too.
+    detail: of the event. lineage, generation, step: the plan's, and where it starts.
+    """
+
+    first_step: int
+    reason: str
+    detail: dict[str, Any]
+    lineage: int = 0
+    generation: str = ""
+    step: int = 0
+
+    def answered_by(self, plan: Plan) -> "WrongBits":
+        """Return the wrong bits with the plan that goes back from them."""
+        reason = "; ".join(text for text in (self.reason, plan.reason) if text)
+        place = {"lineage": plan.lineage, "generation": str(plan.generation), "step": max(plan.start_step, 0)}
+        return self.model_copy(update={"reason": reason, **place})

@@ -20,7 +20,7 @@ from frostline_controller.faults import PlannedFaults
 from frostline_controller.members.membership import Worker
 from frostline_controller.planner.choice import Choosing
 from frostline_controller.planner.plans import entry_plan, survivors_plan
-from frostline_controller.recovery.facts import Failure, GoOn
+from frostline_controller.recovery.facts import Failure, GoOn, WrongBits
 from frostline_controller.recovery.target import lineage_at
 from frostline_controller.reshape.two_phase import CONTINUED_KEPT
 from frostline_controller.run.checkpoints import CheckpointsGone, has_been_used, newest_before, newest_checkpoint
@@ -77,7 +77,7 @@ class Starting:
 
     async def from_checkpoint(
         self, workers: list[Worker], reason: str, why_back: str = "", answers: dict[str, object] | None = None, *,
-        epoch: bool = False, distrusted_from: int = 0,
+        epoch: bool = False, wrong_bits: WrongBits | None = None,
     ) -> Plan:  # fmt: skip
         """Make one plan for all `workers` that fit, from the newest complete checkpoint or from the initial weights.
 
@@ -87,24 +87,24 @@ class Starting:
             why_back: after a failure, why no newer state is left.
             answers: the facts of the answer, for plans.jsonl.
             epoch: begin a new run epoch, since a generation may still run unseen.
-            distrusted_from: ignore all results of this step and later ones, checkpoints included; 0: none.
+            wrong_bits: ignore all results of the first wrong step and later ones, checkpoints included; None: ignore none.
 
         Raises:
             CheckpointsGone: the run's checkpoints are gone.
         """
         facts = self._facts
         assert facts.identity is not None
-        before = (distrusted_from, facts.state.lineages)
-        found = await asyncio.to_thread(newest_before, self._root, *before) if distrusted_from else (
-            await asyncio.to_thread(newest_checkpoint, self._root)
-        )  # fmt: skip
+        if wrong_bits is None:
+            found = await asyncio.to_thread(newest_checkpoint, self._root)
+        else:
+            found = await asyncio.to_thread(newest_before, self._root, wrong_bits.first_step, facts.state.lineages)
         base = facts.current
-        if found is None and not distrusted_from:
+        if found is None and wrong_bits is None:
             await self._check_not_gone()
         step = found.step if found else 0
         lineage = 0 if base is None and found is None else facts.state.next_lineage
         reached = found.lineage if found else 0
-        history = self._branch(lineage, step, reached, distrusts=bool(distrusted_from)) if lineage else self._history()
+        history = self._branch(lineage, step, reached, distrusts=wrong_bits is not None) if lineage else self._history()
         decision = self._decision(history, step)
         freeze_point, number = facts.freeze_point_under(decision), decision.number if decision is not None else 0
         choice = await self._choosing.choose(workers, freeze_point, None, step)
@@ -118,7 +118,7 @@ class Starting:
             checkpoint=(found.path, found.step) if found else None, run_epoch=told + epoch,
         ))  # fmt: skip
         ends = [plan_end_line(base.generation, facts.step_of(base))] if base else []
-        await self._commit(plan, history, ends, answers)
+        await self._commit(plan, history, ends, answers, wrong_bits)
         return plan
 
     async def _check_not_gone(self) -> None:
@@ -192,9 +192,13 @@ class Starting:
         return in_force(surviving_decisions(history.decisions, history.lineages, self._facts.calendar), step + 1)
 
     async def _commit(
-        self, plan: Plan, history: History, ends: list[dict[str, object]], answers: dict[str, object] | None
-    ) -> None:
-        """Make the plan durable; `announce` sends it. ends: lines of plans.jsonl for the generations that the plan ends."""
+        self, plan: Plan, history: History, ends: list[dict[str, object]], answers: dict[str, object] | None,
+        wrong_bits: WrongBits | None = None,
+    ) -> None:  # fmt: skip
+        """Make the plan durable, with the wrong bits that it goes back from; `announce` sends it.
+
+        ends: lines of plans.jsonl for the generations that the plan ends.
+        """
         facts, store, outbox, placement = self._facts, self._store, self._outbox, plan.placement
         continued = (*facts.state.continued, *(old.generation for old in facts.live_plans))
         # A pause's drain is over where none of its members is left: workers that start anew have not been asked to stop.
@@ -208,6 +212,7 @@ class Starting:
             message=facts.state.message if drains else "",
             paused=drains and facts.state.paused,
             start_degrees=facts.state.start_degrees or placement.degrees,
+            wrong_bits=wrong_bits.answered_by(plan) if wrong_bits is not None else facts.state.wrong_bits,
         )  # fmt: skip
         facts.message, facts.entered = "", {}
         line = plan_line(plan, plan.start_step + 1)

@@ -41,6 +41,7 @@ class Recovery:
         asked: when the fence was sent, seconds by the run's clock, by worker.
         excluded: workers that hang or computed wrong bits, with the reason. They stay excluded even if they report later.
         hung: those of the excluded workers that hang.
+        suspects: those of the excluded workers that computed wrong bits, or may have.
         charged: whether this failure has been charged to the retry budget.
         distrusted_from: the first step whose result is wrong and must not be used; 0: none is.
         cache_wrong: whether a wrong value of the cache is the reason.
@@ -55,6 +56,7 @@ class Recovery:
     asked: dict[str, float] = field(default_factory=dict)
     excluded: dict[str, str] = field(default_factory=dict)
     hung: set[str] = field(default_factory=set)
+    suspects: set[str] = field(default_factory=set)
     charged: bool = False
     distrusted_from: int = 0
     cache_wrong: bool = False
@@ -70,6 +72,7 @@ class Recovery:
             self.distrusted_from = min(self.distrusted_from or request.distrusted_from, request.distrusted_from)
             self.cache_wrong |= request.cache_distrusted
             self.excluded |= dict.fromkeys(request.distrusted_workers, last_line(request.error))
+            self.suspects.update(request.distrusted_workers)
             self.distrusted_detail |= request.distrusted_detail
 
     def exclude_hung(self, worker_id: str, reason: str) -> None:

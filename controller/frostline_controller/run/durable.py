@@ -25,6 +25,7 @@ from frostline_contract.run_status import ENDED, RunStatus
 from frostline_controller.cluster.backend import ClusterBackend, ClusterState, Conflict
 from frostline_controller.decisions.kept import pack_decisions, unpack_decisions
 from frostline_controller.recovery.budget import RetryBudget
+from frostline_controller.recovery.facts import WrongBits
 
 STATE_BYTES_MAX = 200 * 1024
 """Limit of the state. The API server takes 256 KiB of annotations in all (docs/design.md 12.5); the rest is for other ones."""
@@ -118,6 +119,7 @@ class DurableState(Frozen):
     settled: what stands in place of the job's `auto`, and why; None: nothing was left to the run, or it is not settled yet.
     failed_devices: GPUs that failed. memory_limit_bytes: a plan that is predicted to need more ran out of memory; 0: none has.
     removals: workers that an answer has excluded and whose pods are not deleted yet, with the reason.
+    wrong_bits: the newest that a plan went back from, so that each controller can tell them; None: none were found.
     """
 
     incarnation: int = 0
@@ -148,6 +150,7 @@ class DurableState(Frozen):
     removals: dict[str, str] = Field(default_factory=dict)
     job_digests: dict[str, str] = Field(default_factory=dict)
     settled: Settled | None = None
+    wrong_bits: WrongBits | None = None
 
     @model_validator(mode="before")
     @classmethod

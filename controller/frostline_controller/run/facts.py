@@ -178,6 +178,15 @@ class RunFacts:
         return self._store.amendments.cache_off
 
     @property
+    def wrong_bits(self) -> str:
+        """Whose bits were or may have been wrong, in words, the newest time; empty where nobody was suspected.
+
+        Of a wrong cached value, which names nobody, `cache_off` tells.
+        """
+        found = self.state.wrong_bits
+        return found.reason if found is not None and (found.detail["workers"] or "holders" in found.detail) else ""
+
+    @property
     def memory_limit_bytes(self) -> int:
         """The most bytes that a worker of a plan may be predicted to need, since a larger plan ran out of memory; 0: no limit."""
         return self._store.amendments.memory_limit_bytes

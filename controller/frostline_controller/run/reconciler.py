@@ -201,6 +201,8 @@ ROUND = (
     Act(Reconciler.observe, EVERY, "every later act relies on the current list of pods"),
     Act(lambda r, now: r.parts.departures.advance(now), EVERY, "no later act may plan with a worker that is known to be gone"),
     Act(lambda r, now: r.parts.run.outbox.send_noted(), EVERY, "events noted by RPC calls are older than those of this round"),
+    Act(lambda r, now: r.parts.failures.tell_wrong_bits(), EVERY,
+        "of a durable plan that another controller made, or whose announcement failed: told before anything is planned"),
     Act(lambda r, now: r.parts.start_failures.advance(), EVERY, "may end the run, so before its outcome is settled"),
     Act(lambda r, now: r.parts.devices.advance(), EVERY, "a GPU in quarantine is in no plan of this round"),
     Act(Reconciler.give_up_crash_loop, EVERY, "may end the run, so before its outcome is settled"),

@@ -83,7 +83,9 @@ def progress_text(facts: RunFacts, store: RunStore) -> str:
 def _message(facts: RunFacts, store: RunStore) -> str:
     """Why the run waits or how it ended, then problems that somebody has to mend."""
     unsaved = "" if facts.ended else store.events.unsaved
-    return "; ".join(text for text in (facts.message or facts.state.message, unsaved, facts.trouble, facts.cache_off) if text)
+    wrong = f"wrong bits: {facts.wrong_bits}" if facts.wrong_bits else ""
+    told = (facts.message or facts.state.message, unsaved, facts.trouble, facts.cache_off, wrong)
+    return "; ".join(text for text in told if text)
 
 
 def _shown(facts: RunFacts) -> list[Worker]:

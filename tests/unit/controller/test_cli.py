@@ -244,6 +244,21 @@ def test_status_tells_which_units_nobody_keeps_and_who_keeps_whose() -> None:
     assert "one node's end" not in covered
 
 
+@pytest.mark.parametrize("finished", [False, True])
+def test_the_status_of_a_run_directory_names_whose_bits_were_wrong(
+    finished: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = write_run(tmp_path / "digits", finished)
+    with open(run_dir / "events.jsonl", "a") as file:
+        for reason in ("trainer-1 is on node a, device cpu; an earlier one", "trainer-2 is on node b, device cpu; the newest"):
+            file.write(json.dumps({"kind": "wrong_bits", "step": 80, "reason": reason}) + "\n")
+    _, text, _ = end_of(capsys, "status", str(run_dir), "--json")
+    message = json.loads(text)["message"]
+    assert message.endswith("wrong bits: trainer-2 is on node b, device cpu; the newest")
+    assert "trainer-1" not in message
+    assert ("; wrong bits" in message) != finished, "after the reason why no controller answers"
+
+
 def test_a_terminal_without_our_letters_and_one_that_closes_early_get_their_answer(tmp_path: Path) -> None:
     run_dir = write_run(tmp_path / "schön", finished=False)
     command = [sys.executable, "-m", "frostline_controller.cli"]

@@ -70,6 +70,14 @@ def test_the_page_needs_no_network_and_tells_the_run(run_dir: Path) -> None:
     assert len(ids) == len(set(ids))
 
 
+def test_the_page_names_whose_bits_were_wrong(run_dir: Path) -> None:
+    named = "trainer-2 is on node b, device cpu; worker trainer-2 is excluded: ComputationDiffers"
+    with open(run_dir / "events.jsonl", "a") as file:
+        file.write(json.dumps({"kind": "wrong_bits", "step": 80, "generation": "1.3", "reason": named}) + "\n")
+    rows = re.findall(r"<tr>.*?</tr>", build_report(run_dir).read_text(), re.DOTALL)
+    assert [row for row in rows if "wrong_bits" in row and named in row], "in the table of events"
+
+
 def test_pictures_take_their_colours_from_the_page(run_dir: Path) -> None:
     charts = build_charts(read_run(run_dir))
     assert len(charts) == 8

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -10,6 +10,8 @@ from frostline_contract.plan import StateTag
 from frostline_trainer.faults.flaw import Flaw, flip_first
 from frostline_trainer.generations.groups import lone_groups
 from frostline_trainer.replication.audited_step import ComputationDiffers
+from frostline_trainer.replication.copies import CopiesDiffer, compare_copies
+from frostline_trainer.replication.wrong_bits import WrongBits
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.generation import Generation, StepGradients
 from frostline_trainer.transport.collectives import open_store
@@ -17,6 +19,7 @@ from tests.exact_cases import Case, build_case
 from tests.forming import form_groups
 from tests.hand_made_plans import Layout, Segment, make_plan
 
+Found = TypeVar("Found")
 CASE = Case("gpt2_tied", freezing=(), dropout=0.0, audit_every=2)
 AUDITED, NOT_AUDITED = 2, 1
 LAYOUTS = (
@@ -32,22 +35,29 @@ LAYOUTS = (
 
 def computed(
     layout: Layout, step: int, freeze_point: int = 0, wrong: Callable[[list[RunContext]], Any] = lambda contexts: None
-) -> list[StepGradients | ComputationDiffers]:
+) -> list[StepGradients | WrongBits]:
     """Return the result of each member's computation of a step. wrong: a change that is made to the members before."""
+    return of_members(layout, step, freeze_point, wrong, lambda generation: generation.compute(step))
+
+
+def of_members(
+    layout: Layout, step: int, freeze_point: int, wrong: Callable[[list[RunContext]], Any], act: Callable[[Generation], Found]
+) -> list[Found | WrongBits]:
+    """Return what each member's act before a step returns or finds. wrong: as of `computed`."""
     size, store = len(layout.numbers), open_store()
     domains = tuple(range(size)) if size > 1 else ()
     plan = make_plan(Segment(layout, 9, freeze_point, domains=domains), None, [store[1]] * size)
     contexts = [build_case(CASE) for _ in range(size)]
     wrong(contexts)
 
-    def member(index: int) -> StepGradients | ComputationDiffers:
+    def member(index: int) -> Found | WrongBits:
         worker, context = plan.placement.workers[index], contexts[index]
         context.holdings.settle(plan.needs(worker), StateTag(lineage=0, step=step - 1, generation=plan.generation))
         groups = form_groups(plan, worker) if size > 1 else lone_groups()
         generation = Generation(context, plan, index, groups, freeze_point, lambda name: None)
         try:
-            return generation.compute(step)
-        except ComputationDiffers as differs:
+            return act(generation)
+        except WrongBits as differs:
             return differs
         finally:
             groups.moving.barrier()
@@ -126,3 +136,22 @@ def test_a_buddy_that_has_not_the_whole_stage_says_nothing() -> None:
 
     found = computed(Layout(2, 1), AUDITED, wrong=wrong)
     assert all(isinstance(one, StepGradients) for one in found)
+
+
+@pytest.mark.parametrize(
+    ("layout", "named", "holders"),
+    [(Layout(1, 3), ("w1",), {}), (Layout(1, 2), (), {"holders": "w0 w1"}), (Layout(2, 1), (), {"holders": "w1 w0"})],
+    ids=str,
+)
+def test_of_copies_that_differ_the_odd_one_is_named_or_all_who_hold_one(
+    layout: Layout, named: tuple[str, ...], holders: dict[str, str]
+) -> None:
+    """With one replica the second copy is the buddy's."""
+
+    def wrong(contexts: list[RunContext]) -> None:
+        flip_first(next(contexts[1].cut.units[-1].parameters()))
+
+    found = of_members(layout, AUDITED, 0, wrong, lambda generation: compare_copies(generation, AUDITED, 0))
+    for one in found:
+        assert isinstance(one, CopiesDiffer)
+        assert (one.workers, one.detail) == (named, holders)

@@ -12,7 +12,11 @@ ABSENT = bytes(DIGEST_BYTES)
 
 
 class CopiesDiffer(WrongBits):
-    """Copies of one piece differ in bits. workers: the one that differs from all others, if there is exactly one."""
+    """Copies of one piece differ in bits.
+
+    workers: the one that differs from all others, if there is exactly one. Without such a worker, `holders` in the detail names
+    all that hold a copy, one or more of which have a wrong one.
+    """
 
 
 def compare_copies(generation: Generation, step: int, agreed_step: int) -> int:
@@ -67,4 +71,4 @@ def _differ(generation: Generation, unit: int, held: dict[str, bytes], step: int
     told = ", ".join(f"{holder} {digest.hex()[:8]}" for holder, digest in held.items())
     name = generation.context.cut.unit_names[unit]
     text = f"after step {step} the copies of unit {unit} ({name}) are not equal: {told}; they were after step {agreed_step}"
-    return CopiesDiffer(text, agreed_step + 1, alone)
+    return CopiesDiffer(text, agreed_step + 1, alone, {} if alone else {"holders": " ".join(held)})
