@@ -85,6 +85,8 @@ def _lineages(file: Path, tree: ast.AST) -> Iterator[Fault]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare) and any(_tail(side) == "starts_at_step" for side in (node.left, *node.comparators)):
             yield node.lineno, "what survives a lineage's start is decided by frostline_contract.lineage.Cuts"
+        if isinstance(node, ast.BoolOp) and {"lineage", "step"} <= {name for one in node.values for name in _ordered(one)}:
+            yield node.lineno, "lineages are ordered together with steps by frostline_contract.lineage.Cuts only"
 
 
 def _calendar(file: Path, tree: ast.AST) -> Iterator[Fault]:
@@ -151,6 +153,13 @@ def _constants(node: ast.AST, words: frozenset[str]) -> list[str]:
     """Return the words in a constant, or directly in a tuple, list or set."""
     parts = node.elts if isinstance(node, ast.Tuple | ast.Set | ast.List) else [node]
     return [part.value for part in parts if isinstance(part, ast.Constant) and part.value in words]
+
+
+def _ordered(node: ast.AST) -> set[str]:
+    """Return the names of the attributes and items that a comparison by <, <=, > or >= compares; empty for anything else."""
+    if not isinstance(node, ast.Compare) or not all(isinstance(one, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for one in node.ops):
+        return set()
+    return {_tail(side) for side in (node.left, *node.comparators) if isinstance(side, ast.Attribute | ast.Subscript)}
 
 
 def _doubles(node: ast.AST) -> bool:
