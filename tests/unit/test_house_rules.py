@@ -25,6 +25,8 @@ from tools.one_home import run_directory_names, words_of
         ("a.py", '"""Doc."""\ndp_rank = global_rank // pp_degree\n', "a rank is worked out"),
         ("a.py", '"""Doc."""\ndp_rank, pp_rank = divmod(global_rank, pp_degree)\n', "a rank is worked out"),
         ("a.py", '"""Doc."""\nglobal_rank = dp_rank * placement.pp_degree + pp_rank\n', "a rank is worked out"),
+        ("a.py", '"""Doc."""\nplaces = range(dp_rank * tp_degree, (dp_rank + 1) * tp_degree)\n', "a rank is worked out"),
+        ("a.py", '"""Doc."""\nend = shape.dp_degree * (dp_rank + 1)\n', "a rank is worked out"),
         ("a.py", '"""Doc."""\nstage = pp_rank + chunk * pp_degree\n', "a rank is worked out"),
         ("a.py", '"""Doc."""\nowners = workers[pp_rank :: placement.pp_degree]\n', "a rank is worked out"),
         ("a.py", '"""Doc."""\nworld_size = one.pp_degree * one.dp_degree\n', "a rank is worked out"),
