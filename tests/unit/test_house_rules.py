@@ -6,6 +6,7 @@ import pytest
 
 from frostline_contract.phases import Phase
 from frostline_contract.run_status import RunStatus
+from frostline_contract.worker_state import WorkerState
 from tools.house_rules import check, main
 from tools.one_home import run_directory_names, words_of
 
@@ -82,6 +83,11 @@ OURS = "controller/frostline_controller/a.py"
         ('over = run.state.state == "suspended"', "RunStatus.SUSPENDED"),
         ('outcome = RunOutcome(status="failed")', "RunStatus.FAILED"),
         ('ended = ("completed", "failed")', "RunStatus.COMPLETED"),
+        ('lost = worker.presence == "gone"', "WorkerState.GONE"),
+        ('ranked = worker["state"] in ("member", "leaving")', "WorkerState.LEAVING"),
+        ('shown = {"worker_id": name, "state": "joining"}', "WorkerState.JOINING"),
+        ('word = "joining" if prepared else "spare"', "WorkerState.SPARE"),
+        ('departures.note(worker_id, why, "ended")', "WorkerState.ENDED"),
         ('lines = read(folder / "metrics.jsonl")', "RunDirectory"),
         ('NAME = "redis.password"', "RunDirectory"),
         ("os.replace(draft, file)", "durable_files"),
@@ -116,6 +122,8 @@ def test_a_second_home_of_a_rule_is_seen_in_production_code(line: str, words: st
         (OURS, "late = before.step + 1 == state.step and before.lineage <= state.lineage"),
         (OURS, "due = decision.decided_in < lineage and decision.effective_step > step"),
         (OURS, "newer = (one.lineage, one.step) > (other.lineage, other.step)"),
+        ("proto/frostline_contract/worker_state.py", 'state = "gone"'),
+        (OURS, 'shown = {"ended": names, "silent": others}'),
         (OURS, 'line = {"kind": "decision", "void": True}'),
         ("controller/frostline_controller/run/plan_log.py", 'line = {"kind": "plan_end"}'),
         (OURS, 'event = Event(kind="checkpoint")'),
@@ -129,6 +137,7 @@ def test_the_home_of_a_rule_and_what_only_looks_alike_pass(home: str, line: str)
 def test_the_rules_read_their_words_from_the_contract() -> None:
     assert words_of("phases.py", "Phase") == frozenset(Phase)
     assert words_of("run_status.py", "RunStatus") == frozenset(RunStatus)
+    assert words_of("worker_state.py", "WorkerState") == frozenset(WorkerState)
     assert {"job.yaml", "result.json", "metrics.jsonl", "tokens.json"} <= run_directory_names()
 
 
