@@ -66,7 +66,13 @@ class CacheStack:
     ) -> None:
         """Set the boundary and wait until the cache server has admitted it. Part of the set-up: its time is not tested."""
         cache.set_boundary(identity, previous, values)
-        wait_until(lambda: cache.admitted_fraction > 0.0 and cache.usable, 60.0)
+        wait_until(lambda: admitted_fraction(cache) > 0.0 and cache.usable, 60.0)
+
+
+def admitted_fraction(cache: BoundaryCache) -> float:
+    """Return the share of the current boundary's values that may be stored; 0 until the cache server has answered."""
+    boundary = cache._control.boundary
+    return boundary.fraction if boundary is not None else 0.0
 
 
 def wait_until(true: Callable[[], bool], seconds: float = 10.0) -> None:

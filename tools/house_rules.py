@@ -138,7 +138,8 @@ def _bare_rank(file: Path, tree: ast.AST) -> Iterator[Fault]:
 
 
 def _open_coded_rank(file: Path, tree: ast.AST) -> Iterator[Fault]:
-    """Yield ranks, stages of ranks and world sizes computed from degrees: `x % d`, `x // d`, `x * d + y`, `d * e`, `x[y::d]`."""
+    """Yield ranks, stages of ranks and world sizes computed from degrees: `x % d`, `x // d`, `x * d + y`, `(x + 1) * d`,
+    `d * e`, `x[y::d]`."""
     if file.as_posix().endswith(RANKS_LIVE_IN) or "tests" in file.parts:
         return
     for node in ast.walk(tree):
@@ -158,9 +159,15 @@ def _is_rank_arithmetic(node: ast.AST) -> bool:
         pairs = ((node.left, node.right), (node.right, node.left))
         return any(_is_times_degree(one) and isinstance(other, ast.Name | ast.Attribute) for one, other in pairs)
     if isinstance(node.op, ast.Mult):
-        return _is_degree(node.left) and _is_degree(node.right)
+        pairs = ((node.left, node.right), (node.right, node.left))
+        return any(_is_degree(one) and (_is_degree(other) or _is_next(other)) for one, other in pairs)
     rounding_up = isinstance(node.left, ast.UnaryOp)  # rounding a count up: -(-n // d)
     return isinstance(node.op, ast.Mod | ast.FloorDiv) and _is_degree(node.right) and not rounding_up
+
+
+def _is_next(node: ast.AST) -> bool:
+    """Whether an expression is `x + 1`, which times a degree is where the next one's ranks begin."""
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and isinstance(node.right, ast.Constant)
 
 
 def _is_times_degree(node: ast.AST) -> bool:

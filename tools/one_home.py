@@ -30,6 +30,7 @@ def check_homes(file: Path, tree: ast.AST) -> list[Fault]:
     checks: tuple[tuple[tuple[str, ...], Callable[[Path, ast.AST], Iterator[Fault]]], ...] = (
         (("phases.py",), _phases),
         (("run_status.py",), _run_states),
+        (("worker_state.py",), _worker_states),
         (("run_directory.py",), _run_directory),
         (("durable_files.py", "journal.py", "scratch_folder.py"), _atomic_writes),
         (("lineage.py",), _lineages),
@@ -64,6 +65,25 @@ def _run_states(file: Path, tree: ast.AST) -> Iterator[Fault]:
             yield node.lineno, f"run state {word!r} by its word; say frostline_contract.run_status.RunStatus.{word.upper()}"
 
 
+def _worker_states(file: Path, tree: ast.AST) -> Iterator[Fault]:
+    words = words_of("worker_state.py", "WorkerState")
+    for node in ast.walk(tree):
+        found = _said_of(node, ("state", "presence", "kind"), words)
+        if isinstance(node, ast.Tuple | ast.Set | ast.List) and len(_constants(node, words)) > 1:
+            found = _constants(node, words)
+        elif isinstance(node, ast.Return | ast.IfExp):
+            values = (node.value,) if isinstance(node, ast.Return) else (node.body, node.orelse)
+            found = [word for value in values if value is not None for word in _constants(value, words)]
+        elif isinstance(node, ast.Call) and _tail(node.func) == "note":
+            found = [word for argument in node.args for word in _constants(argument, words)]
+        elif isinstance(node, ast.Dict):
+            pairs = zip(node.keys, node.values, strict=True)
+            found = [word for key, value in pairs if _is_word(key, "state") for word in _constants(value, words)]
+        for word in found:
+            home = "frostline_contract.worker_state.WorkerState"
+            yield node.lineno, f"worker state {word!r} by its word; say {home}.{word.upper()}"
+
+
 def _run_directory(file: Path, tree: ast.AST) -> Iterator[Fault]:
     names = run_directory_names()
     for node in ast.walk(tree):
@@ -85,6 +105,8 @@ def _lineages(file: Path, tree: ast.AST) -> Iterator[Fault]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare) and any(_tail(side) == "starts_at_step" for side in (node.left, *node.comparators)):
             yield node.lineno, "what survives a lineage's start is decided by frostline_contract.lineage.Cuts"
+        if isinstance(node, ast.BoolOp) and {"lineage", "step"} <= {name for one in node.values for name in _ordered(one)}:
+            yield node.lineno, "lineages are ordered together with steps by frostline_contract.lineage.Cuts only"
 
 
 def _calendar(file: Path, tree: ast.AST) -> Iterator[Fault]:
@@ -151,6 +173,17 @@ def _constants(node: ast.AST, words: frozenset[str]) -> list[str]:
     """Return the words in a constant, or directly in a tuple, list or set."""
     parts = node.elts if isinstance(node, ast.Tuple | ast.Set | ast.List) else [node]
     return [part.value for part in parts if isinstance(part, ast.Constant) and part.value in words]
+
+
+def _is_word(node: ast.AST | None, word: str) -> bool:
+    return isinstance(node, ast.Constant) and node.value == word
+
+
+def _ordered(node: ast.AST) -> set[str]:
+    """Return the names of the attributes and items that a comparison by <, <=, > or >= compares; empty for anything else."""
+    if not isinstance(node, ast.Compare) or not all(isinstance(one, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for one in node.ops):
+        return set()
+    return {_tail(side) for side in (node.left, *node.comparators) if isinstance(side, ast.Attribute | ast.Subscript)}
 
 
 def _doubles(node: ast.AST) -> bool:

@@ -27,12 +27,12 @@ NAVIGATION = {
     "Start": ["docs/concepts", "docs/tutorial", "docs/troubleshooting"],
     "Use": [
         "docs/job-reference", "docs/simulate", "docs/run-directory", "docs/sweeps", "docs/python-api", "docs/faults",
-        "docs/extending", "docs/clusters", "charts/frostline/README", "docs/security",
+        "docs/extending", "docs/clusters", "docs/gpus", "charts/frostline/README", "docs/security",
     ],
     "Understand": ["docs/design", "docs/protocols", "docs/grpc", "docs/glossary"],
     "Measured": [
         "docs/benchmarks", "docs/comparison/payoff", "docs/comparison/digits", "docs/comparison/reviews",
-        "docs/comparison/published",
+        "docs/comparison/published", "docs/comparison/terapipe", "docs/comparison/tensor",
     ],
     "Change": ["CONTRIBUTING", "docs/testing", "CHANGELOG"],
     "Decisions": sorted(f"docs/adr/{file.stem}" for file in (ROOT / "docs" / "adr").glob("*.md")),

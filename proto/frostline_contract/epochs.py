@@ -1,4 +1,6 @@
-"""The run's epoch object: file names, schema, and the rules for which checkpoints count (docs/protocols.md 5.5, 8.1). No I/O.
+"""The run's epoch object: file names, schema, and the rules for which checkpoints count (docs/protocols.md 5.5, 8.1).
+
+Only `read_epochs` reads files; everything else is a function of what it returns.
 
 The epoch object says which run epoch is current, from which checkpoint it began, and how the run ended. It exists once for each
 checkpoint root and changes by compare-and-swap only: version v is the file `epochs/<v>.json`, created exclusively and whole, so
@@ -10,6 +12,7 @@ older epoch, where no reader takes it for the run's.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict, Field, ValidationError
@@ -106,6 +109,13 @@ def parse_epochs(files: Mapping[str, str]) -> list[RunEpoch]:
             raise ValueError(f"{EPOCHS_FOLDER}/{name} says that it is version {version.version}; restore it")
         versions.append(version)
     return sorted(versions, key=lambda version: version.version)
+
+
+def read_epochs(root: Path) -> list[RunEpoch]:
+    """All versions of the epoch object under a checkpoint root, oldest first. Raises ValueError for a damaged one, OSError."""
+    folder = Path(root) / EPOCHS_FOLDER
+    paths = folder.glob("*.json") if folder.is_dir() else ()
+    return parse_epochs({path.name: path.read_text(encoding="utf-8") for path in paths})
 
 
 def surviving(versions: Sequence[RunEpoch], found: Iterable[FoundCheckpoint]) -> list[FoundCheckpoint]:

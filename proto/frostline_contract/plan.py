@@ -138,32 +138,45 @@ class Placement(Shaped):
 class Plan(Frozen):
     """A plan: the placement of one generation, the numerics in force at its start, and where each piece's state comes from.
 
-    The placement assigns units to workers; state is named by pieces (`frostline_contract.pieces`), whose table is `pieces`.
+    The placement assigns units to workers; state is named by pieces (`frostline_contract.pieces`), whose table is `pieces`. Steps
+    are committed steps, counted from 1.
 
-    start: "fresh" (the model's initial weights), "continue" (from the members of `base`, at the switch), "checkpoint", or
-    "survivors" (from the state that is left of `base` after a failure).
-    start_step: the last committed step that the state includes (0 for fresh); -1 for "continue", where it is the step of the
-    switching vote, not yet known when the plan is written.
-    buddy_indices: for each piece the buddy, by its place in `participants`: a member outside the owners' failure domain that
-    keeps a copy. NOBODY where the owners are in two domains already, and where no member is in another domain; in the latter case
-    the piece is in `uncovered`. Empty: the job keeps no copies.
-    holders: for each piece, for "continue" and "survivors", the participants that have its state at the start and receive none.
-    vote: for "survivors", the vote of `start_step` where holders may still have to commit that step late; None: nobody has to.
-    state_lineage, state_generation: with start_step the tag of the state that a "survivors" plan starts from: (state_lineage,
-    start_step, state_generation). A state keeps its tag until the next commit, also in a plan that opens a new `lineage`.
-    run_epoch: checkpoints and the result are written and read under it (docs/protocols.md 5.5).
-    checkpoint_path: for "checkpoint", the manifest's folder relative to the checkpoint root.
-    decision_number: the decision that must be in force when the plan starts. decisions: all decisions so far, oldest first.
-    switch_from, switch_until: for "continue", the steps whose votes may switch (docs/protocols.md 3.2).
-    source_indices: for each piece the participant that sends its state to members that lack it, by its place in `participants`;
-    empty for fresh and checkpoint.
-    state_ranges: how many ranges each unit's state is cut into, one piece each; the same in every plan of a run.
-    leavers: members of `base` but not of this plan: they vote for the switch, send state to others, and become spares.
-    state_source: the worker whose run state (counters, unacknowledged records) all members take.
-    store_host, store_port: the TCPStore of the new global rank 0.
-    job_revision: of the job that the members follow (`frostline_contract.job.job_revision`).
-    prefix_tile: how many samples frozen units compute together, the same in every plan of a run.
-    backend: the transport of activations and gradients between members. The plan names it, so that all use the same one.
+    Attributes:
+        generation: the generation that the plan starts.
+        base: the generation whose members or state it continues; None where it continues none.
+        lineage: the lineage of its steps.
+        start: "fresh" (the model's initial weights), "continue" (from the members of `base`, at the switch), "checkpoint", or
+            "survivors" (from the state that is left of `base` after a failure).
+        start_step: the last step that the state includes (0 for fresh); -1 for "continue", where it is the step of the switching
+            vote, not yet known when the plan is written.
+        checkpoint_path: for "checkpoint", the manifest's folder relative to the checkpoint root.
+        freeze_point: index of the first unit that learns at the start.
+        decision_number: the decision that must be in force when the plan starts.
+        decisions: all decisions so far, oldest first.
+        placement: who computes what.
+        switch_from, switch_until: for "continue", the first and last step whose vote may switch (docs/protocols.md 3.2).
+        source_indices: for each piece the participant that sends its state to members that lack it, by its place in
+            `participants`; empty for fresh and checkpoint.
+        leavers: worker ids of members of `base` but not of this plan: they vote for the switch, send state to others, and become
+            spares.
+        state_source: the id of the worker whose run state (counters, unacknowledged records) all members take.
+        store_host, store_port: the TCPStore of the new global rank 0.
+        reason: why the plan was made, for people.
+        buddy_indices: for each piece the buddy, by its place in `participants`: a member outside the owners' failure domain that
+            keeps a copy. NOBODY where the owners are in two domains already, and where no member is in another domain. Empty:
+            the job keeps no copies.
+        uncovered: pieces whose owners are in one domain, with no member in another.
+        holders: for each piece, for "continue" and "survivors", the participants that have its state at the start and receive
+            none.
+        vote: for "survivors", the vote of `start_step` where holders may still have to commit that step late; None: nobody has
+            to.
+        state_generation, state_lineage: with start_step the tag of the state that a "survivors" plan starts from: (state_lineage,
+            start_step, state_generation). A state keeps its tag until the next commit, also in a plan that opens a new `lineage`.
+        run_epoch: checkpoints and the result are written and read under it (docs/protocols.md 5.5).
+        job_revision: of the job that the members follow (`frostline_contract.job.job_revision`).
+        prefix_tile: how many samples frozen units compute together, the same in every plan of a run.
+        backend: the transport of activations and gradients between members. The plan names it, so that all use the same one.
+        state_ranges: how many ranges each unit's state is cut into, one piece each; the same in every plan of a run.
     """
 
     generation: GenerationId

@@ -102,6 +102,10 @@ class ParallelShape:
         """The global ranks that compute a pipeline rank's stages, one a replica where tensors are not cut, ascending."""
         return self.mesh.ranks_at(pp=pp_rank)
 
+    def places_of_owners(self, dp_rank: int) -> range:
+        """The places of one replica's ranks within each `owners_of`: one, or as many as share a stage tile by tile."""
+        return range(dp_rank * self.tp_degree, (dp_rank + 1) * self.tp_degree)
+
     def stages_of(self, pp_rank: int) -> list[int]:
         """The stage numbers that a pipeline rank runs, ascending."""
         return stages_of(pp_rank, self.pp_degree, self.virtual_stages, self.folded)

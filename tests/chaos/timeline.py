@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from frostline_contract.job.cluster import FAULTS_OF_A_POD, Fault
+from frostline_contract.job.cluster import Fault
 from frostline_contract.plan import Plan
 from tests.chaos.acting import done
 from tests.chaos.acts import Act
@@ -17,6 +17,8 @@ from tests.e2e.runs import json_lines
 
 BY_WORKER_ID = ("sources", "buddies")
 """Fields that the file has by worker id, and a plan by place."""
+FAULTS_OF_A_POD = ("kill_pod", "kill_node", "cut_node", "leave")
+"""Kinds of faults that are carried out through the cluster when the controller hears of the step."""
 COMMITTED_LATE = re.compile(r"committed step (\d+) of (\S+) late")
 
 

@@ -79,7 +79,7 @@ def test_a_run_that_fails_ends_no_other_and_ctrl_c_stops_at_checkpoints(
     assert stopped.code == 3, stopped.output
     assert f"stopped with 1 of 2 run(s) to go; go on with: frostline resume {folder}" in stopped.output
     assert "failed: " in stopped.output and "nowhere" in stopped.output
-    assert [stopped.output.count(f"breakage kind={kind}") for kind in BROKEN] == [1, 1], "the keeper of the cache breaks it"
+    assert [stopped.output.count(f"breakage kind={kind}") for kind in BROKEN] == [1, 1], "the process of the cache breaks it"
 
     monkeypatch.setenv("FROSTLINE_PRELOAD", workshop.env["FROSTLINE_PRELOAD"])
     done = api.resume_sweep(folder, report=False)

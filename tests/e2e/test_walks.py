@@ -1,4 +1,7 @@
-"""The four walks involve no more files than when their bounds were written; a shorter walk lowers its bound."""
+"""The four walks pass no more files than their goals, and involve no more than when their bounds were written.
+
+A shorter walk lowers its bounds.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.walks.traced_run import traced_run
-from tests.walks.walks import WALKS, Act, Walk, Walked, read_walks, write_acts
+from tests.walks.walks import ENTERED_MAX, WALKS, Act, Walk, Walked, read_walks, write_acts
 
 
 @pytest.fixture(scope="module")
@@ -23,10 +26,24 @@ def test_a_walk_takes_no_more_files_than_its_bound(walk: Walk, walked: dict[str,
     assert len(found.passed) <= walk.passed and len(found.touched) <= walk.touched, found.text()
 
 
+@pytest.mark.parametrize("walk", WALKS, ids=lambda walk: walk.name)
+def test_a_walk_reaches_its_goal_and_enters_no_file_more_than_twice(walk: Walk, walked: dict[str, Walked]) -> None:
+    found = walked[walk.name]
+    assert len(found.passed) <= walk.goal, found.text()
+    assert max(found.entered.values()) <= ENTERED_MAX, found.text()
+
+
 def test_an_act_that_does_not_happen_is_told(tmp_path: Path) -> None:
     walks = (Walk("one", 1, 1, 1, (Act("a.py:there"), Act("a.py:renamed"))),)
     write_acts(tmp_path, walks)
     (tmp_path / "1.jsonl").write_text('["a.py:there", "a.py", true]\n["a.py:there", "b.py", false]\n["a.py:the')
     (found,) = read_walks(tmp_path, walks)
     assert (found.passed, found.touched, found.absent) == ({"a.py"}, {"a.py", "b.py"}, ("a.py:renamed",))
-    assert "touches 2 files (today's bound 1, goal 1), of which it passes 1 (bound 1)" in found.text()
+    assert "passes 1 files (goal 1, today's bound 1) and touches 2 (bound 1)" in found.text()
+
+
+def test_a_file_is_entered_anew_where_the_act_before_did_not_pass_it() -> None:
+    acts = [(Act(f"a.py:{name}"), frozenset(files.split()), frozenset[str]()) for name, files in
+            (("one", "a.py b.py"), ("two", "a.py c.py"), ("three", "b.py"), ("four", "a.py b.py"), ("five", "c.py"))]  # fmt: skip
+    found = Walked(Walk("one", 3, 3, 3, tuple(act for act, _, _ in acts)), tuple(acts), ())
+    assert found.entered == {"a.py": 2, "b.py": 2, "c.py": 2}

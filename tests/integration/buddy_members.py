@@ -37,7 +37,8 @@ def commit_late(case: Case, worker_id: str, plan: dict[str, Any], torn: tuple[in
     once = digests(generation)
     generation.commit(gradients, rate, result.gradient_norm, tag)
     left = [unit for unit in once for p in context.cut.units[unit].parameters() if p.grad is not None]
-    return {"before": before, "once": once, "twice": digests(generation), "whole": context.holdings.pieces_at(tag), "left": left}
+    whole = sorted(piece for piece, state in context.holdings.all().items() if state == tag)
+    return {"before": before, "once": once, "twice": digests(generation), "whole": whole, "left": left}
 
 
 def digests(generation: Generation) -> dict[int, str]:

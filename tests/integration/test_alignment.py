@@ -21,7 +21,7 @@ from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.packing import pack, unpack
 from frostline_trainer.step.run_state import RunState
 from frostline_trainer.step.unit_state import export_unit, import_unit
-from tests.cache_stack import CacheStack, cache_stack, wait_until
+from tests.cache_stack import CacheStack, admitted_fraction, cache_stack, wait_until
 from tests.engine_member import Run, train_step
 from tests.exact_cases import LEAVES, Case
 from tests.hand_made_plans import Layout, lone_plan
@@ -104,7 +104,7 @@ def train(context: RunContext, stack: CacheStack, walk: Walk, **plan_fields: Any
                 generation.freeze_to(2, (2,), caching.round_trip)
                 caching.connect(generation, state)
                 assert caching.cache is not None
-                wait_until(lambda: caching.cache.admitted_fraction == 1.0)
+                wait_until(lambda: admitted_fraction(caching.cache) == 1.0)
             train_step(generation, CASE, step, Run())
             if caching.cache is not None:
                 assert caching.cache.flush(20.0)

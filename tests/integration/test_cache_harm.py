@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from cache_stack import CacheStack, cache_stack, identity, start_cache_server, wait_until
+from cache_stack import CacheStack, admitted_fraction, cache_stack, identity, start_cache_server, wait_until
 
 from frostline_trainer.cache.boundary_cache import BoundaryCache
 from frostline_trainer.cache.control import CALL_SECONDS
@@ -158,7 +158,7 @@ def test_a_cache_server_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
             assert time.monotonic() - started < 3 * CALL_SECONDS + 1.0
         finally:
             stack.server.send_signal(signal.SIGCONT)
-        wait_until(lambda: cache.admitted_fraction > 0.0, 20.0)
+        wait_until(lambda: admitted_fraction(cache) > 0.0, 20.0)
         cache.fill(samples, [0] * 8, rows_of(samples))
         assert cache.flush()
         assert read_and_time(cache, samples)[0] == [True] * 8

@@ -20,7 +20,7 @@ from frostline_trainer.prefix.tile_check import find_place_dependence
 from frostline_trainer.step.digests import world_digest
 from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.run_state import RunState
-from tests.cache_stack import CacheStack, cache_stack, identity, wait_until
+from tests.cache_stack import CacheStack, admitted_fraction, cache_stack, identity, wait_until
 from tests.engine_member import Run, train_step
 from tests.exact_cases import TRAIN_ROWS, Case, build_case
 from tests.hand_made_plans import Layout, lone_plan
@@ -93,7 +93,7 @@ def freeze(generation: Generation, caching: CacheUse, state: RunState, step: int
     if boundary is not None and first:
         wait_until(lambda: boundary.usable)  # the cache has not received its shard map yet
     if boundary is not None and boundary.usable:
-        wait_until(lambda: boundary.admitted_fraction == 1.0)
+        wait_until(lambda: admitted_fraction(boundary) == 1.0)
 
 
 def add(first: CacheCounts, second: CacheCounts) -> CacheCounts:

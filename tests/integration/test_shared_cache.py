@@ -21,7 +21,7 @@ def kept(tmp_path: Path) -> Iterator[SharedCache]:
     cache.stop()
 
 
-def test_a_run_breaks_the_cache_by_its_keeper_once(kept: SharedCache, tmp_path: Path) -> None:
+def test_a_run_breaks_the_cache_by_its_own_process_once(kept: SharedCache, tmp_path: Path) -> None:
     places, breaks = RunDirectory(tmp_path), breakable_by_runs(tmp_path)
     shard = client(tmp_path)
     shard.set("a value", 1)

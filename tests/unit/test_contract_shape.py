@@ -28,6 +28,14 @@ def test_ranks_are_a_bijection_and_stages_are_dealt_once(pp_degree: int, dp_degr
     assert sorted(s for p in range(pp_degree) for s in shape.stages_of(p)) == list(range(shape.num_stages))
 
 
+@given(degrees, degrees, degrees)
+def test_a_replicas_owners_have_its_places_among_all_owners(pp_degree: int, dp_degree: int, tp_degree: int) -> None:
+    shape = ParallelShape(pp_degree, dp_degree, tp_columns=tp_degree)
+    for pp_rank, dp_rank in itertools.product(range(pp_degree), range(dp_degree)):
+        own = [shape.owners_of(pp_rank)[place] for place in shape.places_of_owners(dp_rank)]
+        assert own == [owner for owner in shape.owners_of(pp_rank) if shape.dp_rank(owner) == dp_rank]
+
+
 @pytest.mark.parametrize("values", [(0, 1, 1), (1, -1, 1), (1, 1, 0)])
 def test_degrees_below_one_are_refused(values: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match="must be at least 1"):

@@ -118,7 +118,7 @@ def test_every_test_of_the_failure_model_exists() -> None:
 
 
 GPU_FINDINGS = {"A": 5, "B": 6, "C": 8, "D": 6, "E": 14, "F": 6, "G": 5, "H": 1, "T": 8}
-"""Numbers of the findings of the review for GPUs by letter; H has none."""
+"""How many findings ADR 14 has, by letter; H has no number."""
 GPU_PAGES = (
     "docs/adr/0013-time-and-speed-on-a-device.md",
     "docs/adr/0014-what-gpus-ask.md",
@@ -147,7 +147,7 @@ def answers_to_findings() -> dict[str, list[str]]:
     return rows
 
 
-def test_every_finding_of_the_review_for_gpus_is_held_by_a_test_or_says_why_not() -> None:
+def test_every_finding_about_gpus_is_held_by_a_test_or_says_why_not() -> None:
     expected = {f"{letter}{number}" for letter, count in GPU_FINDINGS.items() if letter != "H" for number in range(1, count + 1)}
     rows = answers_to_findings()
     assert rows.keys() == expected | {"H"}

@@ -6,6 +6,7 @@ import pytest
 
 from frostline_contract.phases import Phase
 from frostline_contract.run_status import RunStatus
+from frostline_contract.worker_state import WorkerState
 from tools.house_rules import check, main
 from tools.one_home import run_directory_names, words_of
 
@@ -25,6 +26,8 @@ from tools.one_home import run_directory_names, words_of
         ("a.py", '"""Doc."""\ndp_rank = global_rank // pp_degree\n', "a rank is worked out"),
         ("a.py", '"""Doc."""\ndp_rank, pp_rank = divmod(global_rank, pp_degree)\n', "a rank is worked out"),
         ("a.py", '"""Doc."""\nglobal_rank = dp_rank * placement.pp_degree + pp_rank\n', "a rank is worked out"),
+        ("a.py", '"""Doc."""\nplaces = range(dp_rank * tp_degree, (dp_rank + 1) * tp_degree)\n', "a rank is worked out"),
+        ("a.py", '"""Doc."""\nend = shape.dp_degree * (dp_rank + 1)\n', "a rank is worked out"),
         ("a.py", '"""Doc."""\nstage = pp_rank + chunk * pp_degree\n', "a rank is worked out"),
         ("a.py", '"""Doc."""\nowners = workers[pp_rank :: placement.pp_degree]\n', "a rank is worked out"),
         ("a.py", '"""Doc."""\nworld_size = one.pp_degree * one.dp_degree\n', "a rank is worked out"),
@@ -80,12 +83,19 @@ OURS = "controller/frostline_controller/a.py"
         ('over = run.state.state == "suspended"', "RunStatus.SUSPENDED"),
         ('outcome = RunOutcome(status="failed")', "RunStatus.FAILED"),
         ('ended = ("completed", "failed")', "RunStatus.COMPLETED"),
+        ('lost = worker.presence == "gone"', "WorkerState.GONE"),
+        ('ranked = worker["state"] in ("member", "leaving")', "WorkerState.LEAVING"),
+        ('shown = {"worker_id": name, "state": "joining"}', "WorkerState.JOINING"),
+        ('word = "joining" if prepared else "spare"', "WorkerState.SPARE"),
+        ('departures.note(worker_id, why, "ended")', "WorkerState.ENDED"),
         ('lines = read(folder / "metrics.jsonl")', "RunDirectory"),
         ('NAME = "redis.password"', "RunDirectory"),
         ("os.replace(draft, file)", "durable_files"),
         ("os.fsync(file.fileno())", "durable_files"),
         ("draft.rename(file)", "durable_files"),
         ("kept = all(step <= start.starts_at_step for start in later)", "lineage.Cuts"),
+        ("cut = start.lineage > record.lineage and record.step > step", "lineage.Cuts"),
+        ('kept = at.lineage <= manifest["lineage"] or manifest["step"] <= at.step', "lineage.Cuts"),
         ("last = decision.interval * calendar.interval_steps", "DecisionCalendar"),
         ("number = step // self.calendar.interval_steps", "DecisionCalendar"),
         ("wait = min(LONGEST, FIRST * 2 ** failures)", "Backoff"),
@@ -108,6 +118,12 @@ def test_a_second_home_of_a_rule_is_seen_in_production_code(line: str, words: st
         ("proto/frostline_contract/lineage.py", "kept = step <= start.starts_at_step"),
         ("controller/frostline_controller/cluster/local/backend.py", 'file = folder / "events.jsonl"'),
         (OURS, 'text = "a-b".replace("-", "_")'),
+        ("proto/frostline_contract/lineage.py", "cut = start.lineage > one.lineage and one.step > step"),
+        (OURS, "late = before.step + 1 == state.step and before.lineage <= state.lineage"),
+        (OURS, "due = decision.decided_in < lineage and decision.effective_step > step"),
+        (OURS, "newer = (one.lineage, one.step) > (other.lineage, other.step)"),
+        ("proto/frostline_contract/worker_state.py", 'state = "gone"'),
+        (OURS, 'shown = {"ended": names, "silent": others}'),
         (OURS, 'line = {"kind": "decision", "void": True}'),
         ("controller/frostline_controller/run/plan_log.py", 'line = {"kind": "plan_end"}'),
         (OURS, 'event = Event(kind="checkpoint")'),
@@ -121,6 +137,7 @@ def test_the_home_of_a_rule_and_what_only_looks_alike_pass(home: str, line: str)
 def test_the_rules_read_their_words_from_the_contract() -> None:
     assert words_of("phases.py", "Phase") == frozenset(Phase)
     assert words_of("run_status.py", "RunStatus") == frozenset(RunStatus)
+    assert words_of("worker_state.py", "WorkerState") == frozenset(WorkerState)
     assert {"job.yaml", "result.json", "metrics.jsonl", "tokens.json"} <= run_directory_names()
 
 

@@ -1,16 +1,24 @@
 """The four walks through the code: the acts of each walk, and the files of the project that a real run goes through in them.
 
 An act is a function that the run must reach; one that no longer runs, or was renamed, fails the walk. A walk passes the files on
-the stack when an act begins. It touches, unless the act is marked `stack`, all files that are entered while the act runs:
-helpers, the contract, and the files of all that an act sets up. So no file above an act in its thread, or beneath it, can be left
-out.
+the stack when an act begins: those that hand the thing on, which a reader has to open one way, from the start to the end. The
+goal of a walk is for the files passed. A walk also touches, unless the act is marked `stack`, all files that are entered while
+the act runs: helpers, the contract, and the files of all that an act sets up. So no file above an act in its thread, or beneath
+it, can be left out. The files touched have no goal, only a bound, the number of today.
+
+A walk enters a file anew where an act passes the file and the act before it did not: a reader comes back to a file that he has
+left. The stacks of one thread's consecutive acts have files in common, which are entered once. No walk enters a file more than
+twice.
 """
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+ENTERED_MAX = 2
+"""How often a walk may enter one file."""
 CONTROL, WORKER = "frostline_controller/", "frostline_trainer/"
 
 
@@ -29,7 +37,12 @@ def stack(place: str) -> Act:
 
 @dataclass(frozen=True)
 class Walk:
-    """A walk. goal: number of files that it should touch some day. passed, touched: the numbers of today; more is a fault."""
+    """A walk.
+
+    Attributes:
+        goal: number of files that it may pass.
+        passed, touched: the numbers of today; more is a fault.
+    """
 
     name: str
     goal: int
@@ -111,11 +124,21 @@ class Walked:
         """The files touched, including those passed."""
         return self.passed.union(*(touched for _, _, touched in self.by_act))
 
+    @property
+    def entered(self) -> Counter[str]:
+        """How often each file passed is entered: by an act that passes it after one that does not."""
+        times, before = Counter[str](), frozenset[str]()
+        for _, passed, _ in self.by_act:
+            times.update(passed - before)
+            before = passed
+        return times
+
     def text(self) -> str:
         """Return the walk for people: each act with the files that it adds; those only touched in brackets."""
         walk = self.walk
-        lines = [f"{walk.name}: touches {len(self.touched)} files (today's bound {walk.touched}, goal {walk.goal}), of which it "
-                 f"passes {len(self.passed)} (bound {walk.passed})"]  # fmt: skip
+        often = ", ".join(f"{file} {times} times" for file, times in sorted(self.entered.items()) if times > ENTERED_MAX)
+        lines = [f"{walk.name}: passes {len(self.passed)} files (goal {walk.goal}, today's bound {walk.passed}) and touches "
+                 f"{len(self.touched)} (bound {walk.touched}); entered too often: {often or 'none'}"]  # fmt: skip
         told: set[str] = set()
         for act, passed, touched in self.by_act:
             lines.append(f"  {act.place}")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job, load_job
+from frostline_contract.lineage import Cuts
 from frostline_contract.mesh import in_words
 from frostline_contract.plan import MICRO_BATCH, GenerationId, Placement, Plan
 from frostline_contract.reading import read_as
@@ -35,10 +36,11 @@ VERIFYING = GenerationId(incarnation=0, counter=1)
 COMPARED = ("loss", "gradient_norm", "learning_rate", "unit_gradient_norms", "freeze_point", "refused", "numerics_hash")
 
 
-def surviving_records(run_dir: Path) -> dict[int, StepRecord]:
-    """The records by step, without those that a rollback or a restore took back."""
+def surviving_records(run_dir: Path) -> tuple[dict[int, StepRecord], Cuts]:
+    """The records by step, without those that a rollback or a restore took back, and the starts of the run's lineages."""
     places = RunDirectory(run_dir)
-    return {line["step"]: read_as(StepRecord, line, places.metrics.name) for line in places.read_records().surviving}
+    lines = places.read_records()
+    return {line["step"]: read_as(StepRecord, line, places.metrics.name) for line in lines.surviving}, lines.cuts
 
 
 class Replayer:
@@ -49,7 +51,7 @@ class Replayer:
             raise ValueError("training.batch is per_replica: the batch depends on dp_degree, so one process cannot redo a step")
         self.run_dir, self.job = run_dir, job
         self.context: RunContext = build_context(job)
-        self.records = surviving_records(run_dir)
+        self.records, self.cuts = surviving_records(run_dir)
         if not self.records:
             raise ValueError(f"{RunDirectory(run_dir).metrics} holds no step yet; verify a run that has trained")
         epoch = self.context.order(1).steps_per_epoch
@@ -88,9 +90,10 @@ class Replayer:
         return self._generation(self.state.freeze_point)
 
     def _is_of_this_history(self, manifest: dict) -> bool:
-        """Whether a checkpoint is of steps that no rollback took back: its lineage lies between those of the steps around it."""
-        at, after = self.records.get(manifest["step"]), self.records.get(manifest["step"] + 1)
-        return (at is None or at.lineage <= manifest["lineage"]) and (after is None or manifest["lineage"] <= after.lineage)
+        """Whether a checkpoint is of steps that no rollback took back, and of no lineage that has no record of its own yet."""
+        lineage, step = manifest["lineage"], manifest["step"]
+        after = self.records.get(step + 1)
+        return self.cuts.survives(lineage, step) and (after is None or lineage <= after.lineage)
 
     def _generation(self, freeze_point: int) -> Generation:
         context = self.context

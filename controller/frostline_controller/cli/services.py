@@ -86,7 +86,7 @@ class LocalServices:
         return [self._shards.start()]
 
     def _breakable(self) -> dict[str, Callable[[], None]]:
-        """Return the planned faults of the run's cache: its own, or the shared one, which its keeper breaks."""
+        """Return the planned faults of the run's cache: its own, or the shared one, which its own process breaks."""
         shares = self._shared_cache is not None and uses_cache(self._job)
         return breakable_by_runs(self._shared_cache) if shares else {KILL_REDIS: self._shards.kill}
 

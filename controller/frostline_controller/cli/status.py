@@ -6,6 +6,7 @@ from typing import Any
 from frostline_contract.mesh import in_words, with_degrees
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RunStatus
+from frostline_contract.worker_state import RANKED, WorkerState
 from frostline_controller.cli.control import ControlClient
 from frostline_controller.cli.errors import NoRun
 from frostline_controller.ledger import words
@@ -134,7 +135,7 @@ def from_files(folder: Path, why: str) -> dict[str, Any]:
     for worker in status["workers"]:
         told = carried.newest.get(worker["worker_id"])
         worker["usage"] = told.model_dump(exclude={"worker_id"}) if told is not None else None
-    status["workers"] = [{**worker, "state": "gone", "heartbeat_age_seconds": None} for worker in status["workers"]]
+    status["workers"] = [{**worker, "state": WorkerState.GONE, "heartbeat_age_seconds": None} for worker in status["workers"]]
     return status
 
 
@@ -190,7 +191,7 @@ def status_text(status: dict[str, Any]) -> str:
 def _memory_lines(status: dict[str, Any]) -> list[str]:
     """Return the measured memory of the fullest worker beside the planned one."""
     told = [(worker["memory"]["peak_bytes"] + worker["memory"]["communicator_bytes"], worker)
-            for worker in status["workers"] if worker.get("memory") and worker["state"] == "member"]  # fmt: skip
+            for worker in status["workers"] if worker.get("memory") and worker["state"] == WorkerState.MEMBER]  # fmt: skip
     planned = status.get("planned_memory_bytes") or 0
     if not told or not planned:
         return []
@@ -214,7 +215,7 @@ def _empty(run: RunData) -> dict[str, Any]:
         shape = placement.shape
         pp_rank = shape.pp_rank(global_rank)
         workers.append({
-            "worker_id": worker_id, "pod_name": "", "process_id": None, "state": "gone", "global_rank": global_rank,
+            "worker_id": worker_id, "pod_name": "", "process_id": None, "state": WorkerState.GONE, "global_rank": global_rank,
             "pp_rank": pp_rank, "dp_rank": shape.dp_rank(global_rank), "stages": shape.stages_of(pp_rank),
             "units": placement.units_of(worker_id), "keeps": [], "heartbeat_age_seconds": None, "step": 0, "phase": "",
             "resident_bytes": 0, "step_parts": {}, "slowness": None, "device": {"name": "", "uuid": "", "host": ""},
@@ -244,4 +245,4 @@ def _shape(placement: Any) -> dict[str, Any]:
 
 def _member(value: int, state: str) -> int | None:
     """Return a rank, or None for a worker without one: proto3 cannot omit a 0, so the worker's state decides as well."""
-    return value if value >= 0 and state in ("member", "leaving") else None
+    return value if value >= 0 and state in RANKED else None

@@ -8,6 +8,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from frostline_contract.mesh import in_words
 from frostline_contract.run_status import RunStatus
+from frostline_contract.worker_state import OUTSIDE_THE_SHAPE, WorkerState
 from frostline_controller.cli.output import silence
 from frostline_controller.cli.progress import Progress
 from frostline_controller.report.data import Event
@@ -175,9 +176,7 @@ def layout_line(progress: Progress) -> str:
 
 def _others(progress: Progress) -> dict[str, list[str]]:
     """Return the names of the workers outside the shape: spare workers, and joiners of a prepared plan."""
-    by_state = {
-        state: [_name(worker) for worker in progress.workers if worker["state"] == state] for state in ("spare", "joining")
-    }
+    by_state = {state: [_name(worker) for worker in progress.workers if worker["state"] == state] for state in OUTSIDE_THE_SHAPE}
     return {state: names for state, names in by_state.items() if names}
 
 
@@ -219,7 +218,7 @@ def _replicas(progress: Progress) -> dict[int, list[dict[str, Any]]]:
     """Return the members by dp rank, each row by pp rank."""
     rows: dict[int, list[dict[str, Any]]] = {}
     for worker in sorted(progress.workers, key=lambda worker: (worker["dp_rank"] or 0, worker["pp_rank"] or 0)):
-        if worker["dp_rank"] is not None and worker["state"] == "member":
+        if worker["dp_rank"] is not None and worker["state"] == WorkerState.MEMBER:
             rows.setdefault(worker["dp_rank"], []).append(worker)
     return rows
 

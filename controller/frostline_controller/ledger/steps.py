@@ -4,6 +4,7 @@ from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from frostline_contract.lineage import Cuts, LineageStart
 from frostline_contract.mesh import Mesh
 from frostline_contract.statistics import StepRecord
 
@@ -37,14 +38,14 @@ class Steps:
     def __init__(self) -> None:
         self.by_point: dict[int, StepSums] = {}
         self.taken_back = 0.0
-        self._starts: dict[int, int] = {}
+        self._cuts = Cuts()
         self._seconds, self._points = array("d"), array("i")
         self._replicas, self._hits, self._lineages = array("i"), array("q"), array("q")
 
     def add(self, record: StepRecord) -> None:
         """Add a record, which must not be added twice. It may come after the start of the lineage that takes its step back."""
         worker_seconds = max(0.0, record.step_seconds) * Mesh.of(record.degrees).size
-        if any(lineage > record.lineage and record.step > step for lineage, step in self._starts.items()):
+        if not self._cuts.survives(record.lineage, record.step):
             self.taken_back += worker_seconds
             return
         missing = record.step + 1 - len(self._seconds)
@@ -58,16 +59,16 @@ class Steps:
         self._replicas[step], self._hits[step], self._lineages[step] = replicas, record.cache_hits, record.lineage
         self._count(step, 1)
 
-    def start(self, lineage: int, step: int) -> None:
-        """Begin a lineage at a committed step: later steps of older lineages are taken back. A repeated call has no effect."""
-        if lineage in self._starts:
+    def start(self, start: LineageStart) -> None:
+        """Begin a lineage, which takes back steps of older lineages. A repeated call has no effect."""
+        if any(known.lineage == start.lineage for known in self._cuts.starts):
             return
-        self._starts[lineage] = step
-        for later in range(step + 1, len(self._seconds)):
-            if self._replicas[later] and self._lineages[later] < lineage:
-                self.taken_back += self._seconds[later]
-                self._count(later, -1)
-                self._replicas[later] = 0
+        self._cuts = Cuts((*self._cuts.starts, start))
+        for step in range(len(self._seconds)):
+            if self._replicas[step] and self._lineages[step] < start.lineage and start.takes_back(step):
+                self.taken_back += self._seconds[step]
+                self._count(step, -1)
+                self._replicas[step] = 0
 
     def _count(self, step: int, sign: int) -> None:
         sums = self.by_point.setdefault(self._points[step], StepSums())

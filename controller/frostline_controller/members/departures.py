@@ -2,6 +2,7 @@
 
 import logging
 
+from frostline_contract.worker_state import WorkerState
 from frostline_controller.members.membership import GONE, LEAVING, Worker
 from frostline_controller.recovery.driver import Failures
 from frostline_controller.reshape.triggers import Adapting
@@ -23,11 +24,11 @@ class Departures:
     def __init__(self, facts: RunFacts, outbox: Outbox, *, failures: Failures, adapting: Adapting, drain: Drain) -> None:
         self._facts, self._outbox = facts, outbox
         self._failures, self._adapting, self._drain = failures, adapting, drain
-        self._heard: list[tuple[str, str, str]] = []
+        self._heard: list[tuple[str, str, WorkerState]] = []
         self._kept_for_prepared = False  # whether a worker that asked to go is kept, since the prepared plan names it
 
-    def note(self, worker_id: str, why: str, kind: str) -> None:
-        """Note a departure. kind: "leaving" (the worker asks to go), "ended" (its process has ended), "gone" (out of reach)."""
+    def note(self, worker_id: str, why: str, kind: WorkerState) -> None:
+        """Note a departure. kind: LEAVING (the worker asks to go), ENDED (its process has ended) or GONE (out of reach)."""
         if (worker_id, why, kind) not in self._heard:
             self._heard.append((worker_id, why, kind))
         self._facts.wake.set()
@@ -39,16 +40,16 @@ class Departures:
             registered_before: by the run's clock. The pod of a worker that registered later may be newer than the reading.
         """
         for worker in self._facts.members.without_pod(self._facts.cluster.uids, registered_before=registered_before):
-            self._heard.append((worker.worker_id, f"pod {worker.pod_name} is gone", "gone"))
+            self._heard.append((worker.worker_id, f"pod {worker.pod_name} is gone", GONE))
 
     async def advance(self, now: float) -> None:
         """Note the workers that have been silent for too long, and handle all noted departures."""
         facts = self._facts
         for worker in facts.overdue(now):
-            self.note(worker.worker_id, f"no heartbeat for {facts.members.dead_after_seconds:g} s", "gone")
+            self.note(worker.worker_id, f"no heartbeat for {facts.members.dead_after_seconds:g} s", GONE)
         members = self._members()
         for worker in facts.members.unreachable(now, awaited=members):  # a spare or leaver counts as lost early
-            self.note(worker.worker_id, "its connection has closed", "gone")
+            self.note(worker.worker_id, "its connection has closed", GONE)
         while self._heard:
             await self._take_departure(*self._heard[0])
             del self._heard[0]
@@ -57,13 +58,13 @@ class Departures:
             self.release(self._members())
         facts.members.forget_old(self._members())
 
-    async def _take_departure(self, worker_id: str, why: str, kind: str) -> None:
+    async def _take_departure(self, worker_id: str, why: str, kind: WorkerState) -> None:
         facts = self._facts
         worker = facts.members.get(worker_id)
-        if worker is None or (worker.presence == GONE and kind != "ended"):
+        if worker is None or (worker.presence == GONE and kind != WorkerState.ENDED):
             return
         member = worker_id in self._members()
-        if kind != "leaving":
+        if kind != LEAVING:
             if not facts.members.remove(worker_id, why):
                 return
             log.warning("worker gone worker=%s pod=%s step=%s reason=%r", worker_id, worker.pod_name, worker.step, why)

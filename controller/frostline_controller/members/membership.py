@@ -13,10 +13,11 @@ from frostline_contract.phases import Phase
 from frostline_contract.plan import GenerationId
 from frostline_contract.statistics import CacheProfile, LinkProfile
 from frostline_contract.worker_id import local_rank_of, pod_uid_of
+from frostline_contract.worker_state import WorkerState
 from frostline_controller.planner.kept_profile import KeptProfile
 from frostline_proto.v1 import control_pb2, plan_pb2
 
-ALIVE, LEAVING, GONE = "alive", "leaving", "gone"
+ALIVE, LEAVING, GONE = WorkerState.ALIVE, WorkerState.LEAVING, WorkerState.GONE
 ENDED_KEPT = 1024
 """How many ended and excluded processes are remembered: late messages are refused, and recoveries ask who has ended."""
 
@@ -54,7 +55,7 @@ class Worker:
     profile: KeptProfile
     registered_at: float
     last_heard: float
-    presence: str = ALIVE
+    presence: WorkerState = ALIVE
     generation: GenerationId | None = None
     step: int = 0
     phase: str = Phase.START

@@ -1,6 +1,6 @@
 """The answer to a failure: wait for more reports, go on, go back, or raise the run epoch. Pure: the model checker calls it."""
 
-from frostline_controller.recovery.facts import Answer, Failure, GoBack, GoOn, NewEpoch, Wait
+from frostline_controller.recovery.facts import Answer, Failure, GoBack, NewEpoch, Wait
 from frostline_controller.recovery.may_start import awaited, unvouched
 from frostline_controller.recovery.target import find_target, missing_pieces
 
@@ -23,8 +23,8 @@ def answer(failure: Failure) -> Answer:
         named = ", ".join(str(generation) for generation in running)
         return NewEpoch(running, f"generation {named} may still run and none of its members reports (silent: {silent})")
     target = find_target(failure)
-    if target is None:
-        lacking = missing_pieces(failure)
-        units = failure.pieces.units_of(lacking)
-        return GoBack(lacking, f"units {units} are held by nobody at one step")
-    return GoOn(target.state, target.holders, target.state_source, target.vote, target.extends_all)
+    if target is not None:
+        return target
+    lacking = missing_pieces(failure)
+    units = failure.pieces.units_of(lacking)
+    return GoBack(lacking, f"units {units} are held by nobody at one step")

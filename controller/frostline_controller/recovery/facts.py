@@ -87,7 +87,7 @@ class Wait:
 class GoOn:
     """Go on from survivors: every piece at one state.
 
-    Args:
+    Attributes:
         state: the newest state of which the survivors together hold every piece.
         holders: for each piece, the survivors that have it at `state`, or reach `state` by committing one step late.
         vote: the vote of that late step; None where nobody has to commit one.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from frostline_contract.plan import CONTINUE, SeenVote, StateTag
-from frostline_controller.recovery.facts import Failure, HeldPiece, SurvivorReport
+from frostline_controller.recovery.facts import Failure, GoOn, HeldPiece, SurvivorReport
 from frostline_controller.recovery.may_start import is_bounded
 
 Votes = dict[StateTag, SeenVote]
@@ -48,24 +48,13 @@ class Source:
         return before.step + 1 == state.step and before.lineage <= state.lineage
 
 
-@dataclass(frozen=True)
-class Target:
-    """The state to which all members are brought; fields as in `recovery.facts.GoOn`."""
-
-    state: StateTag
-    holders: tuple[tuple[str, ...], ...]
-    state_source: str
-    vote: SeenVote | None
-    extends_all: bool
-
-
-def find_target(failure: Failure) -> Target | None:
-    """Return the newest whole state; None where no state is whole."""
+def find_target(failure: Failure) -> GoOn | None:
+    """Return the newest whole state, to which all members are brought; None where no state is whole."""
     votes, sources = known_votes(failure), list(_sources(failure))
     for state in _candidates(sources, votes):
         holders = _holders(failure.pieces.count, sources, state, votes)
         if holders and all(holders):
-            return Target(
+            return GoOn(
                 state=state,
                 holders=holders,
                 state_source=_state_source(sources, holders, state),

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from frostline_contract.durable_files import make_folder_durably
-from frostline_contract.epochs import EPOCHS_FOLDER, MANIFEST_PATTERN, FoundCheckpoint, newest, surviving
+from frostline_contract.epochs import EPOCHS_FOLDER, MANIFEST_PATTERN, FoundCheckpoint, newest, read_epochs, surviving
 from frostline_contract.lineage import Cuts, LineageStart
-from frostline_controller.run.epochs import read_epochs
 
 
 def newest_checkpoint(root: Path) -> FoundCheckpoint | None:

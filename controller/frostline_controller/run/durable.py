@@ -104,22 +104,36 @@ class FailedDevice(Frozen):
 class DurableState(Frozen):
     """What a controller must find again after its death: the run's state, written before anybody hears of a change.
 
-    counter: highest plan number ever used. max_lineage: highest lineage ever planned, started or not.
-
-    state: waiting, running, draining, suspended, completed, failed or cancelled. started_at: Unix seconds.
-    forced_freeze_point: a freeze or unfreeze by command that the next decision carries out; -1: none.
-    reshapes_done: how many of the job's scheduled ones have been taken up.
-    replicas: what the controller last wrote to spec.replicas; -1: never. scaling_from: what it was, while that write is not
-    known to be done; -1 otherwise. requested_workers: a user's limit, 0 to suspend; -1: none.
-    continued: generations that led to the current one, newest last: their members may still bring records of stable steps.
-    start_degrees: the shape that the run began with, by axis name; empty before.
-    paused: the drain under way, or the wait after it, is for workers that had to go: it ends by itself when enough are there.
-    retries: failures of the run's own making without progress since. cache_off: why the cache is used no more; empty: it may be.
-    job_digests: of the job that the run follows, by section; empty in a state that an older version has written.
-    settled: what stands in place of the job's `auto`, and why; None: nothing was left to the run, or it is not settled yet.
-    failed_devices: GPUs that failed. memory_limit_bytes: a plan that is predicted to need more ran out of memory; 0: none has.
-    removals: workers that an answer has excluded and whose pods are not deleted yet, with the reason.
-    wrong_bits: the newest that a plan went back from, so that each controller can tell them; None: none were found.
+    Attributes:
+        incarnation: number of this controller, one more than that of the controller before it.
+        counter: highest plan number ever used.
+        lineage: the lineage of the newest plan that was started or switched to.
+        max_lineage: highest lineage ever planned, started or not.
+        lineages: the starts of lineages, oldest first.
+        current: the plan of the newest generation; None before the first.
+        prepared: the plan that is prepared to follow it; None where there is none.
+        decisions: all decisions, void and undone ones too.
+        identity: data, units and probe digest, as the first worker gave them; None before.
+        state: waiting, running, draining, suspended, completed, failed or cancelled.
+        message: for people: what the run waits for, or how it ended.
+        started_at: Unix seconds.
+        forced_freeze_point: a freeze or unfreeze by command that the next decision carries out, as a unit's index; -1: none.
+        pinned: the shape that a command or a scheduled reshape has set; None where the planner chooses.
+        reshapes_done: how many of the job's scheduled reshapes have been taken up.
+        replicas: pods that the controller last wrote to spec.replicas; -1: never.
+        scaling_from: pods that it was before that write, while the write is not known to be done; -1 otherwise.
+        continued: generations that led to the current one, newest last: their members may still bring records of stable steps.
+        requested_workers: a user's limit of workers, 0 to suspend; -1: none.
+        start_degrees: the shape that the run began with, by axis name; empty before.
+        paused: the drain under way, or the wait after it, is for workers that had to go: it ends by itself when enough are there.
+        retries: failures of the run's own making without progress since.
+        cache_off: why the cache is used no more; empty: it may be.
+        failed_devices: GPUs that failed.
+        memory_limit_bytes: a plan that was predicted to need more bytes a worker ran out of memory; 0: none has.
+        removals: by id, workers that an answer has excluded and whose pods are not deleted yet, with the reason.
+        job_digests: of the job that the run follows, by section; empty in a state that an older version has written.
+        settled: what stands in place of the job's `auto`, and why; None: nothing was left to the run, or it is not settled yet.
+        wrong_bits: the newest that a plan went back from, so that each controller can report them; None: none were found.
     """
 
     incarnation: int = 0

@@ -11,16 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from frostline_contract.durable_files import create_durably
-from frostline_contract.epochs import EPOCHS_FOLDER, RunEpoch, parse_epochs
+from frostline_contract.epochs import RunEpoch, read_epochs
 from frostline_contract.plan import Plan
 from frostline_controller.cluster.backend import Conflict
-
-
-def read_epochs(root: Path) -> list[RunEpoch]:
-    """Return all versions of the run epoch's object, oldest first. Raises ValueError for a damaged one, OSError."""
-    folder = Path(root) / EPOCHS_FOLDER
-    paths = folder.glob("*.json") if folder.is_dir() else ()
-    return parse_epochs({path.name: path.read_text(encoding="utf-8") for path in paths})
 
 
 def current_epoch(root: Path) -> RunEpoch:

@@ -41,8 +41,8 @@ class RecordLog:
         self.steps, self.carried = Steps(), Carried()
         for line in self._journal.lines():
             if "starts_at_step" in line:
-                self._start(line["lineage"], line["starts_at_step"])
-                self._distrust(LineageStart(**line))
+                self._start(start := LineageStart(**line))
+                self._distrust(start)
             else:
                 self._note(StepRecord.model_validate(line))
 
@@ -90,7 +90,7 @@ class RecordLog:
         await self._journal.append(lines)
         for start in lineages:
             if start.lineage <= opened:
-                self._start(start.lineage, start.starts_at_step)
+                self._start(start)
         for record in fresh.values():
             self._note(record)
         return list(fresh.values())
@@ -102,10 +102,10 @@ class RecordLog:
             for key in [key for key in self._losses if start.takes_back(key[0])]:
                 del self._losses[key]
 
-    def _start(self, lineage: int, step: int) -> None:
-        self.lineage = max(self.lineage, lineage)
-        self._complete.setdefault(lineage, step)
-        self.steps.start(lineage, step)
+    def _start(self, start: LineageStart) -> None:
+        self.lineage = max(self.lineage, start.lineage)
+        self._complete.setdefault(start.lineage, start.starts_at_step)
+        self.steps.start(start)
 
     def _holds(self, record: StepRecord) -> bool:
         return record.step <= self._complete.get(record.lineage, 0) or record.step in self._beyond.get(record.lineage, ())

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from frostline_contract.worker_state import SHOWN
 from frostline_controller.ledger.carried import Carried
 from frostline_controller.ledger.sums import Ledger
 from frostline_controller.run.facts import RunFacts
@@ -14,7 +15,6 @@ from frostline_controller.serving.status import status_of, workers_by_state
 from frostline_proto.v1 import control_pb2 as pb
 
 LEADING_TEXT = "1 while this controller leads, else 0."
-WORKER_STATES = ("member", "spare", "joining", "leaving", "gone")
 
 
 class RunMetrics:
@@ -43,7 +43,7 @@ class RunMetrics:
         for name, text, value in gauges:
             yield GaugeMetricFamily(f"frostline_{name}", text, value)
         workers = GaugeMetricFamily("frostline_workers", "Workers by state.", labels=["state"])
-        for state in WORKER_STATES:
+        for state in SHOWN:
             workers.add_metric([state], self._workers[state])
         yield workers
         yield from self._ledger()

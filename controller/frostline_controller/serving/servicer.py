@@ -11,6 +11,7 @@ from frostline_contract.job import dump_job
 from frostline_contract.phases import Phase
 from frostline_contract.plan import GenerationId
 from frostline_contract.statistics import IntervalStatistics, SizeProfiles, StepRecord, StepTrace
+from frostline_contract.worker_state import WorkerState
 from frostline_controller.members.admission import Admission
 from frostline_controller.members.membership import GONE, Worker
 from frostline_controller.members.start_wait import is_left_over
@@ -70,7 +71,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         named = {name for plan in facts.live_plans for name in plan.participants}
         for older in facts.members.displaced_by(worker, facts.job.placement.workers_per_pod, named):
             facts.members.end(older, "")  # the agent starts another only when the first has ended
-            self._controller.departures.note(older, f"its process was replaced by {worker.process_id}", "ended")
+            self._controller.departures.note(older, f"its process was replaced by {worker.process_id}", WorkerState.ENDED)
         if facts.members.add(worker):
             await self._controller.note_joined(worker)
         return pb.RegisterResponse(
@@ -252,7 +253,8 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             controller.start_failures.note(request.worker_id, request.error or request.reason)
         elif mistake:
             controller.ending.fail(request.error or request.reason, user_mistake=True)
-        controller.departures.note(request.worker_id, request.reason or "it ended", "ended" if request.ended else "leaving")
+        kind = WorkerState.ENDED if request.ended else WorkerState.LEAVING
+        controller.departures.note(request.worker_id, request.reason or "it ended", kind)
         return pb.LeaveResponse()
 
     async def Command(self, request: pb.CommandRequest, context: Any) -> pb.CommandResponse:

@@ -9,6 +9,7 @@ import psutil
 from frostline_contract.mesh import in_words
 from frostline_contract.plan import Plan
 from frostline_contract.run_status import RunStatus
+from frostline_contract.worker_state import WorkerState
 from frostline_controller.ledger.carried import Carried
 from frostline_controller.ledger.keeping import ledger_of
 from frostline_controller.members.membership import GONE, LEAVING, Worker
@@ -147,16 +148,16 @@ def _uncovered(facts: RunFacts, plan: Plan) -> list[int]:
     return plan.pieces.units_of(newest.uncovered_pieces if newest is not None and voted else plan.uncovered)
 
 
-def _state(facts: RunFacts, worker: Worker, member: bool) -> str:
+def _state(facts: RunFacts, worker: Worker, member: bool) -> WorkerState:
     if worker.presence == GONE:
-        return "gone"
+        return GONE
     if worker.presence == LEAVING:
-        return "leaving"
+        return LEAVING
     if member:
-        return "member"
+        return WorkerState.MEMBER
     prepared = facts.state.prepared
     joining = facts.current is None or (prepared is not None and worker.worker_id in prepared.places)
-    return "joining" if joining else "spare"
+    return WorkerState.JOINING if joining else WorkerState.SPARE
 
 
 def _metrics(store: RunStore) -> dict[str, float]:

@@ -187,9 +187,8 @@ class ScheduledReshape(Section):
 FAULTS_OF_A_WORKER = ("kill_worker", "raise", "tear", "late_commit", "stop", "deadlock", "slow", "cut", "kill_in_checkpoint",
                       "flip", "device_error", "device_hang", "oom")  # fmt: skip
 """Carried out by the worker itself, at (step, phase)."""
-FAULTS_OF_A_POD = ("kill_pod", "kill_node", "cut_node", "leave")
-"""Carried out through the cluster when the controller hears of the step."""
 FAULTS_OF_A_SERVICE = ("kill_redis", "kill_cache_server", "kill_controller")
+"""Of no worker at all. The kinds in neither tuple are carried out through the cluster when the controller hears of the step."""
 PLACED_FAULTS = ("kill_worker", "raise", "stop", "deadlock", "slow", "cut", "device_error", "oom", "kill_controller")
 """Those whose `phase` is the user's choice; the others have a place of their own."""
 FLIPS_OF_A_STEP = ("cached_value", "activation", "gradient")

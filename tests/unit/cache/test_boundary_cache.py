@@ -6,7 +6,7 @@ import time
 
 import pytest
 import torch
-from cache_stack import CacheStack, identity, wait_until
+from cache_stack import CacheStack, admitted_fraction, identity, wait_until
 
 from frostline_contract.cache_identity import HEADER, admitted, pack_header, shard_of
 from frostline_contract.cache_tag import Checksums
@@ -240,8 +240,8 @@ def test_only_the_admitted_share_is_filled(stack: CacheStack) -> None:
     name = identity("share")
     num_values = 4000
     cache.set_boundary(name, None, num_values)
-    wait_until(lambda: cache.admitted_fraction > 0.0)
-    fraction = cache.admitted_fraction
+    wait_until(lambda: admitted_fraction(cache) > 0.0)
+    fraction = admitted_fraction(cache)
     assert fraction < 1.0, f"4000 x 64 KiB were all admitted ({fraction}) into 128 MiB"
     samples = list(range(40))
     store(cache, samples, rows_of(samples, (64, 256)))

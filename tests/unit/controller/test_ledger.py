@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from frostline_contract.lineage import LineageStart
 from frostline_contract.phases import Phase
 from frostline_contract.statistics import StepRecord
 from frostline_controller.ledger import saved, steps
@@ -143,13 +144,13 @@ def test_steps_that_a_lineage_takes_back_are_lost_and_save_nothing() -> None:
     recorded = steps.Steps()
     for step in (1, 2, 3, 4, 5):
         recorded.add(record(0, step, point=2, hits=4, dp=2))
-    recorded.start(0, 0)
-    recorded.start(1, 3)
+    recorded.start(LineageStart(lineage=0, starts_at_step=0))
+    recorded.start(LineageStart(lineage=1, starts_at_step=3))
     for step in (4, 5):
         recorded.add(record(1, step, point=1, hits=1))
     recorded.add(record(0, 6, point=2, hits=4, dp=2))
-    recorded.start(1, 3)
-    recorded.start(0, 0)
+    recorded.start(LineageStart(lineage=1, starts_at_step=3))
+    recorded.start(LineageStart(lineage=0, starts_at_step=0))
     assert recorded.taken_back == 3 * 0.5 * 4
     told = {point: (one.steps, one.replica_steps, one.hits) for point, one in recorded.by_point.items()}
     assert told == {2: (3, 6, 12), 1: (2, 2, 2)}

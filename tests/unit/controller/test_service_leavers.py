@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 from frostline_contract.plan import Plan
+from frostline_contract.worker_state import WorkerState
 from frostline_controller.serving.streams import Outbox
 from frostline_proto.v1 import control_pb2 as pb
 from tests.unit.controller.test_service_sizing import Stage, first_plan, leading
@@ -49,7 +50,7 @@ def test_a_plan_that_nobody_votes_for_yet_goes_before_its_leaver_does(tmp_path: 
     async def story() -> None:
         async with leading(tmp_path, **JOB) as stage:
             plan, told = await prepared_with_joiner(stage)
-            stage.controller.departures.note(JOINER, "SIGTERM", "leaving")
+            stage.controller.departures.note(JOINER, "SIGTERM", WorkerState.LEAVING)
             await stage.until(lambda: told.generations("withdraw"), "the plan is withdrawn")
             assert not told.may_leave, "members may still switch to what they have not heard is withdrawn"
             await stage.enter(stage.facts.current, plan.switch_until + 1)
@@ -67,7 +68,7 @@ def test_a_plan_that_may_be_voted_for_keeps_its_leaver_until_the_plan_behind_it(
             for worker_id in plan.participants:
                 stage.controller.reshaping.note_ready(worker_id, pb.ReadyRequest(worker_id=worker_id, ready=True))
             await stage.until(lambda: told.generations("ready"), "all may vote for the plan")
-            stage.controller.departures.note(JOINER, "SIGTERM", "leaving")
+            stage.controller.departures.note(JOINER, "SIGTERM", WorkerState.LEAVING)
             await stage.enter(plan, plan.switch_from)
             assert not told.may_leave
             following = await stage.until(lambda: stage.facts.state.prepared, "a plan without the leaver")

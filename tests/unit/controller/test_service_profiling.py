@@ -8,6 +8,7 @@ import pytest
 
 from frostline_contract.job import dump_job, parse_job
 from frostline_contract.statistics import LinkProfile, WorkerProfile
+from frostline_contract.worker_state import WorkerState
 from frostline_controller.cli.main import main
 from frostline_controller.planner.kept_profile import KeptProfile
 from tests.integration.scripted_worker import NUM_UNITS, job_values
@@ -51,7 +52,7 @@ def test_measurements_are_written_with_the_first_plan_and_links_when_measured(
             for worker, latency in zip(stage.facts.members, (0.01, 0.03), strict=True):
                 worker.link = LinkProfile(latency_seconds=latency)
             await stage.until(lambda: json.loads(path.read_text())["link"], "the links")
-            stage.controller.departures.note("uid-1/1", "gone", "gone")
+            stage.controller.departures.note("uid-1/1", "gone", WorkerState.GONE)
             await stage.until(lambda: len(stage.facts.members.available()) == 1, "one is left")
 
     asyncio.run(story())

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 from frostline_contract.plan import Decision
+from frostline_contract.worker_state import WorkerState
 from frostline_controller.run.reconciler import ROUND
 from frostline_controller.run.run_phase import EVERY, RunPhase
 from frostline_proto.v1 import control_pb2 as pb
@@ -77,7 +78,7 @@ def test_a_run_that_is_suspended_while_it_waits_stays_suspended(tmp_path: Path) 
         await stage.reconciler.round()
         for worker_id in ("uid-0/1", "uid-1/1"):
             stage.facts.members.end(worker_id, "")
-            stage.controller.departures.note(worker_id, "its process ended", "ended")
+            stage.controller.departures.note(worker_id, "its process ended", WorkerState.ENDED)
         await command(stage, "resume")
         assert stage.reconciler.phase == RunPhase.BETWEEN
         await stage.join(2, 3)

@@ -14,6 +14,7 @@ from frostline_contract.annotations import REQUESTED_WORKERS
 from frostline_contract.job import parse_job
 from frostline_contract.plan import Plan
 from frostline_contract.statistics import IntervalStatistics, UnitProfile, WorkerProfile
+from frostline_contract.worker_state import WorkerState
 from frostline_controller.cluster.local.backend import LocalBackend
 from frostline_controller.decisions.rails import RAIL_NAMES
 from frostline_controller.members.membership import Worker
@@ -157,7 +158,7 @@ def test_cost_hands_unused_pods_back_and_takes_them_again(tmp_path: Path) -> Non
             await stage.until(lambda: stage.replicas == len(used), "the scale")
             written = stage.facts.state.incarnation, stage.facts.state.replicas
             for ordinal in range(len(used), 4):
-                stage.controller.departures.note(f"uid-{ordinal}/1", "its pod ended", "gone")
+                stage.controller.departures.note(f"uid-{ordinal}/1", "its pod ended", WorkerState.GONE)
             await stage.until(lambda: len(stage.facts.members.available()) == len(used), "the others are gone")
             await stage.until(lambda: not stage.controller.adapting.wish, "the planner's answer")
             assert (stage.facts.state.incarnation, stage.facts.state.replicas) == written
@@ -266,7 +267,7 @@ def test_zero_suspends_and_more_than_zero_resumes(tmp_path: Path, by: str) -> No
             assert stage.facts.state.state == "draining"
             stage.controller.ending.note_outcome(pb.RunOutcome(status="suspended", steps=3))
             for ordinal in (0, 1):
-                stage.controller.departures.note(f"uid-{ordinal}/1", "ended", "gone")
+                stage.controller.departures.note(f"uid-{ordinal}/1", "ended", WorkerState.GONE)
                 stage.facts.members.remove(f"uid-{ordinal}/1", "ended")
             await stage.until(lambda: stage.facts.state.state == "suspended" and stage.replicas == 0, "suspended")
             await asyncio.sleep(0.2)

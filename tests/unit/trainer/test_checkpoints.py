@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from frostline_contract.epochs import MANIFEST_NAME, RunEpoch
+from frostline_contract.lineage import Cuts, LineageStart
 from frostline_trainer.checkpoints import writing as checkpoint_writing
 from frostline_trainer.checkpoints.reading import complete_checkpoints, is_complete, load_piece, read_manifest
 from frostline_trainer.checkpoints.writing import WriterNotices
@@ -260,7 +261,7 @@ def test_a_damaged_checkpoint_is_named_and_passed_over_and_never_removed(tmp_pat
     ("lineage", "step", "usable"), [(0, 10, True), (1, 10, True), (0, 16, False), (1, 16, True), (2, 10, False)]
 )
 def test_verification_starts_from_no_checkpoint_that_a_rollback_took_back(lineage: int, step: int, usable: bool) -> None:
-    """Lineage 1 began at step 10: there is a checkpoint of step 10 in both lineages, and of step 16."""
+    """Lineage 1 began at step 10: there is a checkpoint of step 10 in both lineages, and of step 16. Lineage 2 has no record."""
     records = {number: SimpleNamespace(lineage=int(number > 10)) for number in range(1, 21)}
-    replayer = SimpleNamespace(records=records)
+    replayer = SimpleNamespace(records=records, cuts=Cuts((LineageStart(lineage=1, starts_at_step=10),)))
     assert Replayer._is_of_this_history(replayer, {"lineage": lineage, "step": step}) == usable  # type: ignore[arg-type]

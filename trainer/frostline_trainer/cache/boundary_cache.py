@@ -220,12 +220,6 @@ class BoundaryCache:
             where = boundary.identity.boundary
             log.error("sample %d of boundary %d differs from its cached value: the boundary is not read any more", sample, where)
 
-    @property
-    def admitted_fraction(self) -> float:
-        """Share of the current boundary's values that may be stored; 0 until the cache server has answered."""
-        boundary = self._control.boundary
-        return boundary.fraction if boundary is not None else 0.0
-
     def await_shards(self, seconds: float) -> None:
         """Wait, at most so long, until the cache server has been asked once for its shard map."""
         self._control.asked.wait(seconds)

@@ -14,15 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from frostline_contract.epochs import (
-    EPOCHS_FOLDER,
-    MANIFEST_NAME,
-    MANIFEST_PATTERN,
-    FoundCheckpoint,
-    RunEpoch,
-    parse_epochs,
-    surviving,
-)
+from frostline_contract.epochs import MANIFEST_NAME, MANIFEST_PATTERN, FoundCheckpoint, read_epochs, surviving
 from frostline_contract.pieces import Pieces
 from frostline_trainer.step.unit_state import UnitState, unit_digest
 
@@ -135,13 +127,6 @@ def load_piece(folder: Path, manifest: dict, table: Pieces, piece: int) -> UnitS
     if unit_digest(state).hex() != entry["whole_sha256"]:
         raise ValueError(f"{path}: its bytes are not those that {MANIFEST_NAME} names; {_DAMAGED}")
     return state
-
-
-def read_epochs(root: Path) -> list[RunEpoch]:
-    """All versions of the run's epoch object, oldest first. Raises ValueError for a damaged one, OSError."""
-    folder = Path(root) / EPOCHS_FOLDER
-    paths = folder.glob("*.json") if folder.is_dir() else ()
-    return parse_epochs({path.name: path.read_text(encoding="utf-8") for path in paths})
 
 
 def readable_checkpoints(root: Path) -> dict[FoundCheckpoint, dict]:

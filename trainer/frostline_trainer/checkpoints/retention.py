@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from frostline_contract.durable_files import move_durably
-from frostline_contract.epochs import surviving
+from frostline_contract.epochs import read_epochs, surviving
 from frostline_contract.plan import GenerationId
 from frostline_trainer.checkpoints.files import PARTIAL, Before, remove_folder
-from frostline_trainer.checkpoints.reading import is_complete, read_epochs, readable_checkpoints
+from frostline_trainer.checkpoints.reading import is_complete, readable_checkpoints
 
 log = logging.getLogger(__name__)
 SWEEP_MAX = 32

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, Queue
 
+from frostline_contract.epochs import read_epochs
 from frostline_contract.pieces import Pieces
 from frostline_contract.plan import GenerationId
 from frostline_trainer.checkpoints.files import (
@@ -26,7 +27,7 @@ from frostline_trainer.checkpoints.files import (
     write_failure,
     write_piece,
 )
-from frostline_trainer.checkpoints.reading import is_complete, read_epochs
+from frostline_trainer.checkpoints.reading import is_complete
 from frostline_trainer.checkpoints.retention import Retention, prune, sweep
 from frostline_trainer.step.device_clock import HostMark, Mark
 from frostline_trainer.step.side_copies import await_copies

@@ -25,9 +25,14 @@ QUESTION_SHARE = 4
 class Windows:
     """Windows of one split, in question order; W of them, T tokens each.
 
-    ids, types: int32, uint8 [W, T]. lengths: int32 [W], real tokens. first, last: int64 [W], the answer's tokens or IGNORED
-    if the window does not contain it. context: int32 [W, 2], the window's context tokens [low, high). offsets: int32
-    [W, T, 2], characters of each context token. question: int64 [W], number of the question.
+    Attributes:
+        ids: tokens, int32 [W, T].
+        types: token types, uint8 [W, T].
+        lengths: number of real tokens, int32 [W].
+        first, last: places of the answer's first and last token, or IGNORED if the window does not contain it; int64 [W].
+        context: the window's context tokens as places [low, high), int32 [W, 2].
+        offsets: characters of each context token as [low, high), int32 [W, T, 2].
+        question: number of the question, int64 [W].
     """
 
     ids: np.ndarray

@@ -15,12 +15,19 @@ Part = Literal["train", "test"]
 
 @dataclass(frozen=True)
 class Images:
-    """Labelled images.
+    """Labelled images, N of them, numbered from 0.
 
-    pixels: sample number -> float32 [channels, size, size] with values in 0..1, before normalisation. labels: int64 [N].
-    label_names: class names by number, empty if classes are bare numbers. rescale_factor: factor that scaled raw pixel
-    values to 0..1. where: sample number -> place for error messages. digest: hex SHA-256 of the content.
-    wanted: sample number -> its file, if files are decoded on demand. decoders: processes that decode them, if any.
+    Attributes:
+        pixels: sample number -> float32 [channels, size, size] with values in 0..1, before normalisation.
+        labels: class numbers, int64 [N].
+        image_size: height and width of an image, in pixels.
+        channels: 1 for grey, 3 for colour.
+        digest: hex SHA-256 of the content.
+        where: sample number -> place for error messages.
+        label_names: class names by number, empty if classes are bare numbers.
+        rescale_factor: factor that scaled raw pixel values to 0..1.
+        wanted: sample number -> its file, if files are decoded on demand.
+        decoders: processes that decode them, if any.
     """
 
     pixels: Callable[[int], np.ndarray]

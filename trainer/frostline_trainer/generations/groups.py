@@ -102,13 +102,11 @@ class Groups:
     def along(self, axis: str) -> Group:
         """The group of this member's line along an axis of the mesh: the members that differ from it on this axis only.
 
-        Raises:
-            KeyError: for an axis that the mesh does not name, and for a leaver.
+        Raises KeyError for an axis that the mesh does not name, and for a leaver.
         """
         if axis not in self.lines:
-            raise KeyError(
-                f"there is no group along {axis!r}; this participant has groups along {', '.join(self.lines) or 'no axis'}"
-            )
+            known = ", ".join(self.lines) or "no axis"
+            raise KeyError(f"there is no group along {axis!r}; this participant has groups along {known}")
         return self.lines[axis]
 
     @property
@@ -155,9 +153,12 @@ class Groups:
 class Formation:
     """Meets a plan's other participants and makes the groups; it can be interrupted at any time, also afterwards.
 
-    backend: of the groups along axes; world and moving are always gloo. timeout: for all to arrive. host: the address at
-    which others reach this worker. machine: its machine's id, if sums may have two levels; "": they have one.
-    traffic: counts the groups' bytes.
+    Args:
+        backend: of the groups along axes; world and moving are always gloo.
+        timeout: for all to arrive.
+        host: the address at which others reach this worker.
+        machine: its machine's id, if sums may have two levels; "": they have one.
+        traffic: counts the groups' bytes; None: nobody reads the count.
     """
 
     def __init__(self, plan: Plan, worker_id: str, backend: str = "gloo", timeout: timedelta = DEFAULT_TIMEOUT,
@@ -252,11 +253,9 @@ class Formation:
         lines = {axis: self._line(store, mesh, axis) for axis in axes if not (axis == "dp" and each)}
         if each:
             machine, place = divmod(mesh.coordinate_on("dp", self._index), each)
-            name = f"dp{line[0]}"
-            lines["dp_near"] = self._group(store, f"{name} machine {machine}", place, each, self._backend, Way.DP_GRADIENTS)
-            lines["dp_far"] = self._group(
-                store, f"{name} place {place}", machine, len(line) // each, self._backend, Way.DP_GRADIENTS
-            )
+            name, backend, way = f"dp{line[0]}", self._backend, Way.DP_GRADIENTS
+            lines["dp_near"] = self._group(store, f"{name} machine {machine}", place, each, backend, way)
+            lines["dp_far"] = self._group(store, f"{name} place {place}", machine, len(line) // each, backend, way)
         return lines
 
     def _line(self, store: Any, mesh: Mesh, axis: str) -> Group:

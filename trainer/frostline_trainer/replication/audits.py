@@ -54,7 +54,7 @@ def audits_of(plan: Plan, seed: int, step: int, num_microbatches: int, num_leave
         number = numbers[seed_of("audit", seed, step, replica) % len(numbers)]
         for stage in range(shape.num_stages):
             holders = shape.owners_of(shape.pp_rank_of_stage(stage))
-            for place in range(replica * shape.tp_degree, (replica + 1) * shape.tp_degree):
+            for place in shape.places_of_owners(replica):
                 owners = holders[place:] + holders[:place]  # the audited owner first, then its successors
                 judges = owners[1:] or _keepers(plan, stage) or (owners[0],)
                 audits.append(Audit(stage, replica, number, owners[0], judges))

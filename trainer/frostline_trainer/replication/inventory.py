@@ -23,10 +23,6 @@ class Holdings:
         """The piece's intact state; None if it is torn or not here."""
         return self._states.get(piece)
 
-    def pieces_at(self, tag: StateTag) -> list[int]:
-        """The pieces that are intact at `tag`, in order."""
-        return sorted(piece for piece, state in self._states.items() if state == tag)
-
     def all(self) -> dict[int, StateTag]:
         """A copy of the intact pieces with their states, for a report, which must not change while it is sent."""
         return dict(self._states)

@@ -87,11 +87,14 @@ class StepState:
 class Pipeline:
     """One rank's part of a pipeline.
 
-    stages: by stage number. buffers: gradient memory by stage number, for stages that learn. last_stage: its number.
-    transport: carries the messages of the replica's members. hidden_like: an empty tensor with a micro-batch's boundary shape,
-    type and device.
-    enter_boundary: applied to the frozen prefix's output before the first unit that learns (an augmentation), or None.
-    plug: hook by which planned faults may change results.
+    Args:
+        stages: the rank's stages by number.
+        buffers: gradient memory by stage number, for stages that learn.
+        last_stage: number of the pipeline's last stage.
+        transport: carries the messages of the replica's members.
+        hidden_like: an empty tensor with a micro-batch's boundary shape, type and device.
+        enter_boundary: applied to the frozen prefix's output before the first unit that learns (an augmentation), or None.
+        plug: hook by which planned faults may change results.
     """
 
     def __init__(self, stages: dict[int, Stage], buffers: dict[int, GradientBuffers], last_stage: int, transport: Transport,

@@ -64,8 +64,14 @@ NO_TRACE = NoTrace()
 class Tracing:
     """Decides which steps of a generation are traced, and passes their traces on.
 
-    clock: called for the device's clock. generation, pp_rank: of the traces. wanted: whether this member traces at all: one
-    replica does, if it is a pipeline. tell: called with the trace of a committed step; None: no step is traced.
+    Args:
+        clock: called for the device's clock.
+        generation: the traces' generation, as they write it.
+        pp_rank: the traces' pipeline rank.
+        wanted: whether this member traces at all: one replica does, if it is a pipeline.
+
+    Attributes:
+        tell: called with the trace of a committed step; None: no step is traced.
     """
 
     def __init__(self, clock: Callable[[], DeviceClock], generation: str, pp_rank: int, wanted: bool) -> None:

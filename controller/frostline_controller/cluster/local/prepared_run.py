@@ -130,8 +130,8 @@ def resumed_run(
 def _check_cache(job: Job, folder: Path | None, shared_cache: Path | None) -> None:
     """Check the cache of a job.
 
-    Raises UserMistake where the job names external servers and nothing signs the values stored there, or where `shared_cache` has
-    no keeper.
+    Raises UserMistake where the job names external servers and nothing signs the values stored there, or where no process
+    keeps `shared_cache`.
     """
     if shared_cache is not None:
         check_shared_cache(shared_cache)

@@ -103,9 +103,9 @@ def join_cache(run_dir: Path, folder: Path) -> None:
 
 
 def breakable_by_runs(folder: Path) -> dict[str, Callable[[], None]]:
-    """Return, by kind of fault, a function that requests this fault of the keeper of the shared cache in `folder`.
+    """Return, by kind of fault, a function that requests this fault of the process of the shared cache in `folder`.
 
-    The keeper carries out a request at its next `advance`.
+    That process carries out a request at its next `advance`.
     """
     requests = RunDirectory(folder).breakages
 
