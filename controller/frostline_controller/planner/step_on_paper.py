@@ -18,7 +18,8 @@ from frostline_contract.shape import ParallelShape
 from frostline_controller.planner.cost import CostModel, StepCost, contention_seconds, replica_micro_batches, step_cost
 from frostline_controller.planner.inputs import PlanInputs, replica_speeds
 from frostline_controller.planner.split_costs import first_learning, split_seconds
-from frostline_controller.planner.tensor.built import in_groups_as_built, lie_at_home
+from frostline_controller.planner.tensor.built import in_groups_as_built
+from frostline_controller.planner.tensor.groups import lie_at_home
 
 MOST_OPERATIONS = 60_000
 """Most operations of a step that is run on paper; in a longer step the fill matters little, and the closed form suffices."""

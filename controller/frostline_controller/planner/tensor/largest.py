@@ -19,7 +19,8 @@ from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.leaves import deal_by_speed
 from frostline_controller.planner.shapes import ALL_DEGREES_UP_TO
 from frostline_controller.planner.tensor.choice import powers_of_two, ways_of_sharing
-from frostline_controller.planner.tensor.groups import NoGroups, grouped
+from frostline_controller.planner.tensor.groups import NoGroups
+from frostline_controller.planner.tensor.member_costs import grouped
 from frostline_controller.planner.tensor.sharing import USE, Sharing
 
 EMBEDDING, BLOCK, HEAD, END = 0, 1, 2, 3
