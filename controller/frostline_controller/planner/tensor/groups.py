@@ -7,6 +7,7 @@ narrower (simulated nodes of one machine). It counts second: among workers of on
 that a lost domain breaks few groups.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 
@@ -38,17 +39,18 @@ def form_groups(members: Iterable[MemberInfo], size: int) -> list[Group]:
     """Return as many groups of `size` members as there can be, those of near members first; members left over are in no group.
 
     Groups are formed within a node and one failure domain, of members left over within a node, then within a domain, and at last
-    of any. Neighbours in the current placement are grouped together, so that a reshape moves little state; members without a
-    place come last, by falling speed.
+    of any. Among members that are equally near, groups of the current placement stay as they are, then neighbours in it are
+    grouped, so that a reshape moves little state; members without a place come last, by falling speed.
     """
     left = sorted(members, key=lambda one: (one.global_rank < 0, one.global_rank, -one.speed, one.worker_id))
     groups = list[Group]()
     for place_of in (_node_and_domain, node_of, lambda one: one.failure_domain, lambda _: ""):
         crews, left = _apart(left, place_of), []
         for crew in crews:
+            ordered = _whole_groups_first(crew, size)
             whole = len(crew) - len(crew) % size
-            groups += (tuple(crew[first : first + size]) for first in range(0, whole, size))
-            left += crew[whole:]
+            groups += (tuple(ordered[first : first + size]) for first in range(0, whole, size))
+            left += ordered[whole:]
     return groups
 
 
@@ -82,6 +84,12 @@ def as_one(group: Group) -> MemberInfo:
         memory_bytes=min((member.memory_bytes for member in group if member.memory_bytes > 0), default=0),
         speed=min(member.speed for member in group),
     )
+
+
+def _whole_groups_first(crew: Sequence[MemberInfo], size: int) -> list[MemberInfo]:
+    """Return the members with those first that are now in a group whose members are all there; else in their order."""
+    there = Counter(member.global_rank // size for member in crew if member.global_rank >= 0)
+    return sorted(crew, key=lambda one: one.global_rank < 0 or there[one.global_rank // size] < size)
 
 
 def _node_and_domain(member: MemberInfo) -> tuple[str, str]:
