@@ -28,7 +28,7 @@ def paper_greedy_plan(inputs: PlanInputs) -> PlannedPlacement:
     start = inputs.start_pp_degree or (inputs.current.pp_degree if inputs.current else None)
     start = start or inputs.placement.initial_pp_degree or 1 << (min(workers, inputs.num_units).bit_length() - 1)
     start = min(start, inputs.num_units)
-    pp = limits.pp or min(_compressed(inputs, start), workers, inputs.trainable_units)
+    pp = limits.pp or min(_compressed(inputs, start), workers // (limits.dp or 1), inputs.trainable_units)
     dp = limits.dp or min(workers // pp, inputs.most_replicas)
     choices = schedules_for(inputs, pp, dp)
     if not choices:
