@@ -21,7 +21,7 @@ from frostline_controller.planner.cost import CostModel, StepCost, replica_micro
 from frostline_controller.planner.cuts import PartitionTable, StageCosts
 from frostline_controller.planner.groupings import groupings_of, slice_counts
 from frostline_controller.planner.inputs import NothingFits, PlanInputs
-from frostline_controller.planner.leaves import deal_by_speed
+from frostline_controller.planner.leaves import deal_by_speed, deal_evenly
 from frostline_controller.planner.paper_plan import paper_greedy_plan
 from frostline_controller.planner.placing import Alternative, PlannedPlacement, finish
 from frostline_controller.planner.refusal import refusal
@@ -125,7 +125,7 @@ def _explore(model: CostModel, limits: ShapeLimits, below: float) -> tuple[list[
 def _least_seconds(model: CostModel, limits: ShapeLimits, dp: int) -> float:
     """Return a lower bound on the seconds a sample of any shape with `dp` replicas; infinite where none is allowed."""
     inputs = model.inputs
-    leaf_bounds = deal_by_speed(inputs.reduction_leaves, [1.0] * dp)
+    leaf_bounds = deal_evenly(inputs.reduction_leaves, dp)
     longest = max(replica_micro_batches(inputs, leaf_bounds))
     least = float("inf")
     for virtual in {1, inputs.placement.virtual_stages}:
@@ -156,7 +156,7 @@ def _least_pace(model: CostModel, depths: np.ndarray, micro_batches: int, virtua
 def _candidates(model: CostModel, limits: ShapeLimits, dp: int) -> list[Candidate]:
     """Return the candidates of every shape with `dp` replicas that fits the workers and the memory."""
     inputs, found = model.inputs, []
-    leaf_bounds = deal_by_speed(inputs.reduction_leaves, [1.0] * dp)
+    leaf_bounds = deal_evenly(inputs.reduction_leaves, dp)
     longest = max(replica_micro_batches(inputs, leaf_bounds))
     fastest = inputs.speeds[0]
     by_schedule: dict[tuple[str, int, LinkProfile, int], list[int]] = {}
@@ -305,7 +305,7 @@ def _reference_seconds(inputs: PlanInputs) -> float:
     if pp > inputs.num_units - inputs.never_learnt or dp > inputs.most_replicas:
         return 0.0
     model = CostModel(replace(inputs, freeze_point=inputs.never_learnt)).of_shape(pp, dp)
-    leaf_bounds = deal_by_speed(inputs.reduction_leaves, [1.0] * dp)
+    leaf_bounds = deal_evenly(inputs.reduction_leaves, dp)
     longest = max(replica_micro_batches(inputs, leaf_bounds))
     table = PartitionTable(StageCosts(model, longest, leaf_bounds, "1f1b", 1), pp, pp)
     if table.bottleneck(pp) == float("inf"):

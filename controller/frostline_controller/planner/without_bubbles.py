@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from frostline_contract.schedules import BUILT_IN
 from frostline_controller.planner.cuts import PartitionTable, StageCosts
-from frostline_controller.planner.leaves import deal_by_speed
+from frostline_controller.planner.leaves import deal_evenly
 from frostline_controller.planner.split_costs import are_measured
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _with(near: "Candidate", name: str, virtual: int) -> "Candidate | None":
     """Return the candidate with another schedule and newly cut stages; None where no cut fits the memory."""
     costs, stages = near.table.costs, near.pp * virtual
     inputs = costs.model.inputs
-    way = (costs.micro_batches, deal_by_speed(inputs.reduction_leaves, [1.0] * near.dp), name, virtual, inputs.speeds[0])
+    way = (costs.micro_batches, deal_evenly(inputs.reduction_leaves, near.dp), name, virtual, inputs.speeds[0])
     table = PartitionTable(StageCosts(costs.model, *way, slices=max(1, len(near.slices))), stages, near.pp)
     if table.bottleneck(stages) == float("inf"):
         return None
