@@ -23,10 +23,11 @@ from frostline_controller.planner.describe import as_json, grid_json
 from frostline_controller.planner.inputs import MemberInfo, NothingFits, PlanInputs, parallel_slots
 from frostline_controller.planner.numerics import settle
 from frostline_controller.planner.paper_step import paper_step
+from frostline_controller.planner.placing import PlannedPlacement
 from frostline_controller.planner.profile_file import MeasuredProfile
 from frostline_controller.planner.program_picture import program_picture
 from frostline_controller.planner.quota import quota_of
-from frostline_controller.planner.search import PlannedPlacement, make_plan
+from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.tensor.advice import SharingAdvice, advise_sharing
 
 DEFAULT_STEPS = 1000

@@ -20,8 +20,9 @@ from frostline_contract.statistics import SizeProfiles, UnitProfile
 from frostline_controller.decisions.rails import deepest_freeze_point
 from frostline_controller.decisions.registry import find_policy
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs
+from frostline_controller.planner.placing import PlannedPlacement
 from frostline_controller.planner.quota import quota_of
-from frostline_controller.planner.search import PlannedPlacement, make_plan
+from frostline_controller.planner.search import make_plan
 
 NEAR = 0.03
 """How much slower than the best a pair may be, on average over the worlds, to be chosen for its fewer micro-batches."""

@@ -2,9 +2,9 @@
 
 from frostline_controller.planner.cost import CostModel, replica_micro_batches
 from frostline_controller.planner.cuts import StageCosts
-from frostline_controller.planner.groupings import slice_counts
 from frostline_controller.planner.leaves import deal_evenly
 from frostline_controller.planner.shapes import ShapeLimits, dp_choices, pp_choices, schedules_for
+from frostline_controller.planner.tried_slices import slice_counts
 
 
 def refusal(model: CostModel, limits: ShapeLimits) -> str:

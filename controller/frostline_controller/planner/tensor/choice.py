@@ -12,7 +12,8 @@ from itertools import groupby
 
 from frostline_contract.sharding import NONE
 from frostline_controller.planner.inputs import NothingFits, PlanInputs
-from frostline_controller.planner.search import PlannedPlacement, least_seconds, make_plan
+from frostline_controller.planner.placing import PlannedPlacement
+from frostline_controller.planner.search import least_seconds, make_plan
 from frostline_controller.planner.tensor.groups import NoGroups
 from frostline_controller.planner.tensor.member_costs import grouped, nodes_of
 from frostline_controller.planner.tensor.sharing import SHARD_WAYS, Sharing
