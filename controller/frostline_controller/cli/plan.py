@@ -10,11 +10,12 @@ from frostline_contract.job import JobError, load_job
 from frostline_contract.mesh import in_words
 from frostline_controller.cli import exit_codes
 from frostline_controller.cli.errors import UserMistake
+from frostline_controller.planner.assumed import hardware_for
 from frostline_controller.planner.cell_advice import GridAdvice
 from frostline_controller.planner.describe import describe, grid_lines, schedule_lines
-from frostline_controller.planner.forecast import Forecast, forecast, hardware_for
+from frostline_controller.planner.forecast import Forecast, forecast
+from frostline_controller.planner.placing import PlannedPlacement
 from frostline_controller.planner.profile_file import MeasuredProfile
-from frostline_controller.planner.search import PlannedPlacement
 
 
 def plan(arguments: argparse.Namespace) -> int:

@@ -3,7 +3,7 @@
 from frostline_contract.plan import Plan
 from frostline_controller.members.membership import Worker
 from frostline_controller.members.stragglers import Belief, follow, slowness, work_of
-from frostline_controller.planner.adapter import reference_profile
+from frostline_controller.planner.measurements import reference_profile
 from frostline_controller.reshape.triggers import Adapting
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox

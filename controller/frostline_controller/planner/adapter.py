@@ -1,28 +1,24 @@
 """The planner's adapter: turns the controller's knowledge of a run into a placement, and judges whether a change to it pays."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import median
-
-import numpy as np
 
 from frostline_contract.communicators import most_communicator_bytes
 from frostline_contract.job import Job
 from frostline_contract.plan import NCCL, Placement
 from frostline_contract.schedules import schedule_named
 from frostline_contract.shape import ParallelShape
-from frostline_contract.statistics import CacheProfile, LinkProfile, UnitProfile, WorkerProfile
+from frostline_contract.statistics import LinkProfile, UnitProfile, WorkerProfile
 from frostline_controller.members.membership import Worker
 from frostline_controller.planner.backend import choose_backend
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs
-from frostline_controller.planner.kept_profile import KeptProfile
+from frostline_controller.planner.measurements import measured_cache, measured_link, median_link, reference_profile
 from frostline_controller.planner.quota import quota_of
 from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.shapes import asked_degrees
 from frostline_controller.planner.step_on_paper import placement_cost
 from frostline_controller.planner.verdict import should_reshape
 from frostline_controller.run.durable import PinnedShape
-from frostline_proto.v1 import plan_pb2
 
 
 def check_shapes(job: Job, num_units: int) -> None:
@@ -160,7 +156,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         freeze_point=situation.freeze_point,
         members=tuple(_member(worker, profile.device, total, current, one_machine) for worker in situation.workers),
         link=measured_link(situation.workers) or LinkProfile(),
-        near_link=_median_link([worker.near_link for worker in situation.workers]),
+        near_link=median_link([worker.near_link for worker in situation.workers]),
         cache=measured_cache(situation.workers),
         cache_available=elastic.cache and not situation.uncacheable and situation.cache_reachable,
         cache_shared=situation.cache_shared,
@@ -208,30 +204,6 @@ def _as_computed(profile: WorkerProfile, situation: Situation) -> tuple[UnitProf
     )
 
 
-def reference_profile(workers: tuple[Worker, ...], one_machine: bool) -> WorkerProfile:
-    """Return the profile of the worker with the median total time of units, so that one outlier on a busy machine has no effect.
-
-    Args:
-        workers: the workers that have measured.
-        one_machine: all workers share this machine. Their measurements then differ by noise alone, which only adds time (they
-            measure while all of them start), so each unit gets the least times that any worker measured.
-    """
-    profiles = sorted((worker.profile for worker in workers), key=_total_seconds)
-    if not one_machine:
-        return profiles[(len(profiles) - 1) // 2].record()
-    first = profiles[0].record()
-    least = np.minimum.reduce([profile.seconds for profile in profiles]).T.tolist()
-    units = [
-        unit.model_copy(update={"forward_seconds": forward, "backward_seconds": backward})
-        for unit, (forward, backward) in zip(first.units, least, strict=True)
-    ]
-    return first.model_copy(update={"units": tuple(units)})
-
-
-def _total_seconds(profile: KeptProfile) -> float:
-    return profile.total_seconds
-
-
 def _member(worker: Worker, device: str, total_seconds: float, current: Placement | None, one_machine: bool) -> MemberInfo:
     """Return the planner's record of a worker, with its speed relative to the reference profile.
 
@@ -247,31 +219,3 @@ def _member(worker: Worker, device: str, total_seconds: float, current: Placemen
     place = current.global_ranks.get(worker.worker_id, -1) if current else -1
     machine = worker.device.host if worker.device is not None else ""
     return MemberInfo(worker.worker_id, worker.failure_domain, worker.profile.memory_bytes, place, speed or 1.0, machine)
-
-
-def measured_link(workers: tuple[Worker, ...]) -> LinkProfile | None:
-    """Return the link measured between machines, or within the only machine; None before any worker has measured."""
-    return _median_link([worker.link for worker in workers]) or _median_link([worker.near_link for worker in workers])
-
-
-def _median_link(told: Sequence[LinkProfile | plan_pb2.LinkProfile | None]) -> LinkProfile | None:
-    """Return the median of the measured links, field by field; None where there are none.
-
-    Figures of sums stand for unmeasured figures of messages, and the other way round.
-    """
-    found = [link for link in told if link is not None]
-    values = {name: [value for link in found if (value := getattr(link, name)) > 0] for name in LinkProfile.model_fields}
-    measured = {name: median(some) for name, some in values.items() if some}
-    for name in set(LinkProfile.model_fields) - set(measured):
-        other = name.removeprefix("reduce_") if name.startswith("reduce_") else f"reduce_{name}"
-        if values[other]:
-            measured[name] = median(values[other])
-    return LinkProfile(**measured) if measured else None
-
-
-def measured_cache(workers: tuple[Worker, ...]) -> CacheProfile | None:
-    """Return the median of the workers' cache measurements, field by field; None before any worker has read from the cache."""
-    found = [worker.cache for worker in workers if worker.cache is not None and worker.cache.fetch_seconds_per_sample > 0]
-    if not found:
-        return None
-    return CacheProfile(**{name: median(getattr(cache, name) for cache in found) for name in CacheProfile.model_fields})

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 from frostline_contract.statistics import UnitProfile
 from frostline_controller.planner.inputs import PlanInputs
-from frostline_controller.planner.search import PlannedPlacement, make_plan
+from frostline_controller.planner.placing import PlannedPlacement
+from frostline_controller.planner.search import make_plan
 
 
 @dataclass(frozen=True)

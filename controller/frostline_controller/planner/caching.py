@@ -3,7 +3,7 @@
 It compares the seconds of a fetch with those of a recompute, and counts the cost of filling until that is paid back.
 """
 
-from frostline_controller.planner.cost import cache_seconds
+from frostline_controller.planner.cache_costs import cache_seconds
 from frostline_controller.planner.inputs import PlanInputs
 
 

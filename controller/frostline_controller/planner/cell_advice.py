@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from frostline_contract.job import Job
 from frostline_contract.statistics import UnitProfile
 from frostline_controller.planner.inputs import PlanInputs
-from frostline_controller.planner.search import PlannedPlacement, make_plan
+from frostline_controller.planner.placing import PlannedPlacement
+from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.shapes import ALL_DEGREES_UP_TO
 
 LEAST_TOKENS = 16

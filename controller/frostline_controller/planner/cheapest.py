@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from frostline_contract.job import Job
 from frostline_controller.members.membership import Worker
-from frostline_controller.planner.adapter import Choice, Situation, choose_placement, reference_profile
+from frostline_controller.planner.adapter import Choice, Situation, choose_placement
 from frostline_controller.planner.kept_profile import KeptProfile
+from frostline_controller.planner.measurements import reference_profile
 from frostline_controller.run.durable import PinnedShape
 
 

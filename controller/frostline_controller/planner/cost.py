@@ -23,10 +23,18 @@ import numpy as np
 from frostline_contract.schedules import schedule_named
 from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import LinkProfile
+from frostline_controller.planner.cache_costs import cache_seconds
 from frostline_controller.planner.cell_costs import CellCosts
 from frostline_controller.planner.gathers import with_gathers
 from frostline_controller.planner.inputs import PlanInputs
-from frostline_controller.planner.leaves import exchange_bytes_factor, gradient_buffers, micro_batch_counts, tree_pieces
+from frostline_controller.planner.leaves import (
+    exchange_bytes_factor,
+    gradient_buffers,
+    micro_batch_counts,
+    most_leaves,
+    slowest_replica,
+    tree_pieces,
+)
 from frostline_controller.planner.split_costs import split_price
 
 PARTS = ("forward", "backward", "prefix_recompute", "cache_fetch", "p2p", "bubble", "exchange", "optimizer", "vote", "contention")
@@ -121,7 +129,7 @@ class CostModel:
         link, dp_degree = self.inputs.link, len(leaf_bounds) - 1
         if dp_degree == 1:
             return np.zeros_like(gradient_bytes)
-        aligned_pair = dp_degree == 2 and all(tree_pieces(*pair) == 1 for pair in zip(leaf_bounds, leaf_bounds[1:], strict=False))
+        aligned_pair = dp_degree == 2 and all(tree_pieces(*pair) == 1 for pair in pairwise(leaf_bounds))
         if (aligned_pair and not self.inputs.is_sharded) or not self.inputs.exact_numerics:
             calls, factor = 1, 2 * (dp_degree - 1) / dp_degree
         else:
@@ -151,14 +159,18 @@ class CostModel:
         ranges = self.inputs.state_ranges
         return -(-ranges // dp_degree) / ranges if self.inputs.is_sharded and dp_degree <= ranges else 1.0
 
-    def stage_bytes(self, low, high, in_flight, most_leaves: int, dp_degree: int, slices: int = 1):
+    def stage_bytes(self, low, high, in_flight, leaves: int, dp_degree: int, slices: int = 1):
         """Return the memory of the stages [low, high): weights and moments (frozen ones too; of shared state a member's share),
         gradient buffers, activations in flight, and the most working bytes of any unit.
 
-        in_flight: micro-batches whose activations a stage holds at once; a fraction where they pass in `slices`. Takes numbers
-        and arrays.
+        Args:
+            low, high: first unit of each stage, and the first one after it; numbers or arrays.
+            in_flight: micro-batches whose activations a stage holds at once; a fraction where they pass in `slices`.
+            leaves: of the replica that has the most.
+            dp_degree: replicas.
+            slices: of each micro-batch.
         """
-        buffers = gradient_buffers(most_leaves) + (1 if dp_degree > 1 else 0)  # one more to receive the others' pieces into
+        buffers = gradient_buffers(leaves) + (1 if dp_degree > 1 else 0)  # one more to receive the others' pieces into
         total = self.state_bytes[high] - self.state_bytes[low]
         total = total - (1 - self.owned_share(dp_degree)) * (self.shared_bytes[high] - self.shared_bytes[low])
         total = total + buffers * (self.gradient_bytes[high] - self.gradient_bytes[low])
@@ -171,25 +183,6 @@ class CostModel:
             copy = self.inputs.units[0].parameter_bytes * (1 if self.inputs.freeze_point else 1 + buffers)
             total = total + np.where((high == self.inputs.num_units) & (low > 0), copy, 0.0)
         return total
-
-
-def predicted_cache_seconds(boundary_bytes: int, link: LinkProfile = LinkProfile()) -> float:  # noqa: B008  immutable
-    """Return the predicted seconds to move one sample's activation to or from the cache, before any was measured."""
-    return link.latency_seconds / 8 + boundary_bytes / min(1e9, link.bandwidth_bytes_per_second)
-
-
-def cache_seconds(inputs: PlanInputs) -> tuple[float, float, float]:
-    """Return the planned (fetch seconds, fill seconds, hit fraction), a sample, of a step with a warm cache.
-
-    Unmeasured traffic is predicted from the boundary's bytes: a direct read moves about 1 GB/s with its share of the
-    computing cores, and never more than the link. A cache that has not been filled yet is judged by its warm state.
-    """
-    predicted = predicted_cache_seconds(inputs.boundary_bytes_per_sample, inputs.link)
-    measured = inputs.cache
-    fetch = measured.fetch_seconds_per_sample if measured and measured.fetch_seconds_per_sample > 0 else predicted
-    fill = measured.fill_seconds_per_sample if measured and measured.fill_seconds_per_sample > 0 else predicted
-    hit = measured.hit_fraction if measured and measured.hit_fraction > 0 else 1.0
-    return fetch, fill, min(1.0, hit)
 
 
 def _sends_over(link: LinkProfile, output_bytes: np.ndarray) -> np.ndarray:
@@ -252,7 +245,7 @@ def step_cost(
     low, high = bounds[:-1], bounds[1:]
     pp_degree, dp_degree, virtual = shape.pp_degree, shape.dp_degree, shape.virtual_stages
     counts = replica_micro_batches(inputs, leaf_bounds)
-    slowest = max(range(dp_degree), key=lambda r: (counts[r] / speeds[r], -r))
+    slowest = slowest_replica(counts, speeds)
     m, speed = counts[slowest], speeds[slowest]
 
     owners = shape.pp_rank_of_stage(np.arange(shape.num_stages))
@@ -293,8 +286,7 @@ def step_cost(
     busy = m * float(seconds[critical]) + parts["bubble"] + parts["optimizer"]
     parts["contention"] = contention_seconds(model, sum(counts), dp_degree, shape.world_size, busy)
     in_flight = np.array([program.in_flight(pp_rank, pp_degree, virtual, max(counts), count) for pp_rank in range(pp_degree)])
-    most_leaves = max(b - a for a, b in zip(leaf_bounds, leaf_bounds[1:], strict=False))
-    held = model.stage_bytes(low, high, in_flight[owners], most_leaves, dp_degree, count)
+    held = model.stage_bytes(low, high, in_flight[owners], most_leaves(leaf_bounds), dp_degree, count)
     peak = float(np.bincount(owners, held).max()) + inputs.base_bytes
     ordered = {name: parts[name] for name in PARTS}
     return StepCost(sum(ordered.values()), ordered, inputs.samples_of_step(dp_degree), tuple(seconds.tolist()), peak)

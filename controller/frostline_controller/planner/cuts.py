@@ -14,6 +14,7 @@ import numpy as np
 from frostline_contract.schedules import is_folded, schedule_named
 from frostline_contract.shape import pp_rank_of_stage
 from frostline_controller.planner.cost import CostModel
+from frostline_controller.planner.leaves import most_leaves
 
 
 class StageCosts:
@@ -60,8 +61,7 @@ class StageCosts:
         self._window = np.lib.stride_tricks.sliding_window_view(self._padded, width)
         self._capped: tuple[float, np.ndarray] | None = None
         self.weights = np.where(self.outside, np.inf, seconds + rest)
-        most_leaves = max(b - a for a, b in zip(leaf_bounds, leaf_bounds[1:], strict=False))
-        self._fixed_bytes = model.stage_bytes(self.low, self.high, 0, most_leaves, self.dp_degree, slices)
+        self._fixed_bytes = model.stage_bytes(self.low, self.high, 0, most_leaves(leaf_bounds), self.dp_degree, slices)
         self._activations = model.activation_bytes[self.high] - model.activation_bytes[self.low]
         if not self.unlimited:  # micro-batches in flight whose activations fit into the rest of each stage's memory
             room = self.cap - self._fixed_bytes

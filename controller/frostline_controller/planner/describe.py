@@ -7,6 +7,7 @@ from frostline_contract.mesh import in_words
 from frostline_controller.planner.by_schedule import ScheduleCost
 from frostline_controller.planner.cell_advice import GridAdvice
 from frostline_controller.planner.cost import StepCost
+from frostline_controller.planner.in_words import seconds_in_words
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.placing import Alternative, PlannedPlacement
 
@@ -26,7 +27,8 @@ def describe(planned: PlannedPlacement, inputs: PlanInputs) -> str:
         *_cells(planned, inputs),
         *_shares(planned, inputs),
         *_groups(planned),
-        f"predicted step {_seconds(cost.total_seconds)}, {rate:,.1f} samples/s, at most {_bytes(cost.peak_bytes)} a worker",
+        f"predicted step {seconds_in_words(cost.total_seconds)}, {rate:,.1f} samples/s, "
+        f"at most {_bytes(cost.peak_bytes)} a worker",
         "",
         *_picture(planned, inputs),
         "",
@@ -86,7 +88,7 @@ def grid_lines(grid: GridAdvice) -> list[str]:
     """Return the lines of the table of grids, and the advice."""
     lines = [f"{'token_cells':<14}{'shape':<15}{'schedule':<18}{'slices':>7}{'step':>12}"]
     for one in grid.candidates:
-        placement, seconds = one.planned.placement, _seconds(one.planned.cost.total_seconds)
+        placement, seconds = one.planned.placement, seconds_in_words(one.planned.cost.total_seconds)
         told = " measured" if one.measured else ""
         shape, slices = in_words(placement.degrees), len(placement.slices) or 1
         lines.append(f"{one.cells:<14}{shape:<15}{placement.schedule:<18}{slices:>7}{seconds:>12}{told}")
@@ -158,7 +160,7 @@ def _parts(cost: StepCost) -> list[str]:
     for name, seconds in sorted(cost.parts.items(), key=lambda item: -item[1]):
         if seconds > 0:
             share = seconds / cost.total_seconds
-            lines.append(f"{name:<18}{_seconds(seconds):>10}{share:>8.1%}  {'=' * round(40 * share)}".rstrip())
+            lines.append(f"{name:<18}{seconds_in_words(seconds):>10}{share:>8.1%}  {'=' * round(40 * share)}".rstrip())
     return lines
 
 
@@ -167,7 +169,7 @@ def _alternatives(planned: PlannedPlacement) -> list[str]:
     lines = [f"{'other shapes':<34}{'workers':>8}{'step':>10}{'against':>9}{'memory':>11}"]
     for option in planned.alternatives:
         name = f"{in_words(option.shape.degrees)}, {option.schedule}"
-        step, ratio = _seconds(option.cost.total_seconds), option.cost.seconds_per_sample / best
+        step, ratio = seconds_in_words(option.cost.total_seconds), option.cost.seconds_per_sample / best
         lines.append(f"{name:<34}{option.workers:>8}{step:>10}{ratio:>8.2f}x{_bytes(option.cost.peak_bytes):>11}")
     return lines
 
@@ -177,13 +179,9 @@ def schedule_lines(costs: Sequence[ScheduleCost]) -> list[str]:
     lines = [f"{'same degrees by schedule':<37}{'step':>10}{'bubble':>9}{'memory':>11}"] if costs else []
     for one in costs:
         name = f"{one.schedule} x {one.virtual_stages} virtual stages" if one.virtual_stages > 1 else one.schedule
-        step, bubble = _seconds(one.step_seconds), f"{one.bubble_share:.1%}"
+        step, bubble = seconds_in_words(one.step_seconds), f"{one.bubble_share:.1%}"
         lines.append(f"{name:<37}" + (one.refused or f"{step:>10}{bubble:>9}{_bytes(one.peak_bytes):>11}"))
     return lines
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms"
 
 
 def _bytes(value: float) -> str:

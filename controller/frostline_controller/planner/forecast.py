@@ -1,60 +1,28 @@
 """The planner's answer for a job without a cluster, as `frostline plan` and `api.plan` show it."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from frostline_contract.communicators import most_communicator_bytes
 from frostline_contract.job import Job
 from frostline_contract.job.automatic import Settled, at_size, sizes_to_try, with_settled
 from frostline_contract.mesh import in_words
-from frostline_contract.precision import BYTES, VALUE_TYPES, resolve_precision
-from frostline_contract.statistics import LinkProfile, UnitProfile
 from frostline_controller.cli.model_size import ModelSize, model_size
 from frostline_controller.decisions.initial import check_initial_units
-from frostline_controller.planner.adapted import with_adapters
 from frostline_controller.planner.advice import Advice, advise, units_at
-from frostline_controller.planner.analytic import analytic_profiles
+from frostline_controller.planner.assumed import Hardware, assumed_inputs, hardware_for, unit_profiles, value_bytes
 from frostline_controller.planner.by_schedule import ScheduleCost, by_schedule
-from frostline_controller.planner.cell_advice import GridAdvice, advise_cells, in_cells, is_asked
+from frostline_controller.planner.cell_advice import GridAdvice, advise_cells, is_asked
 from frostline_controller.planner.describe import as_json, grid_json
-from frostline_controller.planner.inputs import MemberInfo, NothingFits, PlanInputs, parallel_slots
+from frostline_controller.planner.inputs import NothingFits, PlanInputs
 from frostline_controller.planner.numerics import settle
 from frostline_controller.planner.paper_step import paper_step
+from frostline_controller.planner.placing import PlannedPlacement
 from frostline_controller.planner.profile_file import MeasuredProfile
 from frostline_controller.planner.program_picture import program_picture
-from frostline_controller.planner.quota import quota_of
-from frostline_controller.planner.search import PlannedPlacement, make_plan
+from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.tensor.advice import SharingAdvice, advise_sharing
-
-DEFAULT_STEPS = 1000
-"""Assumed steps of a run whose samples cannot be counted here; only the weight of a reshape's cost depends on it."""
-
-
-@dataclass(frozen=True)
-class Hardware:
-    """The figures that a plan assumes of a device where nothing was measured."""
-
-    name: str
-    teraflops: float
-    link: LinkProfile
-    fixed_seconds: float
-    optimizer_seconds_per_byte: float
-    per_node: int
-
-
-CPU = Hardware("cpu", 0.02, LinkProfile(), 2e-4, 5e-10, 1)
-NVLINK = LinkProfile(
-    latency_seconds=2e-5,
-    bandwidth_bytes_per_second=2e10,
-    reduce_latency_seconds=5e-5,
-    reduce_bandwidth_bytes_per_second=2e10,
-)
-GPU = Hardware("gpu", 60.0, NVLINK, 3e-5, 5e-12, 8)
-"""Assumed figures of a core over loopback (CPU) and of a current data-centre GPU on NVLink: sustained matrix throughput, links,
-call overhead and optimizer (which moves about seven values a weight, at memory speed)."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +129,7 @@ def forecast(
     job = with_settled(job, settled) if settled is not None else job
     plans = []
     for count in devices or [job.placement.workers]:
-        inputs = plan_inputs(job, size, assumed, count, _frozen(job, size, freeze_point), measured)
+        inputs = assumed_inputs(job, size, assumed, count, _frozen(job, size, freeze_point), measured)
         plans.append(DevicePlan(count, inputs, _plan(job, inputs, assumed), walk(inputs)))
     advice = micro_batch_advice(job, size, assumed, plans[0].inputs, measured)
     asked = is_asked(job, plans[0].devices)
@@ -187,7 +155,7 @@ def settled_by_arithmetic(
     sizes = sizes_to_try(job.training, workers)
     known = {measured.micro_batch_size: measured.units} if measured else {}
     profiles = {at: units_at(known, at) if known else unit_profiles(job, size, hardware, at) for at in sizes}
-    return settle(job, plan_inputs(at_size(job, sizes[0]), size, hardware, workers, _frozen(job, size, 0), measured), profiles)
+    return settle(job, assumed_inputs(at_size(job, sizes[0]), size, hardware, workers, _frozen(job, size, 0), measured), profiles)
 
 
 def _frozen(job: Job, size: ModelSize, freeze_point: int) -> int:
@@ -195,94 +163,6 @@ def _frozen(job: Job, size: ModelSize, freeze_point: int) -> int:
     check_initial_units(job.initial_units, size.num_units)
     lowest, initial = job.lowest_freeze_point(size.num_units), job.initial_freeze_point(size.num_units)
     return max(freeze_point, lowest) if freeze_point else initial
-
-
-def hardware_for(job: Job, named_devices: bool, wanted: str | None = None, teraflops: float | None = None) -> Hardware:
-    """Return the hardware to assume: GPUs where the job or the user names devices of a cluster, else this machine's cores.
-
-    Args:
-        job: the job to be planned.
-        named_devices: whether the user named numbers of devices.
-        wanted: "cpu" or "gpu", in place of the job's device.
-        teraflops: sustained throughput of a device; None: that of CPU or GPU above.
-    """
-    speaks_of_a_cluster = job.training.device == "cuda" or (named_devices and job.training.device == "auto")
-    hardware = GPU if (wanted or ("gpu" if speaks_of_a_cluster else "cpu")) == "gpu" else CPU
-    return replace(hardware, teraflops=teraflops) if teraflops else hardware
-
-
-def plan_inputs(
-    job: Job, size: ModelSize, hardware: Hardware, devices: int, freeze_point: int, measured: MeasuredProfile | None
-) -> PlanInputs:
-    """Return the planner's inputs for `devices` equal workers. Raises ValueError for a freeze point outside the model."""
-    units = measured.units if measured else unit_profiles(job, size, hardware, job.training.micro_batch_size)
-    if not 0 <= freeze_point < len(units):
-        raise ValueError(f"--freeze-point is {freeze_point}; it must be 0 to {len(units) - 1}, since the head always learns")
-    memory, initial = job.placement.worker_memory_bytes or 0, job.initial_freeze_point(len(units))
-    update = measured.optimizer_seconds_per_byte if measured else 0.0
-    # Local workers share this machine's cores; a plan that ignored that would predict an impossible speed-up.
-    local = hardware.name == "cpu"
-    return PlanInputs(
-        units=units,
-        micro_batch_size=job.training.micro_batch_size,
-        num_microbatches=job.training.num_microbatches,
-        reduction_leaves=job.training.reduction_leaves,
-        freeze_point=freeze_point,
-        members=tuple(
-            MemberInfo(f"worker-{i}", f"node-{i // max(job.placement.workers_per_pod, hardware.per_node)}", memory)
-            for i in range(devices)
-        ),
-        link=(measured.link if measured else None) or hardware.link,
-        cache_available=job.elastic.cache and job.data.augmentation.mode != "recompute",
-        cache_use=job.cache.use,
-        tied=size.tied,
-        elastic=job.elastic,
-        placement=job.placement,
-        # At the freeze point of step 1 this is the run's first plan; beyond it the run has started earlier, at the job's depth.
-        start_pp_degree=job.placement.initial_pp_degree if freeze_point > initial else None,
-        steps_left=job.training.steps or DEFAULT_STEPS,
-        parallel_slots=parallel_slots(job, os.cpu_count() or 1) if local else None,
-        samples_per_step=job.training.batch_size,
-        boundary_bytes_per_sample=size.sequence * size.hidden * value_bytes(job, hardware)[1],
-        batch=job.training.batch,
-        exact_numerics=job.training.numerics == "exact",
-        optimizer_seconds_per_byte=update or hardware.optimizer_seconds_per_byte,
-        base_bytes=most_communicator_bytes(devices, job.most_tp_degree)
-        if hardware.name == "gpu" and job.placement.backend != "gloo"
-        else 0,
-        token_cells=job.training.num_cells,
-        cell_tokens=job.training.cell_lengths,
-        never_learnt=min(freeze_point, initial),
-        state_ranges=job.training.state_ranges,
-        tensor_tiles=job.training.tensor_tiles.inner,
-        quota=quota_of(job, measured.quota_period_seconds if measured else 0.0),
-    )
-
-
-def value_bytes(job: Job, hardware: Hardware) -> tuple[int, int]:
-    """Return the bytes of a weight, and of a value that crosses a cut."""
-    types = VALUE_TYPES[resolve_precision(job.training.precision, hardware.name == "gpu")]
-    return BYTES[types.weights], BYTES[types.boundary]
-
-
-def unit_profiles(job: Job, size: ModelSize, hardware: Hardware, micro_batch_size: int) -> tuple[UnitProfile, ...]:
-    """Return the analytic unit costs at a micro-batch size."""
-    weight_bytes, boundary_bytes = value_bytes(job, hardware)
-    units = analytic_profiles(
-        num_blocks=size.num_blocks,
-        hidden=size.hidden,
-        sequence=size.sequence,
-        micro_batch=micro_batch_size,
-        flops_per_second=hardware.teraflops * 1e12,
-        vocabulary=size.outputs,
-        head_positions=size.head_positions,
-        embedding_parameters=size.embedding_parameters,
-        bytes_per_value=boundary_bytes,
-        bytes_per_weight=weight_bytes,
-        moments=2 if job.training.optimizer.name == "adamw" else 1,
-        fixed_seconds=hardware.fixed_seconds,
-    )
-    return with_adapters(job, size.hidden, in_cells(units, 1, job.training.num_cells, hardware.fixed_seconds))
 
 
 def walk(inputs: PlanInputs) -> list[tuple[int, PlannedPlacement]]:

@@ -1,18 +1,18 @@
 """Plans whose workers share the tiles of their stages (`placement.tp_degree`): a group is planned as one worker, then spread.
 
-A group lies in one failure domain where possible, since its members exchange sums in every block. A group is planned with the
-seconds and bytes of one of its members (`tensor.built`). Where the job leaves the degree open, each degree is planned: a larger
+Groups are formed of near workers (`tensor.groups`), and a group is planned with the seconds and bytes of one of its members
+(`tensor.built`). Where the job leaves the degree open, each degree is planned: a larger
 group is taken where no smaller one fits the memory, or where it saves more than `placement.hysteresis` of the step.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
-from frostline_controller.planner.inputs import MemberInfo, NothingFits, PlanInputs
+from frostline_controller.planner.inputs import NothingFits, PlanInputs
 from frostline_controller.planner.placing import Alternative, PlannedPlacement
 from frostline_controller.planner.shapes import asked_degrees
-from frostline_controller.planner.tensor.built import in_groups_as_built, lie_at_home
+from frostline_controller.planner.tensor.built import in_groups_as_built
+from frostline_controller.planner.tensor.groups import Group, as_one, by_node, form_groups, lie_at_home
 
 Planner = Callable[[PlanInputs], PlannedPlacement]
 
@@ -39,16 +39,16 @@ def _in_groups_of(degree: int, note: str, inputs: PlanInputs, make_plan: Planner
     if degree == 1:
         planned = make_plan(replace(inputs, placement=section))
         return replace(planned, reason=f"{planned.reason}; {note}")
-    groups = list(_groups(inputs.members, degree))
+    groups = form_groups(inputs.members, degree)
     shared = in_groups_as_built(inputs, degree, lie_at_home(groups))
     section = section.model_copy(update={"min_workers": -(-section.min_workers // degree)})
-    planned = make_plan(replace(shared, members=tuple(_as_one(group) for group in groups), placement=section))
+    planned = make_plan(replace(shared, members=tuple(map(as_one, groups)), placement=section))
     by_first = {group[0].worker_id: group for group in groups}
     return _spread(planned, inputs, by_first, degree, note)
 
 
 def _best_degree(inputs: PlanInputs, make_plan: Planner) -> PlannedPlacement:
-    """Return the best placement of any degree that the tiles and the workers of one machine allow; see the module's rule.
+    """Return the best placement of any degree that the tiles and the workers of one node allow; see the module's rule.
 
     Raises NothingFits, with the words for whole stages, where no degree fits.
     """
@@ -76,10 +76,9 @@ def _best_degree(inputs: PlanInputs, make_plan: Planner) -> PlannedPlacement:
 
 
 def _degrees(inputs: PlanInputs) -> list[int]:
-    """Return the degrees that may be chosen, ascending: a group lies within a machine, and the pinned degrees keep workers."""
+    """Return the degrees that may be chosen, ascending: a group lies within a node, and the pinned degrees keep workers."""
     pp, dp = asked_degrees(inputs)
-    crowd = Counter(member.machine or member.failure_domain or member.worker_id for member in inputs.members)
-    most = min(inputs.tensor_tiles, max(crowd.values()), len(inputs.members) // ((pp or 1) * (dp or 1)))
+    most = min(inputs.tensor_tiles, max(map(len, by_node(inputs.members))), len(inputs.members) // ((pp or 1) * (dp or 1)))
     if inputs.parallel_slots is not None:
         most = min(most, inputs.parallel_slots)
     return [1 << power for power in range(max(1, most).bit_length())]
@@ -100,42 +99,8 @@ def group_degree(inputs: PlanInputs) -> tuple[int, str]:
     return degree, f"tp {wanted} -> {degree}: {workers} workers at pp {pp or 1} and dp {dp or 1} allow no more"
 
 
-def _groups(members: Sequence[MemberInfo], degree: int) -> Iterator[tuple[MemberInfo, ...]]:
-    """Yield the groups: first those within one failure domain, then those over several.
-
-    Members with neighbouring places in the current placement are grouped together. Members left over are in no group; they become
-    spares.
-    """
-    by_domain: dict[str, list[MemberInfo]] = {}
-    for member in sorted(members, key=lambda one: (one.global_rank < 0, one.global_rank, -one.speed, one.worker_id)):
-        by_domain.setdefault(member.failure_domain, []).append(member)
-    left: list[MemberInfo] = []
-    for crew in by_domain.values():
-        yield from _whole_groups(crew, degree)
-        left += crew[len(crew) - len(crew) % degree :]
-    yield from _whole_groups(left, degree)
-
-
-def _whole_groups(crew: Sequence[MemberInfo], degree: int) -> Iterator[tuple[MemberInfo, ...]]:
-    for first in range(0, len(crew) - degree + 1, degree):
-        yield tuple(crew[first : first + degree])
-
-
-def _as_one(group: Sequence[MemberInfo]) -> MemberInfo:
-    """Return a group as one member, with the speed of its slowest and the memory of its smallest member."""
-    domains, machines = {member.failure_domain for member in group}, {member.machine for member in group}
-    memory = [member.memory_bytes for member in group if member.memory_bytes > 0]
-    return replace(
-        group[0],
-        failure_domain=group[0].failure_domain if len(domains) == 1 else " and ".join(sorted(domains)),
-        machine=group[0].machine if len(machines) == 1 else "",
-        memory_bytes=min(memory, default=0),
-        speed=min(member.speed for member in group),
-    )
-
-
 def _spread(
-    planned: PlannedPlacement, inputs: PlanInputs, by_first: dict[str, tuple[MemberInfo, ...]], degree: int, note: str
+    planned: PlannedPlacement, inputs: PlanInputs, by_first: dict[str, Group], degree: int, note: str
 ) -> PlannedPlacement:
     """Return the plan of groups as a plan of their members. by_first: each group by its first member's id."""
     placement = planned.placement

@@ -1,6 +1,8 @@
 """The dealing of leaves to replicas, and the cost of an exchange in the tree's order that follows (docs/protocols.md 1.2)."""
 
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 from frostline_contract.shape import deal_leaves, leaf_micro_batches
 
@@ -18,7 +20,7 @@ def deal_by_speed(reduction_leaves: int, speeds: list[float]) -> tuple[int, ...]
     dp_degree = len(speeds)
     assert dp_degree <= reduction_leaves, f"{dp_degree} replicas for {reduction_leaves} leaves"
     if max(speeds) - min(speeds) < 1e-9:
-        return _even(reduction_leaves, dp_degree)
+        return deal_evenly(reduction_leaves, dp_degree)
     counts = [1] * dp_degree
     for _ in range(reduction_leaves - dp_degree):
         counts[min(range(dp_degree), key=lambda r: ((counts[r] + 1) / speeds[r], r))] += 1
@@ -29,8 +31,24 @@ def deal_by_speed(reduction_leaves: int, speeds: list[float]) -> tuple[int, ...]
 
 
 @lru_cache(maxsize=4096)
-def _even(reduction_leaves: int, dp_degree: int) -> tuple[int, ...]:
+def deal_evenly(reduction_leaves: int, dp_degree: int) -> tuple[int, ...]:
+    """Return the leaf bounds of replicas of equal speed."""
     return (0, *(high for _, high in deal_leaves(reduction_leaves, dp_degree)))
+
+
+def most_leaves(leaf_bounds: tuple[int, ...]) -> int:
+    """Return the number of leaves of the replica that has the most."""
+    return max(high - low for low, high in pairwise(leaf_bounds))
+
+
+def slowest_replica(micro_batches: Sequence[int], speeds: Sequence[float]) -> int:
+    """Return the dp rank of the replica that ends last, the first of equal ones.
+
+    Args:
+        micro_batches: of each replica.
+        speeds: one a replica, that of its slowest member.
+    """
+    return max(range(len(speeds)), key=lambda dp_rank: (micro_batches[dp_rank] / speeds[dp_rank], -dp_rank))
 
 
 @lru_cache(maxsize=4096)
@@ -38,7 +56,7 @@ def micro_batch_counts(leaf_bounds: tuple[int, ...], num_microbatches: int, redu
     """Return the number of micro-batches of each replica."""
     starts = [leaf_micro_batches(leaf, num_microbatches, reduction_leaves).start for leaf in leaf_bounds[:-1]]
     starts.append(num_microbatches)
-    return tuple(high - low for low, high in zip(starts, starts[1:], strict=False))
+    return tuple(high - low for low, high in pairwise(starts))
 
 
 def tree_pieces(low: int, high: int) -> int:
@@ -62,10 +80,10 @@ def exchange_bytes_factor(leaf_bounds: tuple[int, ...]) -> float:
     2 (dp - 1) / dp (three replicas of eight leaves exchange five partial sums instead of three).
     """
     dp_degree = len(leaf_bounds) - 1
-    busiest = max(tree_pieces(low, high) for low, high in zip(leaf_bounds, leaf_bounds[1:], strict=False))
+    busiest = max(tree_pieces(low, high) for low, high in pairwise(leaf_bounds))
     return (dp_degree - 1) / dp_degree * (busiest + 1)
 
 
-def gradient_buffers(most_leaves: int) -> int:
-    """Return the gradient buffers that a replica of `most_leaves` leaves holds at once: one, and one a level of its sub-tree."""
-    return 1 + (most_leaves - 1).bit_length()
+def gradient_buffers(leaves: int) -> int:
+    """Return the gradient buffers that a replica of so many leaves holds at once: one, and one a level of its sub-tree."""
+    return 1 + (leaves - 1).bit_length()

@@ -19,9 +19,11 @@ from frostline_contract.mesh import in_words
 from frostline_contract.statistics import SizeProfiles, UnitProfile
 from frostline_controller.decisions.rails import deepest_freeze_point
 from frostline_controller.decisions.registry import find_policy
+from frostline_controller.planner.in_words import seconds_in_words
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs
+from frostline_controller.planner.placing import PlannedPlacement
 from frostline_controller.planner.quota import quota_of
-from frostline_controller.planner.search import PlannedPlacement, make_plan
+from frostline_controller.planner.search import make_plan
 
 NEAR = 0.03
 """How much slower than the best a pair may be, on average over the worlds, to be chosen for its fewer micro-batches."""
@@ -203,7 +205,7 @@ def _reason(job: Job, chosen: _Tried, tried: list[_Tried], counts: list[bool], w
     """Return the choice in words: the settled numbers, their predicted steps, and the relative time of other sizes."""
     settled = " and ".join(f"{name} {getattr(chosen, name)}" for name in job.training.automatic)
     predicted = ", ".join(
-        f"{_seconds(plan.cost.total_seconds)} {_world_in_words(world)} ({in_words(plan.placement.degrees)})"
+        f"{seconds_in_words(plan.cost.total_seconds)} {_world_in_words(world)} ({in_words(plan.placement.degrees)})"
         for plan, world in zip(chosen.plans, worlds, strict=True)
         if plan is not None
     )
@@ -221,7 +223,3 @@ def _world_in_words(world: PlanInputs) -> str:
     workers = len(world.members)
     frozen = f" with {world.freeze_point} of {world.num_units} units frozen" if world.freeze_point else ""
     return f"on {workers} worker{'s' if workers != 1 else ''}{frozen}"
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"

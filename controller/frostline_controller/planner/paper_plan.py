@@ -8,7 +8,7 @@ from frostline_contract.shape import ParallelShape
 from frostline_controller.planner.caching import cache_verdict
 from frostline_controller.planner.cost import CostModel, even_slices, step_cost
 from frostline_controller.planner.inputs import NothingFits, PlanInputs
-from frostline_controller.planner.leaves import deal_by_speed
+from frostline_controller.planner.leaves import deal_evenly
 from frostline_controller.planner.paper_greedy import ACTIVE_ONLY, compressed_stages, greedy_bounds, largest_stage, weights
 from frostline_controller.planner.placing import Alternative, PlannedPlacement, finish
 from frostline_controller.planner.shapes import schedules_for, shape_limits
@@ -28,7 +28,7 @@ def paper_greedy_plan(inputs: PlanInputs) -> PlannedPlacement:
     start = inputs.start_pp_degree or (inputs.current.pp_degree if inputs.current else None)
     start = start or inputs.placement.initial_pp_degree or 1 << (min(workers, inputs.num_units).bit_length() - 1)
     start = min(start, inputs.num_units)
-    pp = limits.pp or min(_compressed(inputs, start), workers, inputs.trainable_units)
+    pp = limits.pp or min(_compressed(inputs, start), workers // (limits.dp or 1), inputs.trainable_units)
     dp = limits.dp or min(workers // pp, inputs.most_replicas)
     choices = schedules_for(inputs, pp, dp)
     if not choices:
@@ -38,7 +38,7 @@ def paper_greedy_plan(inputs: PlanInputs) -> PlannedPlacement:
     model = CostModel(inputs, use_cache).of_shape(pp, dp)
     bounds = _unit_bounds(inputs, pp)
     shape = ParallelShape(pp, dp)
-    cost = step_cost(model, bounds, deal_by_speed(inputs.reduction_leaves, [1.0] * dp), shape, schedule, [1.0] * dp)
+    cost = step_cost(model, bounds, deal_evenly(inputs.reduction_leaves, dp), shape, schedule, [1.0] * dp)
     if cost.peak_bytes > inputs.memory_cap:
         raise NothingFits(
             f"paper_greedy takes pp {pp}, which needs {int(cost.peak_bytes):,} bytes a worker, and {inputs.memory_cap_words}; "

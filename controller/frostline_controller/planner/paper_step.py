@@ -4,6 +4,7 @@ from frostline_contract.plan import Placement
 from frostline_contract.schedule_figures import Timed
 from frostline_controller.planner.cost import CostModel, replica_micro_batches
 from frostline_controller.planner.inputs import PlanInputs, replica_speeds
+from frostline_controller.planner.leaves import slowest_replica
 from frostline_controller.planner.step_on_paper import step_on_paper
 
 
@@ -16,7 +17,7 @@ def paper_step(placement: Placement, inputs: PlanInputs, replica: int | None = N
     shape = placement.shape
     speeds = replica_speeds(inputs, placement.workers, shape)
     counts = replica_micro_batches(inputs, placement.leaf_bounds)
-    shown = max(range(shape.dp_degree), key=lambda r: (counts[r] / speeds[r], -r)) if replica is None else replica
+    shown = slowest_replica(counts, speeds) if replica is None else replica
     model = CostModel(inputs, placement.use_cache).of_shape(shape.pp_degree, shape.dp_degree)
     way = (shape, placement.schedule, placement.slices, counts[shown], speeds[shown])
     return step_on_paper(model, placement.stage_bounds, *way)

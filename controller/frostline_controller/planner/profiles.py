@@ -5,7 +5,7 @@ import asyncio
 from frostline_contract.durable_files import replace_durably
 from frostline_contract.statistics import CacheProfile, WorkerProfile
 from frostline_controller.members.membership import Worker
-from frostline_controller.planner.adapter import measured_cache, measured_link, reference_profile
+from frostline_controller.planner.measurements import measured_cache, measured_link, reference_profile
 from frostline_controller.planner.profile_file import MeasuredProfile
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.store import RunStore

@@ -6,6 +6,7 @@ from html import escape
 
 from frostline_contract.operations import Kind
 from frostline_contract.schedule_figures import Timed
+from frostline_controller.planner.in_words import seconds_in_words
 
 WIDTH, ROW, LEFT, TOP = 1200, 26, 64, 64
 MOST_BOXES = 20_000
@@ -72,7 +73,7 @@ def step_picture(panels: Sequence[Panel], title: str) -> str:
         lines += _panel(panel, top, scale, sliced)
         top += panel.ranks * ROW
     lines += [
-        f'<text x="{LEFT + share * end * scale:.1f}" y="{top + 18}" text-anchor="middle">{_seconds(share * end)}</text>'
+        f'<text x="{LEFT + share * end * scale:.1f}" y="{top + 18}" text-anchor="middle">{seconds_in_words(share * end)}</text>'
         for share in (0, 0.25, 0.5, 0.75, 1)
     ]
     size = f'viewBox="0 0 {WIDTH} {top + 28}"'
@@ -111,14 +112,10 @@ def _box(one: Timed, top: int, scale: float, sliced: bool) -> str:
     operation = one.operation
     number = f"{operation.micro_batch}.{operation.slice}" if sliced else f"{operation.micro_batch}"
     left, row, width = LEFT + one.start * scale, top + one.pp_rank * ROW + 3, (one.end - one.start) * scale
-    between = f"{_seconds(one.start)} to {_seconds(one.end)}"
+    between = f"{seconds_in_words(one.start)} to {seconds_in_words(one.end)}"
     words = f"{NAMES[operation.kind]}, stage {operation.stage}, micro-batch {number}, {between}"
     label = f'<text x="{left + width / 2:.1f}" y="{row + 14}">{number}</text>' if width > 6 * len(number) + 2 else ""
     return (
         f'<g class="box"><title>{words}</title><rect class="{operation.kind}" x="{left:.2f}" y="{row}" '
         f'width="{max(width - 0.6, 0.3):.2f}" height="{ROW - 6}" rx="1.5"/>{label}</g>'
     )
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms"

@@ -2,9 +2,9 @@
 
 from frostline_controller.planner.cost import CostModel, replica_micro_batches
 from frostline_controller.planner.cuts import StageCosts
-from frostline_controller.planner.groupings import slice_counts
-from frostline_controller.planner.leaves import deal_by_speed
+from frostline_controller.planner.leaves import deal_evenly
 from frostline_controller.planner.shapes import ShapeLimits, dp_choices, pp_choices, schedules_for
+from frostline_controller.planner.tried_slices import slice_counts
 
 
 def refusal(model: CostModel, limits: ShapeLimits) -> str:
@@ -15,9 +15,7 @@ def refusal(model: CostModel, limits: ShapeLimits) -> str:
     most = {pp: max(slice_counts(inputs, pp)) for pp, _ in shapes}
     runnable = [(pp, dp, s, v) for pp, dp in shapes for s, v in schedules_for(inputs, pp, dp, most[pp])]
     if not runnable:
-        counts = sorted(
-            {m for _, dp in shapes for m in replica_micro_batches(inputs, deal_by_speed(inputs.reduction_leaves, [1.0] * dp))}
-        )
+        counts = sorted({m for _, dp in shapes for m in replica_micro_batches(inputs, deal_evenly(inputs.reduction_leaves, dp))})
         depths = sorted({pp for pp, _ in shapes})
         return (
             f"schedule {inputs.placement.schedule} cannot run pp {depths} with {counts} micro-batches a replica: "
@@ -36,7 +34,7 @@ def refusal(model: CostModel, limits: ShapeLimits) -> str:
 
 def _least_peak(model: CostModel, pp: int, dp: int, schedule: str, virtual: int) -> float:
     """Return the least possible memory of the fullest worker of a shape, without base_bytes."""
-    leaf_bounds = deal_by_speed(model.inputs.reduction_leaves, [1.0] * dp)
+    leaf_bounds = deal_evenly(model.inputs.reduction_leaves, dp)
     longest = max(replica_micro_batches(model.inputs, leaf_bounds))
     slices = model.inputs.num_slices(pp, schedule)
     costs = StageCosts(model, longest, leaf_bounds, schedule, virtual, capped=False, slices=slices)

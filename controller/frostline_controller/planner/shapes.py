@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from frostline_contract.schedules import is_folded
 from frostline_controller.planner.cost import replica_micro_batches
 from frostline_controller.planner.inputs import PlanInputs
-from frostline_controller.planner.leaves import deal_by_speed
+from frostline_controller.planner.leaves import deal_evenly
 
 ALL_DEGREES_UP_TO = 64
 """Most workers for which every dp_degree is tried; with more, only degrees that shorten the longest replica are."""
@@ -106,7 +106,7 @@ def schedules_for(inputs: PlanInputs, pp: int, dp: int, slices: int = 0) -> list
     pinned, virtual = inputs.placement.schedule, inputs.placement.virtual_stages
     if pp == 1:
         return [("gpipe" if pinned == "gpipe" else "1f1b", 1)]
-    counts = replica_micro_batches(inputs, deal_by_speed(inputs.reduction_leaves, [1.0] * dp))
+    counts = replica_micro_batches(inputs, deal_evenly(inputs.reduction_leaves, dp))
     name = "1f1b" if pinned in ("auto", "interleaved_1f1b") else pinned
     if slices > inputs.num_slices(pp, name):
         return []

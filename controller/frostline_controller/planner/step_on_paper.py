@@ -6,7 +6,6 @@ The closed form ranks many plans; where slices differ it can be off by a quarter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise
 
 import numpy as np
 
@@ -17,8 +16,10 @@ from frostline_contract.schedules import Schedule, schedule_named
 from frostline_contract.shape import ParallelShape
 from frostline_controller.planner.cost import CostModel, StepCost, contention_seconds, replica_micro_batches, step_cost
 from frostline_controller.planner.inputs import PlanInputs, replica_speeds
+from frostline_controller.planner.leaves import most_leaves, slowest_replica
 from frostline_controller.planner.split_costs import first_learning, split_seconds
-from frostline_controller.planner.tensor.built import in_groups_as_built, lie_at_home
+from frostline_controller.planner.tensor.built import in_groups_as_built
+from frostline_controller.planner.tensor.groups import lie_at_home
 
 MOST_OPERATIONS = 60_000
 """Most operations of a step that is run on paper; in a longer step the fill matters little, and the closed form suffices."""
@@ -129,7 +130,7 @@ def paper_cost(
     peak = _peak_on_paper(model, stage_bounds, leaf_bounds, shape, schedule, slices)
     if inputs.quota is not None:
         return replace(closed, peak_bytes=peak)
-    slowest = max(range(shape.dp_degree), key=lambda r: (counts[r] / speeds[r], -r))
+    slowest = slowest_replica(counts, speeds)
     ends = np.zeros(shape.pp_degree)
     for one in step_on_paper(model, stage_bounds, shape, schedule, slices, counts[slowest], speeds[slowest]):
         ends[one.pp_rank] = max(ends[one.pp_rank], one.end)
@@ -153,8 +154,7 @@ def _peak_on_paper(
 ) -> float:
     """Return the bytes of the fullest worker."""
     bounds, owners = np.asarray(stage_bounds), shape.pp_rank_of_stage(np.arange(shape.num_stages))
-    most_leaves = max(high - low for low, high in pairwise(leaf_bounds))
-    fixed = model.stage_bytes(bounds[:-1], bounds[1:], 0, most_leaves, shape.dp_degree, max(1, len(slices)))
+    fixed = model.stage_bytes(bounds[:-1], bounds[1:], 0, most_leaves(leaf_bounds), shape.dp_degree, max(1, len(slices)))
     held = held_on_paper(model, stage_bounds, shape, schedule, slices, max(replica_micro_batches(model.inputs, leaf_bounds)))
     return float((np.bincount(owners, fixed) + held).max()) + model.inputs.base_bytes
 

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from frostline_contract.plan import MICRO_BATCH, SAMPLE, PrefixTile
 from frostline_contract.statistics import WorkerProfile
-from frostline_controller.planner.cost import predicted_cache_seconds
+from frostline_controller.planner.cache_costs import predicted_cache_seconds
 
 
 class TileChoice(NamedTuple):

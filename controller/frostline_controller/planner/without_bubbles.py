@@ -7,16 +7,13 @@ operation, so only the few shapes with the least lower bounds are tried, up to a
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from frostline_contract.schedules import BUILT_IN
+from frostline_controller.planner.candidates import Candidate
+from frostline_controller.planner.cost import CostModel
 from frostline_controller.planner.cuts import PartitionTable, StageCosts
-from frostline_controller.planner.leaves import deal_by_speed
+from frostline_controller.planner.leaves import deal_evenly
 from frostline_controller.planner.split_costs import are_measured
-
-if TYPE_CHECKING:
-    from frostline_controller.planner.cost import CostModel
-    from frostline_controller.planner.search import Candidate
 
 WORTH = 1.03
 """Least speed-up of a step on paper; predictions are no more accurate."""
@@ -31,8 +28,8 @@ SPLITTING = tuple(name for name, schedule in BUILT_IN.items() if schedule.splits
 
 
 def without_bubbles(
-    model: "CostModel", candidates: Sequence["Candidate"], best: "Candidate", price: Callable[["Candidate"], float]
-) -> tuple["Candidate", str]:
+    model: CostModel, candidates: Sequence[Candidate], best: Candidate, price: Callable[[Candidate], float]
+) -> tuple[Candidate, str]:
     """Return the best candidate, with a zero-bubble schedule where that pays, and words to be appended to the plan's reason.
 
     Args:
@@ -67,7 +64,7 @@ def without_bubbles(
     return chosen, f"; without bubbles on paper: {figures}{not_run}"
 
 
-def _promising(model: "CostModel", candidates: Sequence["Candidate"], limit: float) -> list["Candidate"]:
+def _promising(model: CostModel, candidates: Sequence[Candidate], limit: float) -> list[Candidate]:
     """Return the pipelines with a lower bound below `limit`, the best first.
 
     The lower bound counts only the ramp, the forwards until the last rank begins, as waiting. Pipelines whose ranks take turns on
@@ -84,13 +81,13 @@ def _promising(model: "CostModel", candidates: Sequence["Candidate"], limit: flo
     return [one for least, one in sorted(found, key=lambda pair: (pair[0], pair[1].workers, pair[1].pp)) if least < limit]
 
 
-def _allowed(near: "Candidate") -> list[tuple[str, int]]:
+def _allowed(near: Candidate) -> list[tuple[str, int]]:
     """Return the (schedule, stages a rank) for which the units suffice at the candidate's depth."""
     ways = [(name, 2 if BUILT_IN[name].folded else 1) for name in SPLITTING]
     return [(name, virtual) for name, virtual in ways if near.pp * virtual <= near.table.costs.model.inputs.trainable_units]
 
 
-def _turns(near: "Candidate", virtual: int) -> int:
+def _turns(near: Candidate, virtual: int) -> int:
     """Return the number of selections while an order is found: one for each rank in every unit of time.
 
     A step has as many units of time as a rank has operations, and those of the ramps.
@@ -99,18 +96,18 @@ def _turns(near: "Candidate", virtual: int) -> int:
     return near.pp * units * (OF_A_V if virtual == 2 else 1)
 
 
-def _with(near: "Candidate", name: str, virtual: int) -> "Candidate | None":
+def _with(near: Candidate, name: str, virtual: int) -> Candidate | None:
     """Return the candidate with another schedule and newly cut stages; None where no cut fits the memory."""
     costs, stages = near.table.costs, near.pp * virtual
     inputs = costs.model.inputs
-    way = (costs.micro_batches, deal_by_speed(inputs.reduction_leaves, [1.0] * near.dp), name, virtual, inputs.speeds[0])
+    way = (costs.micro_batches, deal_evenly(inputs.reduction_leaves, near.dp), name, virtual, inputs.speeds[0])
     table = PartitionTable(StageCosts(costs.model, *way, slices=max(1, len(near.slices))), stages, near.pp)
     if table.bottleneck(stages) == float("inf"):
         return None
     return replace(near, virtual=virtual, table=table, alternative=None, bounds=table.bounds(stages))
 
 
-def _in_words(one: "Candidate") -> str:
+def _in_words(one: Candidate) -> str:
     cost = one.alternative.cost
     bubble, memory = cost.parts["bubble"] / cost.total_seconds, cost.peak_bytes / (1 << 20)
     name = one.alternative.schedule + (f" in {len(one.slices)} slices" if len(one.slices) > 1 else "")

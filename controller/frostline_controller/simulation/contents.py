@@ -9,7 +9,7 @@ from math import ceil
 
 from frostline_contract.job import Job
 from frostline_contract.statistics import CacheProfile
-from frostline_controller.planner.cost import cache_seconds
+from frostline_controller.planner.cache_costs import cache_seconds
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.simulation.world import World, coverage, variants_of
 

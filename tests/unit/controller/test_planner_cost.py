@@ -8,7 +8,8 @@ import pytest
 from frostline_contract.plan import Placement
 from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import CacheProfile, LinkProfile
-from frostline_controller.planner.cost import CostModel, cache_seconds, step_cost
+from frostline_controller.planner.cache_costs import cache_seconds
+from frostline_controller.planner.cost import CostModel, step_cost
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.leaves import deal_by_speed, exchange_bytes_factor, micro_batch_counts, tree_pieces
 from frostline_controller.planner.search import make_plan

@@ -16,6 +16,7 @@ from frostline_controller.planner.placing import PlannedPlacement
 from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.step_on_paper import placement_cost
 from frostline_controller.planner.tensor.built import in_groups_as_built
+from frostline_controller.planner.tensor.groups import as_one, form_groups, lie_at_home
 from frostline_controller.run.durable import PinnedShape
 from tests.unit.controller.planner_cases import inputs, members, unit
 from tests.unit.controller.test_planning import worker
@@ -170,8 +171,7 @@ def test_nodes_of_odd_size_leave_one_group_between_them() -> None:
 
 def test_members_of_a_group_stay_together_and_it_is_as_fast_as_its_slowest() -> None:
     first = make_plan(inputs(8, members(4, per_node=4), placement=wanting(2, 4, pp_degree=2)))
-    placed = first.placement.global_ranks
-    crew = tuple(replace(member, global_rank=placed[member.worker_id]) for member in members(4, per_node=4))
+    crew = placed(members(4, per_node=4), first.placement)
     asked = inputs(8, crew, placement=wanting(2, 4, pp_degree=2), current=first.placement)
     again = make_plan(asked)
     assert again.placement.workers == first.placement.workers
@@ -180,6 +180,47 @@ def test_members_of_a_group_stay_together_and_it_is_as_fast_as_its_slowest() -> 
     planned = make_plan(slow)
     assert min(replica_speeds(slow, planned.placement.workers, planned.placement.shape)) == 0.5
     assert planned.cost.total_seconds > make_plan(inputs(8, crew, placement=wanting(2, 4))).cost.total_seconds
+
+
+def placed(crew: tuple[MemberInfo, ...], placement: Placement) -> tuple[MemberInfo, ...]:
+    """Return the members with their places in the placement."""
+    return tuple(replace(member, global_rank=placement.global_ranks.get(member.worker_id, -1)) for member in crew)
+
+
+def test_a_group_over_two_nodes_stays_as_it_is() -> None:
+    crew = tuple(MemberInfo(f"w{place}", f"node-{place // 3}") for place in range(6))
+    first = make_plan(inputs(8, crew, placement=wanting(2, 6, pp_degree=3))).placement
+    again = make_plan(inputs(8, placed(crew, first), placement=wanting(2, 6, pp_degree=3), current=first))
+    assert again.placement.workers == first.workers
+    assert again.moved_bytes == 0
+
+
+@pytest.mark.parametrize("lost", range(8))
+def test_a_lost_worker_leaves_the_other_groups_as_they_were(lost: int) -> None:
+    section, crew = wanting(2, 8, pp_degree=2), members(8, per_node=8)
+    first = make_plan(inputs(8, crew, placement=section)).placement
+    survivors = tuple(member for member in placed(crew, first) if member.global_rank != lost)
+    after = make_plan(inputs(8, survivors, placement=section, current=first)).placement
+    now, before = (set(zip(one.workers[::2], one.workers[1::2], strict=True)) for one in (after, first))
+    assert now <= before
+
+
+def test_groups_are_formed_of_near_workers_first() -> None:
+    """Three workers each of the machines a and b in one rack and c in another; the fourth group lies in a rack."""
+    crew = tuple(MemberInfo(f"{at[0]}{i}", at[1], machine=at[0]) for at in ("ax", "cy", "bx") for i in range(3))
+    formed = [[one.worker_id for one in group] for group in form_groups(crew, 2)]
+    assert formed == [["a0", "a1"], ["b0", "b1"], ["c0", "c1"], ["a2", "b2"]]
+    local = tuple(MemberInfo(f"w{i}", f"node-{i // 3}", machine="host") for i in range(6))
+    formed = [[one.worker_id for one in group] for group in form_groups(local, 2)]
+    assert formed == [["w0", "w1"], ["w3", "w4"], ["w2", "w5"]], "simulated nodes of one machine"
+    assert lie_at_home(form_groups(local, 2)) and not lie_at_home(form_groups(crew, 2))
+
+
+def test_a_group_is_in_no_single_place_that_not_all_of_its_members_share() -> None:
+    at, away = MemberInfo("w0", "x", 100, speed=2.0, machine="a"), MemberInfo("w1", "y", 0, 3, 0.5, "b")
+    assert as_one((at, away)) == MemberInfo("w0", "x and y", 100, -1, 0.5, "")
+    assert as_one((at, replace(away, failure_domain="x", machine="a"))) == replace(at, speed=0.5)
+    assert not lie_at_home([(MemberInfo("w0"), MemberInfo("w1"))]), "nothing is known of their place"
 
 
 def test_the_degree_is_halved_until_the_workers_suffice() -> None:

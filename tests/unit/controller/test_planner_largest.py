@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from frostline_contract.job.cluster import PlacementSection
-from frostline_controller.planner.inputs import PlanInputs
-from frostline_controller.planner.search import NothingFits, make_plan
-from frostline_controller.planner.tensor.groups import grouped
+from frostline_controller.planner.inputs import NothingFits, PlanInputs
+from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.tensor.largest import FAMILIES, Room, largest_models
+from frostline_controller.planner.tensor.member_costs import grouped
 from tests.unit.controller.planner_cases import inputs, members, unit
 
 ENDS = unit(1e-3, 20_000, 3_000, 100)

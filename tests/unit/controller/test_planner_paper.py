@@ -94,6 +94,11 @@ def test_as_a_planner_it_halves_the_pipeline_and_doubles_the_replicas():
     assert shapes[11] == (1, 16)
 
 
+def test_pinned_replicas_leave_it_the_rest_of_the_workers() -> None:
+    planned = make_plan(inputs(8, 4, placement=PlacementSection(workers=4, planner="paper_greedy", dp_degree=2)))
+    assert planned.placement.degrees == {"dp": 2, "pp": 2}
+
+
 def test_it_refuses_what_exceeds_the_memory_cap_with_both_numbers():
     wanted = PlacementSection(planner="paper_greedy", worker_memory_bytes=10**8)
     with pytest.raises(ValueError, match=r"needs [\d,]+ bytes a worker, and placement.worker_memory_bytes is 100,000,000;"):

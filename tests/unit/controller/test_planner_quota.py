@@ -8,9 +8,9 @@ import pytest
 from frostline_contract.job import parse_job
 from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.plan import Placement
+from frostline_controller.planner.candidates import candidates_of, seconds_of
 from frostline_controller.planner.cost import CostModel
 from frostline_controller.planner.quota import Quota, quota_of
-from frostline_controller.planner.search import _candidates, _cost
 from frostline_controller.planner.shapes import shape_limits
 from frostline_controller.planner.step_on_paper import placement_cost
 from tests.unit.controller.planner_cases import inputs, unit
@@ -92,6 +92,6 @@ def test_no_shape_is_ruled_out_by_more_than_it_costs(seed: int) -> None:
     case = inputs(units, 6, quota=Quota(float(rng.uniform(0.1, 0.9)), 0.01), freeze_point=int(rng.integers(0, 5)))
     model = CostModel(case)
     limits = shape_limits(case)
-    found = [one for dp in (1, 2, 3) for one in _candidates(model, limits, dp)]
+    found = [one for dp in (1, 2, 3) for one in candidates_of(model, limits, dp)]
     assert found
-    assert all(one.bound <= _cost(model, one) * (1 + 1e-9) for one in found)
+    assert all(one.bound <= seconds_of(model, one) * (1 + 1e-9) for one in found)

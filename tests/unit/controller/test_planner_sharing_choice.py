@@ -13,7 +13,8 @@ from frostline_controller.planner.leaves import deal_by_speed
 from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.shapes import schedules_for
 from frostline_controller.planner.tensor.choice import choose_sharing, ways_of_sharing
-from frostline_controller.planner.tensor.groups import NoGroups, grouped
+from frostline_controller.planner.tensor.groups import NoGroups
+from frostline_controller.planner.tensor.member_costs import grouped
 from tests.unit.controller.planner_cases import all_bounds, inputs, members, unit
 from tests.unit.controller.test_planner_tensor import NEAR
 

@@ -6,7 +6,8 @@ from frostline_contract.statistics import LinkProfile
 from frostline_controller.planner.cost import CostModel
 from frostline_controller.planner.gathers import with_gathers
 from frostline_controller.planner.inputs import MemberInfo
-from frostline_controller.planner.tensor.groups import COMMON_SECONDS, KEPT_HIDDEN, NoGroups, cut_unit, grouped, groups_of
+from frostline_controller.planner.tensor.groups import NoGroups, form_groups_of_nodes
+from frostline_controller.planner.tensor.member_costs import COMMON_SECONDS, KEPT_HIDDEN, cut_unit, grouped
 from frostline_controller.planner.tensor.nodes import Nodes
 from frostline_controller.planner.tensor.sharing import Sharing
 from frostline_controller.planner.tensor.traffic import FEED_FORWARD, Axes, cube, traffic
@@ -87,9 +88,10 @@ def test_embedding_and_head_stay_whole_and_a_group_sends_an_activation_once() ->
 
 def test_groups_lie_in_nodes_and_a_group_is_as_slow_as_its_slowest() -> None:
     crew = (*members(5, per_node=5), *(MemberInfo(f"x{i}", "other", speed=0.5 + i) for i in range(3)))
-    assert [[one.worker_id for one in group] for group in groups_of(crew, 2)] == [["w0", "w1"], ["w2", "w3"], ["x2", "x1"]]
+    groups = form_groups_of_nodes(crew, 2)
+    assert [[one.worker_id for one in group] for group in groups] == [["x2", "x1"], ["w0", "w1"], ["w2", "w3"]]
     case = inputs(4, crew)
-    assert [one.speed for one in grouped(case, Sharing(columns=2)).members] == [1.0, 1.0, 1.5]
+    assert [one.speed for one in grouped(case, Sharing(columns=2)).members] == [1.5, 1.0, 1.0]
     with pytest.raises(NoGroups, match="4 columns exceed the 3 workers of a node"):
         grouped(case, Sharing(columns=4))
     even = inputs(4, members(8, per_node=4))

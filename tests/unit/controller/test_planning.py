@@ -2,8 +2,8 @@
 
 from frostline_contract.statistics import UnitProfile, WorkerProfile
 from frostline_controller.members.membership import Worker
-from frostline_controller.planner.adapter import reference_profile
 from frostline_controller.planner.kept_profile import KeptProfile
+from frostline_controller.planner.measurements import reference_profile
 
 
 def worker(name: str, *seconds: float) -> Worker:

@@ -1,17 +1,16 @@
 """A group of workers that share a stage's tiles as the engine builds it (docs/adr/0018), as one worker to plan for.
 
-`tensor.groups` plans for groups that share everything; here is what `placement.tp_degree` gives. A block that learns computes an
-equal part of its tiles on each member and sums over the group twice in each pass. Embedding, head and frozen blocks are computed
-whole by each member, which holds the state of the whole stage and sends whole activations along its own line. Once a step a group
-collects the gradients of its tiles.
+`tensor.member_costs` is for groups that share everything; here is what `placement.tp_degree` gives. A block that learns computes
+an equal part of its tiles on each member and sums over the group twice in each pass. Embedding, head and frozen blocks are
+computed whole by each member, which holds the state of the whole stage and sends whole activations along its own line. Once a
+step a group collects the gradients of its tiles.
 """
 
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from frostline_contract.statistics import UnitProfile
-from frostline_controller.planner.inputs import MemberInfo, PlanInputs
-from frostline_controller.planner.tensor.groups import CUT_BYTES, cut_unit, nodes_of
+from frostline_controller.planner.inputs import PlanInputs
+from frostline_controller.planner.tensor.member_costs import CUT_BYTES, cut_unit, nodes_of
 from frostline_controller.planner.tensor.nodes import Nodes
 from frostline_controller.planner.tensor.sharing import Sharing
 
@@ -21,7 +20,7 @@ def in_groups_as_built(inputs: PlanInputs, degree: int, at_home: bool) -> PlanIn
 
     Args:
         degree: workers of a group; 1 returns the inputs unchanged.
-        at_home: each group lies within one machine.
+        at_home: each group lies within one node (`tensor.groups`).
     """
     if degree == 1:
         return inputs
@@ -38,11 +37,6 @@ def in_groups_as_built(inputs: PlanInputs, degree: int, at_home: bool) -> PlanIn
         optimizer_seconds_per_byte=inputs.optimizer_seconds_per_byte + seconds / max(1, sum(learning)),
         parallel_slots=max(1, inputs.parallel_slots // degree) if inputs.parallel_slots is not None else None,
     )
-
-
-def lie_at_home(groups: Iterable[Sequence[MemberInfo]]) -> bool:
-    """Whether the members of each group share a machine, or a failure domain where machines are not known."""
-    return all(len({member.machine or member.failure_domain for member in group}) == 1 for group in groups if group)
 
 
 def _member_of(unit: UnitProfile, sharing: Sharing, nodes: Nodes) -> UnitProfile:

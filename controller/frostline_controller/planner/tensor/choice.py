@@ -1,9 +1,9 @@
 """The choice of the best (pipeline, replicas, columns, depth, shard): `planner.search` over groups, for each way of sharing.
 
-For each number of columns and depth a group is planned as one worker (`tensor.groups`), so the search of pipelines, replicas and
-cuts is the planner's own, with its exactness. Ways of sharing are tried in the order of their lower bounds until none can win.
-A way is chosen where memory needs it, or where it saves more than `placement.hysteresis` of the best step without it. A way that
-no run can have yet (`Sharing.not_built`) is advice.
+For each number of columns and depth a group is planned as one worker (`tensor.member_costs`), so the search of pipelines,
+replicas and cuts is the planner's own, with its exactness. Ways of sharing are tried in the order of their lower bounds until
+none can win. A way is chosen where memory needs it, or where it saves more than `placement.hysteresis` of the best step without
+it. A way that no run can have yet (`Sharing.not_built`) is advice.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,8 +12,10 @@ from itertools import groupby
 
 from frostline_contract.sharding import NONE
 from frostline_controller.planner.inputs import NothingFits, PlanInputs
-from frostline_controller.planner.search import PlannedPlacement, least_seconds, make_plan
-from frostline_controller.planner.tensor.groups import NoGroups, grouped, nodes_of
+from frostline_controller.planner.placing import PlannedPlacement
+from frostline_controller.planner.search import least_seconds, make_plan
+from frostline_controller.planner.tensor.groups import NoGroups
+from frostline_controller.planner.tensor.member_costs import grouped, nodes_of
 from frostline_controller.planner.tensor.sharing import SHARD_WAYS, Sharing
 
 MOST_DEPTH = 8

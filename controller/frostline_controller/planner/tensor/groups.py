@@ -1,175 +1,104 @@
-"""A group of workers that share a block, as one worker for the planner: its units' seconds and bytes, its links, its place.
+"""Groups of workers that share stages tile by tile: how they are formed, and a group seen as one member.
 
-Pipeline, replicas, schedules, freezing, cache and memory are then planned as usual (`planner.search`), with groups in place of
-workers.
-
-Differences between a group and a worker. A block's work is cut, except norms, residual sums and dropout of whole rows
-(COMMON_SECONDS). Four sums a block and micro-batch cross the columns; with a depth each product has one more exchange in each
-pass (`tensor.traffic`). Weights and moments of a block are cut; embedding and head stay whole on each member. Of the activations
-kept for a block's backward, those of the hidden width stay whole where rows do (KEPT_HIDDEN). Activations between stages are sent
-once a group: each member sends its part, and the receivers gather. A vote's cost is counted over groups.
+Members of a group exchange sums in every block, so a *node* is here the workers with fast links between them: those of a machine;
+where a worker's machine is not known, those of its failure domain; a worker with neither is a node of its own. A failure domain
+alone would not do: it says which workers are lost together, and may be wider than a machine (a rack) or, on a local cluster,
+narrower (simulated nodes of one machine). It counts second: among workers of one node those of one domain are grouped first, so
+that a lost domain breaks few groups.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 
-from frostline_contract.sharding import NONE, STEP
-from frostline_contract.statistics import LinkProfile, UnitProfile
-from frostline_controller.planner.gathers import with_seconds
-from frostline_controller.planner.inputs import MemberInfo, PlanInputs
-from frostline_controller.planner.tensor.nodes import Nodes
-from frostline_controller.planner.tensor.sharing import USE, Sharing
-from frostline_controller.planner.tensor.traffic import BLOCK, traffic
+from frostline_controller.planner.inputs import MemberInfo
 
-COMMON_SECONDS = 0.01
-"""Share of a block's seconds on one worker that each member of a group spends on whole rows. Assumed, not measured: norms,
-residual sums and dropout move a few values for each of thousands of multiplications."""
-KEPT_HIDDEN = 10 / 34
-"""Share of the hidden width in the activations kept for a block's backward: (10 + 24 / t) of 34 bytes a token and unit of width
-(arXiv 2205.05198, section 4.1; attention scores apart)."""
-
-CUT_BYTES = ("parameter_bytes", "optimizer_bytes", "still_bytes", "working_bytes", "output_bytes")
-"""Fields of a block's profile of which each member has an equal part."""
+Group = tuple[MemberInfo, ...]
 
 
 class NoGroups(ValueError):
     """The members cannot form groups of that size; the message says why."""
 
 
-def grouped(inputs: PlanInputs, sharing: Sharing) -> PlanInputs:
-    """Return the planner's inputs with a group in place of each worker, and with state shared out by `sharing`.
+def node_of(member: MemberInfo) -> str:
+    """Return the name of the member's node; see the module."""
+    return member.machine or member.failure_domain or f"alone/{member.worker_id}"
 
-    With groups of one and no further sharing the inputs are returned unchanged.
 
-    Raises:
-        NoGroups: the members cannot form such groups.
+def by_node(members: Iterable[MemberInfo]) -> list[list[MemberInfo]]:
+    """Return the members of each node, in their order."""
+    return _apart(members, node_of)
+
+
+def lie_at_home(groups: Iterable[Sequence[MemberInfo]]) -> bool:
+    """Whether no group leaves its node."""
+    return all(len({node_of(member) for member in group}) <= 1 for group in groups)
+
+
+def form_groups(members: Iterable[MemberInfo], size: int) -> list[Group]:
+    """Return as many groups of `size` members as there can be, those of near members first; members left over are in no group.
+
+    Groups are formed within a node and one failure domain, of members left over within a node, then within a domain, and at last
+    of any. Among members that are equally near, groups of the current placement stay as they are, then neighbours in it are
+    grouped, so that a reshape moves little state; members without a place come last, by falling speed.
     """
-    if sharing == Sharing(shard=inputs.placement.shard):
-        return inputs
-    size, nodes = sharing.group_size, nodes_of(inputs)
-    least = -(-inputs.placement.min_workers // size)
-    section = inputs.placement.model_copy(
-        update={"shard": NONE if sharing.shard == NONE else STEP, "min_workers": least, "tp_degree": 1}
-    )
-    found = replace(
-        inputs,
-        placement=section,
-        gathers_at_use=sharing.shard == USE,
-        state_ranges=inputs.state_ranges if sharing.shard == NONE else max(inputs.state_ranges, inputs.reduction_leaves),
-    )
-    if size == 1:
-        return found
-    if sharing.depth == 1 and size > nodes.devices:
-        raise NoGroups(
-            f"{size} columns exceed the {nodes.devices} workers of a node; their sums would cross nodes in every block"
-        )
-    slots = inputs.parallel_slots
-    if slots is not None and slots < size:
-        raise NoGroups(f"a group of {size} workers computes at once, and {slots} can")
-    near = inputs.near_link or inputs.link
-    return replace(
-        found,
-        units=tuple(
-            cut_unit(unit, sharing, nodes) if 0 < number < inputs.num_units - 1 else _whole_unit(unit, size)
-            for number, unit in enumerate(inputs.units)
-        ),
-        members=tuple(_as_one(group) for group in groups_of(inputs.members, size)),
-        link=_sent_once(inputs.link, near, size),
-        near_link=_sent_once(inputs.near_link, near, size) if inputs.near_link is not None else None,
-        parallel_slots=slots // size if slots is not None else None,
-        current=None,
-    )
+    left = sorted(members, key=lambda one: (one.global_rank < 0, one.global_rank, -one.speed, one.worker_id))
+    groups = list[Group]()
+    for place_of in (_node_and_domain, node_of, lambda one: one.failure_domain, lambda _: ""):
+        crews, left = _apart(left, place_of), []
+        for crew in crews:
+            ordered = _whole_groups_first(crew, size)
+            whole = len(crew) - len(crew) % size
+            groups += (tuple(ordered[first : first + size]) for first in range(0, whole, size))
+            left += ordered[whole:]
+    return groups
 
 
-def nodes_of(inputs: PlanInputs) -> Nodes:
-    """Return the nodes of the groups: as large as the members' smallest node, with the links that workers measured."""
-    near, far = inputs.near_link or inputs.link, inputs.link
-    return Nodes(
-        devices=min(map(len, _by_node(inputs.members).values())),
-        within=near.reduce_bandwidth_bytes_per_second,
-        between=far.reduce_bandwidth_bytes_per_second,
-        within_call=near.reduce_latency_seconds,
-        between_call=far.reduce_latency_seconds,
-    )
+def form_groups_of_nodes(members: Sequence[MemberInfo], size: int) -> list[Group]:
+    """Return groups of which each lies in one node, where every node is large enough; else groups of whole nodes.
 
-
-def groups_of(members: Sequence[MemberInfo], size: int) -> list[list[MemberInfo]]:
-    """Return the members in groups: each within one node where every node is large enough, else of whole nodes.
-
-    Members left over are in no group.
+    Nodes then count as equal: of each as many members are used as the smallest node has.
 
     Raises:
         NoGroups: groups of that size are no whole nodes.
     """
-    by_node = _by_node(members)
-    smallest = min(map(len, by_node.values()))
+    nodes = by_node(members)
+    smallest = min(map(len, nodes))
     if size <= smallest:
-        places = [sorted(node, key=lambda member: -member.speed) for node in by_node.values()]
-    elif size % smallest == 0 and len(by_node) * smallest >= size:
-        places = [[member for node in by_node.values() for member in node[:smallest]]]
-    else:
+        return [group for group in form_groups(members, size) if lie_at_home([group])]
+    if size % smallest or len(nodes) * smallest < size:
         raise NoGroups(f"groups of {size} are no whole nodes of {smallest} workers")
-    return [node[at : at + size] for node in places for at in range(0, len(node) - size + 1, size)]
+    return form_groups([member for node in nodes for member in node[:smallest]], size)
 
 
-def _by_node(members: Sequence[MemberInfo]) -> dict[str, list[MemberInfo]]:
-    """Return the members by machine, or by failure domain where the machine is unknown; a member with neither is alone."""
-    found: dict[str, list[MemberInfo]] = {}
-    for member in members:
-        found.setdefault(member.machine or member.failure_domain or f"alone/{member.worker_id}", []).append(member)
-    return found
+def as_one(group: Group) -> MemberInfo:
+    """Return a group as one member, in the first member's place: as fast as its slowest, with the memory of its smallest.
 
-
-def _as_one(group: Sequence[MemberInfo]) -> MemberInfo:
-    """Return a group as one member, with the speed of its slowest and the memory of its smallest member."""
-    known = [member.memory_bytes for member in group if member.memory_bytes > 0]
+    It fails with any of its members' failure domains, and is on no machine where its members are on several.
+    """
+    first, domains = group[0], sorted({member.failure_domain for member in group})
     return replace(
-        group[0],
-        memory_bytes=min(known, default=0),
-        global_rank=-1,
+        first,
+        failure_domain=" and ".join(domains),
+        machine=first.machine if len({member.machine for member in group}) == 1 else "",
+        memory_bytes=min((member.memory_bytes for member in group if member.memory_bytes > 0), default=0),
         speed=min(member.speed for member in group),
     )
 
 
-def cut_unit(unit: UnitProfile, sharing: Sharing, nodes: Nodes) -> UnitProfile:
-    """Return the costs of a block on one member of a group: seconds with the group's exchanges, bytes of the member's part."""
-    size = sharing.group_size
-    between = 1.0 if sharing.has_whole_rows else 1 / size
-    seconds = COMMON_SECONDS * between + (1 - COMMON_SECONDS) / size
-    kept = KEPT_HIDDEN * between + (1 - KEPT_HIDDEN) / size
-    moved = exchange_seconds(unit.output_bytes, sharing, nodes)
-    return with_seconds(unit, seconds, moved).model_copy(
-        update={
-            **{name: round(getattr(unit, name) / size) for name in CUT_BYTES},
-            "activation_bytes": round(unit.activation_bytes * kept),
-        }
-    )
+def _whole_groups_first(crew: Sequence[MemberInfo], size: int) -> list[MemberInfo]:
+    """Return the members with those first that are now in a group whose members are all there; else in their order."""
+    there = Counter(member.global_rank // size for member in crew if member.global_rank >= 0)
+    return sorted(crew, key=lambda one: one.global_rank < 0 or there[one.global_rank // size] < size)
 
 
-def exchange_seconds(hidden_bytes: float, sharing: Sharing, nodes: Nodes) -> float:
-    """Return the seconds of a block's exchanges within the group in a forward; those of a backward take as long.
-
-    hidden_bytes: of a micro-batch's hidden state. The depth is the innermost axis, since it carries three times as much.
-    """
-    moved = traffic(sharing.axes, 1, 1, BLOCK, backward=False)
-    whole_sums = 2 if sharing.columns == 2 else 4  # two a pass; of more than two members an all-to-all and a gather
-    column_calls = whole_sums if sharing.depth == 1 else len(BLOCK)
-    return nodes.seconds(hidden_bytes * moved.depth, sharing.depth, 1, len(BLOCK)) + nodes.seconds(
-        hidden_bytes * moved.columns, sharing.columns, sharing.depth, column_calls
-    )
+def _node_and_domain(member: MemberInfo) -> tuple[str, str]:
+    return node_of(member), member.failure_domain
 
 
-def _whole_unit(unit: UnitProfile, size: int) -> UnitProfile:
-    """Return the costs of embedding or head, which every member computes and keeps whole, with a member's part of the output."""
-    return unit.model_copy(update={"output_bytes": round(unit.output_bytes / size)})
-
-
-def _sent_once(link: LinkProfile, near: LinkProfile, size: int) -> LinkProfile:
-    """Return the link for activations that are sent in parts, one a member, and then gathered by the receivers."""
-    gathered = (size - 1) / near.bandwidth_bytes_per_second
-    return link.model_copy(
-        update={
-            "latency_seconds": link.latency_seconds + near.reduce_latency_seconds,
-            "bandwidth_bytes_per_second": 1 / (1 / link.bandwidth_bytes_per_second + gathered),
-        }
-    )
+def _apart(members: Iterable[MemberInfo], place_of: Callable[[MemberInfo], Hashable]) -> list[list[MemberInfo]]:
+    """Return the members of each place, in the order of the places' first members."""
+    found: dict[Hashable, list[MemberInfo]] = {}
+    for member in members:
+        found.setdefault(place_of(member), []).append(member)
+    return list(found.values())

@@ -7,7 +7,6 @@ stage is its free memory over the bytes of one block, and no search of cuts is n
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
 from math import isinf
 
 import numpy as np
@@ -16,10 +15,11 @@ from frostline_contract.schedules import schedule_named
 from frostline_contract.sharding import NONE, STEP
 from frostline_controller.planner.cost import CostModel, replica_micro_batches
 from frostline_controller.planner.inputs import PlanInputs
-from frostline_controller.planner.leaves import deal_by_speed
+from frostline_controller.planner.leaves import deal_evenly, most_leaves
 from frostline_controller.planner.shapes import ALL_DEGREES_UP_TO
 from frostline_controller.planner.tensor.choice import powers_of_two, ways_of_sharing
-from frostline_controller.planner.tensor.groups import NoGroups, grouped
+from frostline_controller.planner.tensor.groups import NoGroups
+from frostline_controller.planner.tensor.member_costs import grouped
 from frostline_controller.planner.tensor.sharing import USE, Sharing
 
 EMBEDDING, BLOCK, HEAD, END = 0, 1, 2, 3
@@ -137,14 +137,14 @@ class Groups:
     def _count(self, pp_degree: int, dp_degree: int) -> int:
         """Return the most blocks; with 1F1B where each replica has as many micro-batches as stages, else GPipe, as in plans."""
         inputs, model = self.inputs, self._model.of_shape(pp_degree, dp_degree)
-        leaf_bounds = deal_by_speed(inputs.reduction_leaves, [1.0] * dp_degree)
+        leaf_bounds = deal_evenly(inputs.reduction_leaves, dp_degree)
         counts = replica_micro_batches(inputs, leaf_bounds)
-        most_leaves = max(high - low for low, high in pairwise(leaf_bounds))
+        leaves = most_leaves(leaf_bounds)
         in_flight = _in_flight("1f1b" if min(counts) >= pp_degree else "gpipe", pp_degree, max(counts))
 
         def held(low: int, high: int, micro_batches: np.ndarray) -> np.ndarray:
             """Return the bytes of the units [low, high) by pipeline rank."""
-            return np.asarray(model.stage_bytes(low, high, micro_batches, most_leaves, dp_degree))
+            return np.asarray(model.stage_bytes(low, high, micro_batches, leaves, dp_degree))
 
         one = held(BLOCK, HEAD, in_flight) - model.working_bytes[BLOCK, HEAD]
         beside = np.full(pp_degree, model.working_bytes[BLOCK, HEAD])

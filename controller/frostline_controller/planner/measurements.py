@@ -1,0 +1,63 @@
+"""The measurements of a run's workers as one: the reference profile, the link, and the cache's traffic."""
+
+from collections.abc import Sequence
+from statistics import median
+
+import numpy as np
+
+from frostline_contract.statistics import CacheProfile, LinkProfile, WorkerProfile
+from frostline_controller.members.membership import Worker
+from frostline_controller.planner.kept_profile import KeptProfile
+from frostline_proto.v1 import plan_pb2
+
+
+def reference_profile(workers: tuple[Worker, ...], one_machine: bool) -> WorkerProfile:
+    """Return the profile of the worker with the median total time of units, so that one outlier on a busy machine has no effect.
+
+    Args:
+        workers: the workers that have measured.
+        one_machine: all workers share this machine. Their measurements then differ by noise alone, which only adds time (they
+            measure while all of them start), so each unit gets the least times that any worker measured.
+    """
+    profiles = sorted((worker.profile for worker in workers), key=_total_seconds)
+    if not one_machine:
+        return profiles[(len(profiles) - 1) // 2].record()
+    first = profiles[0].record()
+    least = np.minimum.reduce([profile.seconds for profile in profiles]).T.tolist()
+    units = [
+        unit.model_copy(update={"forward_seconds": forward, "backward_seconds": backward})
+        for unit, (forward, backward) in zip(first.units, least, strict=True)
+    ]
+    return first.model_copy(update={"units": tuple(units)})
+
+
+def _total_seconds(profile: KeptProfile) -> float:
+    return profile.total_seconds
+
+
+def measured_link(workers: tuple[Worker, ...]) -> LinkProfile | None:
+    """Return the link measured between machines, or within the only machine; None before any worker has measured."""
+    return median_link([worker.link for worker in workers]) or median_link([worker.near_link for worker in workers])
+
+
+def median_link(told: Sequence[LinkProfile | plan_pb2.LinkProfile | None]) -> LinkProfile | None:
+    """Return the median of the measured links, field by field; None where there are none.
+
+    Figures of sums stand for unmeasured figures of messages, and the other way round.
+    """
+    found = [link for link in told if link is not None]
+    values = {name: [value for link in found if (value := getattr(link, name)) > 0] for name in LinkProfile.model_fields}
+    measured = {name: median(some) for name, some in values.items() if some}
+    for name in set(LinkProfile.model_fields) - set(measured):
+        other = name.removeprefix("reduce_") if name.startswith("reduce_") else f"reduce_{name}"
+        if values[other]:
+            measured[name] = median(values[other])
+    return LinkProfile(**measured) if measured else None
+
+
+def measured_cache(workers: tuple[Worker, ...]) -> CacheProfile | None:
+    """Return the median of the workers' cache measurements, field by field; None before any worker has read from the cache."""
+    found = [worker.cache for worker in workers if worker.cache is not None and worker.cache.fetch_seconds_per_sample > 0]
+    if not found:
+        return None
+    return CacheProfile(**{name: median(getattr(cache, name) for cache in found) for name in CacheProfile.model_fields})
