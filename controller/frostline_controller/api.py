@@ -23,11 +23,11 @@ import yaml
 
 from frostline_contract.job import Job, dump_job, load_job
 from frostline_contract.run_directory import RunDirectory
-from frostline_controller.cli import exit_codes
-from frostline_controller.cli.control import ControlClient
-from frostline_controller.cli.run_folder import find_run_folder, new_run_folder
-from frostline_controller.cli.status import read_status
 from frostline_controller.command_process import Command, JobMistake, RunError, mistakes
+from frostline_controller.local_run import exit_codes
+from frostline_controller.local_run.control import ControlClient
+from frostline_controller.local_run.run_folder import find_run_folder, new_run_folder
+from frostline_controller.local_run.status import read_status
 from frostline_controller.planner.forecast import forecast
 from frostline_controller.run_result import RunResult
 from frostline_controller.sweep.grid import checked_axis

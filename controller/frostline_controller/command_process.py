@@ -6,15 +6,15 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from frostline_controller.cli import exit_codes
-from frostline_controller.cli.errors import CommandError
 from frostline_controller.cluster.local.child import mortal, python_module
+from frostline_controller.local_run import exit_codes
+from frostline_controller.local_run.errors import CommandError
 
 COMMAND_LINE = "frostline_controller.cli.main"
 
 
 class RunError(CommandError):
-    """The command failed. code: its exit status (`frostline_controller.cli.exit_codes`); the text is its message."""
+    """The command failed. code: its exit status (`frostline_controller.local_run.exit_codes`); the text is its message."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)

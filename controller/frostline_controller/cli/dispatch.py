@@ -6,10 +6,10 @@ import io
 import sys
 from collections.abc import Sequence
 
-from frostline_controller.cli import exit_codes
 from frostline_controller.cli.arguments import build_parser
-from frostline_controller.cli.errors import CommandError
-from frostline_controller.cli.output import complain, silence
+from frostline_controller.local_run import exit_codes
+from frostline_controller.local_run.errors import CommandError
+from frostline_controller.local_run.output import complain, silence
 
 
 def carry_out(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +35,7 @@ def carry_out(argv: Sequence[str] | None = None) -> int:
         return exit_codes.USER_MISTAKE
     except BrokenPipeError:
         # The reader of an answer has stopped reading (`frostline job --explain | head`). A command that trains writes through a
-        # terminal that is switched off instead (cli/terminal.py), so it does not raise this error.
+        # terminal that is switched off instead (local_run/terminal.py), so it does not raise this error.
         silence(sys.stdout)
         return exit_codes.DONE
     except OSError as error:

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING
 from frostline_contract.job import Job, JobError, load_job
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import ENDED, RunStatus
-from frostline_controller.cli import exit_codes
-from frostline_controller.cli.control import ControlClient
-from frostline_controller.cli.errors import CommandError, NoRun, UserMistake
-from frostline_controller.cli.interrupts import Interrupts, interrupts
-from frostline_controller.cli.output import complain
-from frostline_controller.cli.progress import Progress, ProgressReader
-from frostline_controller.cli.run_folder import (
+from frostline_controller.local_run import exit_codes
+from frostline_controller.local_run.control import ControlClient
+from frostline_controller.local_run.errors import CommandError, NoRun, UserMistake
+from frostline_controller.local_run.interrupts import Interrupts, interrupts
+from frostline_controller.local_run.output import complain
+from frostline_controller.local_run.prepared_run import PreparedRun, new_run, resumed_run
+from frostline_controller.local_run.progress import Progress, ProgressReader
+from frostline_controller.local_run.run_folder import (
     find_run_folder,
 )
-from frostline_controller.cli.starting_checks import how_to_go_on
-from frostline_controller.cli.terminal import Terminal, open_terminal
-from frostline_controller.cluster.local.prepared_run import PreparedRun, new_run, resumed_run
+from frostline_controller.local_run.starting_checks import how_to_go_on
+from frostline_controller.local_run.terminal import Terminal, open_terminal
 from frostline_controller.sweep.directory import sweep_in
 
 if TYPE_CHECKING:
-    from frostline_controller.cli.services import LocalServices
     from frostline_controller.cluster.local.cluster import ClusterFailure
+    from frostline_controller.local_run.services import LocalServices
 
 POLL_SECONDS = 0.5
 LEAVE_SECONDS = 10.0
@@ -74,7 +74,7 @@ def watch(prepared: PreparedRun, quiet: bool, report: bool) -> int:
 
     report: whether report.html is drawn at the end.
     """
-    from frostline_controller.cli.services import LocalServices
+    from frostline_controller.local_run.services import LocalServices
 
     folder, job = prepared.folder, prepared.job
     services = LocalServices(folder, job, prepared.replay, prepared.resume, prepared.shared_cache)

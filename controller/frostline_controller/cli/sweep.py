@@ -6,13 +6,13 @@ from pathlib import Path
 
 from frostline_contract.job import JobError, load_job
 from frostline_contract.run_status import RunStatus
-from frostline_controller.cli import exit_codes
-from frostline_controller.cli.errors import UserMistake
-from frostline_controller.cli.interrupts import interrupts
-from frostline_controller.cli.output import complain
-from frostline_controller.cli.run_lock import owned
-from frostline_controller.cli.terminal import open_terminal
 from frostline_controller.cluster.local.measuring import settings_of, settled_here
+from frostline_controller.local_run import exit_codes
+from frostline_controller.local_run.errors import UserMistake
+from frostline_controller.local_run.interrupts import interrupts
+from frostline_controller.local_run.output import complain
+from frostline_controller.local_run.run_lock import owned
+from frostline_controller.local_run.terminal import open_terminal
 from frostline_controller.sweep.directory import OVER, SweepDirectory, SweepState
 from frostline_controller.sweep.grid import parse_axis
 from frostline_controller.sweep.page import write_page

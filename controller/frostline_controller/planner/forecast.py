@@ -12,7 +12,6 @@ from frostline_contract.job.automatic import Settled, at_size, sizes_to_try, wit
 from frostline_contract.mesh import in_words
 from frostline_contract.precision import BYTES, VALUE_TYPES, resolve_precision
 from frostline_contract.statistics import LinkProfile, UnitProfile
-from frostline_controller.cli.model_size import ModelSize, model_size
 from frostline_controller.decisions.initial import check_initial_units
 from frostline_controller.planner.adapted import with_adapters
 from frostline_controller.planner.advice import Advice, advise, units_at
@@ -21,6 +20,7 @@ from frostline_controller.planner.by_schedule import ScheduleCost, by_schedule
 from frostline_controller.planner.cell_advice import GridAdvice, advise_cells, in_cells, is_asked
 from frostline_controller.planner.describe import as_json, grid_json
 from frostline_controller.planner.inputs import MemberInfo, NothingFits, PlanInputs, parallel_slots
+from frostline_controller.planner.model_size import ModelSize, model_size
 from frostline_controller.planner.numerics import settle
 from frostline_controller.planner.paper_step import paper_step
 from frostline_controller.planner.profile_file import MeasuredProfile

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RunStatus
-from frostline_controller.cli import exit_codes
-from frostline_controller.cli.control import ControlClient
-from frostline_controller.cli.interrupts import Interrupts
-from frostline_controller.cli.progress import ProgressReader
-from frostline_controller.cli.terminal import PLAIN_SECONDS, progress_line
 from frostline_controller.command_process import Command, RunError
+from frostline_controller.local_run import exit_codes
+from frostline_controller.local_run.control import ControlClient
+from frostline_controller.local_run.interrupts import Interrupts
+from frostline_controller.local_run.progress import ProgressReader
+from frostline_controller.local_run.terminal import PLAIN_SECONDS, progress_line
 from frostline_controller.report.data import read_run
 from frostline_controller.report.figures import read_figures
 from frostline_controller.report.tables import duration

@@ -15,9 +15,9 @@ from frostline_contract.job import Job, dump_job, load_job
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RunStatus
 from frostline_contract.statistics import SizeProfiles
-from frostline_controller.cli import exit_codes
 from frostline_controller.cluster.local.measuring import MEASURING
 from frostline_controller.command_process import Command, RunError
+from frostline_controller.local_run import exit_codes
 from frostline_controller.planner.inputs import parallel_slots
 from frostline_controller.planner.numerics import settle_measured
 from frostline_controller.report.data import read_run

@@ -8,7 +8,7 @@ import yaml
 
 from frostline_contract.job import parse_job
 from frostline_controller import api
-from frostline_controller.cli.exit_codes import NO_RUN
+from frostline_controller.local_run.exit_codes import NO_RUN
 from tests.unit.controller.synthetic_run import job_values, write_run
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from frostline_controller.cli import exit_codes
+from frostline_controller.local_run import exit_codes
 from tests.unit.controller.synthetic_run import job_values, write_run
 from tests.unit.controller.test_cli import end_of
 

@@ -10,9 +10,9 @@ from frostline_contract.job import Job
 from frostline_contract.jsonl import JsonlTail
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RunStatus
-from frostline_controller.cli import exit_codes
-from frostline_controller.cli.errors import CommandError
 from frostline_controller.command_process import Command, RunError
+from frostline_controller.local_run import exit_codes
+from frostline_controller.local_run.errors import CommandError
 from frostline_controller.report.data import read_run
 from frostline_controller.report.figures import RunFigures, read_figures
 

@@ -7,7 +7,7 @@ from typing import Any
 from frostline_contract.durable_files import make_folder_durably, replace_durably, sync_folder
 from frostline_contract.job import Job, JobError, dump_job, load_job
 from frostline_contract.run_directory import RunDirectory
-from frostline_controller.cli.errors import UserMistake
+from frostline_controller.local_run.errors import UserMistake
 
 RUNS = Path("runs")
 
