@@ -246,7 +246,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(autouse=True)
 def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a command that is accepted by mistake fail here, instead of starting to train."""
-    monkeypatch.setattr("frostline_controller.cli.run.watch", lambda *given, **named: pytest.fail("it was started"))
+    monkeypatch.setattr("frostline_controller.local_run.requests.watch", lambda *given, **named: pytest.fail("it was started"))
 
 
 @pytest.fixture

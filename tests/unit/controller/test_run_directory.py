@@ -179,7 +179,7 @@ def test_a_resume_that_would_not_be_the_same_run_is_refused(
 ) -> None:
     damage, says = DAMAGE[case]
     damage(stopped)
-    monkeypatch.setattr("frostline_controller.cli.run.watch", lambda *given, **named: pytest.fail("it was started"))
+    monkeypatch.setattr("frostline_controller.local_run.requests.watch", lambda *given, **named: pytest.fail("it was started"))
     code, _, error = end_of(capsys, "resume", str(stopped))
     assert (code, says in error, error.count("\n")) == (exit_codes.USER_MISTAKE, True, 1), error
 

@@ -1,8 +1,9 @@
-"""A command of `frostline` in a separate process, and the translation of its end into Python values and exceptions."""
+"""A module of this project in a separate process, and the translation of its end into Python values and exceptions."""
 
 import contextlib
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -10,11 +11,9 @@ from frostline_controller.cluster.local.child import mortal, python_module
 from frostline_controller.local_run import exit_codes
 from frostline_controller.local_run.errors import CommandError
 
-COMMAND_LINE = "frostline_controller.cli.main"
-
 
 class RunError(CommandError):
-    """The command failed. code: its exit status (`frostline_controller.local_run.exit_codes`); the text is its message."""
+    """The process failed. code: its exit status (`frostline_controller.local_run.exit_codes`); the text is its message."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -25,31 +24,35 @@ class JobMistake(RunError, ValueError):
     """Arguments, job or data are wrong (exit status 2); the text names the mistake and the remedy."""
 
 
-class Command:
-    """A command, or another module of this project, that is carried out in a separate process.
+class SeparateProcess:
+    """A module of this project that runs in a separate process.
 
     The process has a session of its own: it receives Ctrl-C from this object alone, and so exactly once, whichever processes the
     terminal signals. Its standard output is kept where `quiet`, else it goes to this process's.
 
     Args:
-        words: of the command line, without `frostline`.
+        module: the module.
+        words: its arguments.
+        request: the text on its standard input.
         quiet: keep its standard output.
         dies_with_us: the kernel kills it when this process is killed. Then call from a thread that lives as long.
-        module: the module that receives the words.
         environment: of the process; None: this process's.
     """
 
     def __init__(
-        self, words: Sequence[str], quiet: bool, dies_with_us: bool = False, module: str = COMMAND_LINE,
+        self, module: str, words: Sequence[str] = (), *, request: str = "", quiet: bool, dies_with_us: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        self._name = f"frostline {words[0]}" if module == COMMAND_LINE else module
+        self._name = module
         command = [*python_module(module), *words]
-        self._process = subprocess.Popen(
-            mortal(command) if dies_with_us else command,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE if quiet else None, stderr=subprocess.PIPE, text=True,
-            start_new_session=True, env=environment,
-        )  # fmt: skip
+        with tempfile.TemporaryFile() as given:
+            given.write(request.encode())
+            given.seek(0)
+            self._process = subprocess.Popen(
+                mortal(command) if dies_with_us else command,
+                stdin=given, stdout=subprocess.PIPE if quiet else None, stderr=subprocess.PIPE, text=True,
+                start_new_session=True, env=environment,
+            )  # fmt: skip
 
     @property
     def running(self) -> bool:
