@@ -17,6 +17,7 @@ from frostline_controller.decisions.next_decision import replayed_decisions
 from frostline_controller.planner.inputs import parallel_slots
 from frostline_controller.run.controller import Controller
 from frostline_controller.run.durable import DurableStore, check_same_job
+from frostline_controller.run.plug import plug_of
 from frostline_controller.run.run import Run
 from frostline_controller.run.settling import take_settled
 from frostline_controller.serving.leading import lead, stamp_logs
@@ -63,7 +64,7 @@ async def serve(options: argparse.Namespace) -> int:
     check_same_job(state, job, places.job)
     slots = parallel_slots(job, len(os.sched_getaffinity(0)))  # the local cluster's pods share this machine
     run = Run(job, folder, backend, store, state, cluster, parallel_slots=slots)
-    controller = Controller(run, replayed, job.checkpoint_root(folder))
+    controller = Controller(run, replayed, job.checkpoint_root(folder), plug=plug_of(run))
     stamp_logs(run.facts)
     run.facts.accept_numerics = options.accept_numerics
     await controller.start()

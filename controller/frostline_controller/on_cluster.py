@@ -30,6 +30,7 @@ from frostline_controller.cluster.kubernetes.patience import patiently
 from frostline_controller.decisions.next_decision import replayed_decisions
 from frostline_controller.run.controller import Controller
 from frostline_controller.run.durable import DurableStore, check_same_job
+from frostline_controller.run.plug import plug_of
 from frostline_controller.run.run import Run
 from frostline_controller.run.settling import take_settled
 from frostline_controller.serving.leading import lead, stamp_logs
@@ -179,7 +180,7 @@ async def take_over(
 
     run = Run(job, settings.run_dir, backend, store, state, cluster, cache_address=settings.cache_address, may_write=may_write)
     replayed = replayed_decisions(job, None)
-    return run, Controller(run, replayed, job.checkpoint_root(settings.run_dir), jobs)
+    return run, Controller(run, replayed, job.checkpoint_root(settings.run_dir), jobs, plug_of(run))
 
 
 def keep_cache_secret(run_dir: Path) -> None:
