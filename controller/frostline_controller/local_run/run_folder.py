@@ -52,7 +52,7 @@ def find_run_folder(given: str | None) -> Path:
 
 
 def write_run_folder(folder: Path, job: Job, facts: dict[str, Any]) -> None:
-    """Write the resolved job and run.json (the facts known to the command line), each whole or not at all."""
+    """Write the resolved job and run.json (the facts known before the run starts), each whole or not at all."""
     replace_durably(RunDirectory(folder).job, dump_job(job))
     RunDirectory(folder).write_facts(facts)
 
