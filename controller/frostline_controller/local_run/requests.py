@@ -4,6 +4,7 @@
 as text to a process of its own (`local_run/__main__.py`, docs/adr/0020-a-run-is-a-process.md).
 """
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -80,9 +81,14 @@ Request = NewRun | ResumedRun
 _REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="kind")])
 
 
+def text_of(request: Request) -> str:
+    """Return the request as text, in ASCII: the process that reads it may have another encoding."""
+    return json.dumps(request.model_dump(mode="json"))
+
+
 def read_request(text: str) -> Request:
-    """Return the request that `model_dump_json` wrote. Raises ValueError."""
-    return _REQUEST.validate_json(text)
+    """Return the request that `text_of` wrote. Raises ValueError."""
+    return _REQUEST.validate_python(json.loads(text))
 
 
 def carry_out(request: Request) -> int:
@@ -121,5 +127,6 @@ def in_a_process(
         environment: of the process; None: this process's.
     """
     return SeparateProcess(
-        PROCESS, request=request.model_dump_json(), quiet=keep_output, dies_with_us=dies_with_us, environment=environment
-    )
+        PROCESS, request=text_of(request), called=f"frostline {request.kind}", quiet=keep_output,
+        dies_with_us=dies_with_us, environment=environment,
+    )  # fmt: skip

@@ -3,7 +3,6 @@
 import contextlib
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -34,25 +33,27 @@ class SeparateProcess:
         module: the module.
         words: its arguments.
         request: the text on its standard input.
+        called: its name in messages; "": the module's.
         quiet: keep its standard output.
         dies_with_us: the kernel kills it when this process is killed. Then call from a thread that lives as long.
         environment: of the process; None: this process's.
     """
 
     def __init__(
-        self, module: str, words: Sequence[str] = (), *, request: str = "", quiet: bool, dies_with_us: bool = False,
-        environment: Mapping[str, str] | None = None,
+        self, module: str, words: Sequence[str] = (), *, request: str = "", called: str = "", quiet: bool,
+        dies_with_us: bool = False, environment: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        self._name = module
+        self._name = called or module
         command = [*python_module(module), *words]
-        with tempfile.TemporaryFile() as given:
-            given.write(request.encode())
-            given.seek(0)
-            self._process = subprocess.Popen(
-                mortal(command) if dies_with_us else command,
-                stdin=given, stdout=subprocess.PIPE if quiet else None, stderr=subprocess.PIPE, text=True,
-                start_new_session=True, env=environment,
-            )  # fmt: skip
+        self._process = subprocess.Popen(
+            mortal(command) if dies_with_us else command,
+            stdin=subprocess.PIPE if request else subprocess.DEVNULL, stdout=subprocess.PIPE if quiet else None,
+            stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment,
+        )  # fmt: skip
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError), self._process.stdin as given:  # where it has ended already, `end` tells
+                given.write(request)
+            self._process.stdin = None
 
     @property
     def running(self) -> bool:

@@ -3,6 +3,7 @@
 `frostline sweep` carries a request out in its own process; the Python API writes it as text to a process of its own.
 """
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -84,14 +85,19 @@ Request = NewSweep | ResumedSweep
 _REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="kind")])
 
 
+def text_of(request: Request) -> str:
+    """Return the request as text, in ASCII: the process that reads it may have another encoding."""
+    return json.dumps(request.model_dump(mode="json"))
+
+
 def read_request(text: str) -> Request:
-    """Return the request that `model_dump_json` wrote. Raises ValueError."""
-    return _REQUEST.validate_json(text)
+    """Return the request that `text_of` wrote. Raises ValueError."""
+    return _REQUEST.validate_python(json.loads(text))
 
 
 def in_a_process(request: Request) -> SeparateProcess:
     """Start a process that carries the request out; its standard output is kept where the request is quiet."""
-    return SeparateProcess(PROCESS, request=request.model_dump_json(), quiet=request.quiet)
+    return SeparateProcess(PROCESS, request=text_of(request), called="frostline sweep", quiet=request.quiet)
 
 
 def carry_out(request: Request) -> int:

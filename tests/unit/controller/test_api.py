@@ -81,14 +81,16 @@ def test_a_request_reaches_the_process_of_the_run_as_it_is(tmp_path: Path) -> No
     job = parse_job(job_values(freeze={"policy": {"name": "manual", "points": {1: 2, 3: 4}}}))
     rate = job.model_copy(update={"training": job.training.model_copy(update={"clip_norm": 0.1 + 0.2})})
     for request in (
-        NewRun(job=rate, job_file=tmp_path / "job.yaml", out="runs/mine", replay=tmp_path, shared_cache=tmp_path, report=False),
+        NewRun(
+            job=rate, job_file=tmp_path / "schön.yaml", out="runs/\udcff", replay=tmp_path, shared_cache=tmp_path, report=False
+        ),
         ResumedRun(folder=tmp_path, overrides=("cache.use=never",), workers=3, from_scratch=True, quiet=False),
     ):
-        assert requests.read_request(request.model_dump_json()) == request
+        assert requests.read_request(requests.text_of(request)) == request
     for swept in (
         NewSweep(job_file="job.yaml", axes=(Axis("seed", (0, 1)), Axis("data.path", ("a, b", None))), workers=4, side_by_side=2),
         ResumedSweep(folder="runs/sweep", retry_failed=True),
     ):
-        assert sweep_requests.read_request(swept.model_dump_json()) == swept
+        assert sweep_requests.read_request(sweep_requests.text_of(swept)) == swept
     with pytest.raises(ValueError, match="workers"):
         requests.read_request(json.dumps({"kind": "resume", "folder": "run", "workers": 0}))
