@@ -19,8 +19,11 @@ ENTERS_A_PHASE = ("phase", "_phase", "enter")
 """Functions whose first argument is a phase."""
 PLAN_LINES = frozenset({"plan", "plan_end"})
 """Kinds of lines of plans.jsonl about a generation."""
-PLUGGED_IN = "frostline_trainer/faults/"
-"""The folder of planned faults, which production code must not import: it uses only the plug's interface."""
+PLUGGED_IN = {
+    "frostline_trainer/faults/": "frostline_trainer.process.plug",
+    "frostline_controller/faults/": "frostline_controller.run.plug",
+}
+"""The folders of planned faults, which production code must not import, each with the plug that loads it by name."""
 NOT_OF_A_RUN = {"local/backend.py": "events.jsonl", "kubernetes/job_source.py": "job.yaml"}
 """Files that have a name of the run directory's but lie elsewhere: in the stand-in for the API server; in a ConfigMap."""
 
@@ -141,14 +144,16 @@ def _plan_lines(file: Path, tree: ast.AST) -> Iterator[Fault]:
 
 
 def _plugged_in(file: Path, tree: ast.AST) -> Iterator[Fault]:
-    if PLUGGED_IN in file.as_posix():
-        return
-    dotted = PLUGGED_IN.strip("/").replace("/", ".")
-    for node in ast.walk(tree):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        if any(f"{name}.".startswith(f"{dotted}.") for name in names):
-            yield node.lineno, f"{dotted} is plugged in by name (frostline_trainer.process.plug), never imported"
+    for folder, plug in PLUGGED_IN.items():
+        if folder in file.as_posix():
+            continue
+        dotted = folder.strip("/").replace("/", ".")
+        for node in ast.walk(tree):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module or ''}.{name}" for name in names]
+            if any(f"{name}.".startswith(f"{dotted}.") for name in names):
+                yield node.lineno, f"{dotted} is plugged in by name ({plug}), never imported"
 
 
 def _said_of(node: ast.AST, tails: tuple[str, ...], words: frozenset[str]) -> list[str]:

@@ -20,6 +20,7 @@ from frostline_controller.planner.inputs import parallel_slots
 from frostline_controller.run.controller import Controller
 from frostline_controller.run.durable import DurableStore, check_same_job
 from frostline_controller.run.patience import Stopped, patiently
+from frostline_controller.run.plug import plug_of
 from frostline_controller.run.run import Run
 from frostline_controller.run.settling import take_settled
 from frostline_controller.serving.leading import lead, stamp_logs
@@ -103,7 +104,7 @@ async def lead_run(options: argparse.Namespace, run: Run, replayed: tuple[Decisi
 
     async def start_and_lead() -> bool:
         nonlocal asked, begun
-        controller = Controller(run, replayed, run.facts.job.checkpoint_root(places.path))
+        controller = Controller(run, replayed, run.facts.job.checkpoint_root(places.path), plug=plug_of(run))
         await controller.start()
         if asked and (begun or is_to_resume(controller)):
             begun = True  # a resume that fails half-way may leave a state that no longer looks as if it were to resume

@@ -1,4 +1,4 @@
-"""Frostline from Python: each function does exactly what the command of the same name does.
+"""Frostline from Python: each function does what the command of the same name does, over the same library.
 
     from frostline_controller import api
 
@@ -6,9 +6,9 @@
     print(done.final["accuracy"], done.digest)
     api.verify(done.directory)
 
-A run lives in processes of its own and leaves a directory: `start` returns a `Run` while it trains, `run` waits for it. A
-`RunResult` is a view of that directory, so it can be had again at any time by `api.result(directory)`. No function here needs
-torch; docs/python-api.md shows them all at work.
+A run lives in processes of its own and leaves a directory: `start` returns a `Run` while it trains, `run` waits for it
+(docs/adr/0020-a-run-is-a-process.md). A `RunResult` is a view of that directory, so it can be had again at any time by
+`api.result(directory)`. No function here needs torch; docs/python-api.md shows them all at work.
 """
 
 import contextlib
@@ -23,15 +23,19 @@ import yaml
 
 from frostline_contract.job import Job, dump_job, load_job
 from frostline_contract.run_directory import RunDirectory
-from frostline_controller.cli import exit_codes
-from frostline_controller.cli.control import ControlClient
-from frostline_controller.cli.run_folder import find_run_folder, new_run_folder
-from frostline_controller.cli.status import read_status
-from frostline_controller.command_process import Command, JobMistake, RunError, mistakes
+from frostline_controller.local_run import exit_codes
+from frostline_controller.local_run.control import ControlClient
+from frostline_controller.local_run.requests import NewRun, Request, ResumedRun, in_a_process
+from frostline_controller.local_run.run_folder import find_run_folder, new_run_folder
+from frostline_controller.local_run.separate_process import JobMistake, RunError, SeparateProcess, mistakes
+from frostline_controller.local_run.status import read_status
 from frostline_controller.planner.forecast import forecast
 from frostline_controller.run_result import RunResult
 from frostline_controller.sweep.grid import checked_axis
 from frostline_controller.sweep.planning import new_sweep_folder, planned_runs, sweep_name
+from frostline_controller.sweep.requests import NewSweep, ResumedSweep
+from frostline_controller.sweep.requests import Request as SweepRequest
+from frostline_controller.sweep.requests import in_a_process as sweep_in_a_process
 from frostline_controller.sweep.result import SweepResult
 
 __all__ = [
@@ -51,14 +55,14 @@ class Run:
         directory: the run directory; its files show the progress.
     """
 
-    def __init__(self, directory: Path, words: Sequence[str], quiet: bool) -> None:
+    def __init__(self, directory: Path, request: Request) -> None:
         self.directory = directory
-        self.command = Command(words, quiet)
+        self.process = in_a_process(request, keep_output=request.quiet)
 
     @property
     def running(self) -> bool:
         """Whether the run's process has not ended."""
-        return self.command.running
+        return self.process.running
 
     def status(self) -> dict[str, Any]:
         """Return the status, as the function `status` does."""
@@ -74,7 +78,7 @@ class Run:
 
     def wait(self) -> RunResult:
         """Wait until the run has ended, or was drained (status "suspended"). Ctrl-C drains it. Raises JobMistake, RunError."""
-        self.command.end(also=(exit_codes.DRAINED,))
+        self.process.end(also=(exit_codes.DRAINED,))
         return RunResult(self.directory)
 
 
@@ -102,13 +106,17 @@ def start(
     Raises:
         JobMistake: the job or the run directory is wrong. Mistakes that are found later are raised by `Run.wait`.
     """
-    options = [*_option("--workers", workers), *_option("--replay", replay), *_ending(quiet, report)]
+    of_workers = {} if workers is None else {"placement.workers": workers}
     with _job_file(job) as file:
-        name = _checked(file, overrides).name
-        with mistakes():
-            folder = new_run_folder(name, None if out is None else str(out))
-        run = Run(folder, ["run", "-f", file, "--out", str(folder), *_set_options(overrides), *options], quiet)
-        run.command.wait_until(RunDirectory(folder).job.exists)  # from here on the file, which may be temporary, is not needed
+        checked = _checked(file, {**(overrides or {}), **of_workers})
+    with mistakes():
+        folder = new_run_folder(checked.name, None if out is None else str(out))
+    request = NewRun(
+        job=checked, job_file=Path(job).resolve() if isinstance(job, str | Path) else None, out=str(folder),
+        replay=None if replay is None else Path(replay).resolve(), quiet=quiet, report=report,
+    )  # fmt: skip
+    run = Run(folder, request)
+    run.process.wait_until(RunDirectory(folder).job.exists)  # from here on `status` finds the run
     return run
 
 
@@ -143,9 +151,13 @@ def resume(
     overrides: live fields only; a fixed one is refused. from_scratch: train again from step 0 where no checkpoint of the run is
     left; such a run is refused otherwise. Raises JobMistake and RunError.
     """
-    options = [*_set_options(overrides), *_option("--workers", workers), *(["--from-scratch"] if from_scratch else [])]
-    words = ["resume", str(directory), *options, *_ending(quiet, report)]
-    return Run(Path(directory).resolve(), words, quiet).wait()
+    with mistakes():
+        folder = find_run_folder(str(directory))
+        request = ResumedRun(
+            folder=folder, overrides=tuple(_settings(overrides)), workers=workers, from_scratch=from_scratch, quiet=quiet,
+            report=report,
+        )  # fmt: skip
+    return Run(folder, request).wait()
 
 
 def sweep(
@@ -177,15 +189,17 @@ def sweep(
         JobMistake: the job, a value or the directory is wrong.
         RunError: the sweep itself failed.
     """
-    varied = [word for field, values in vary.items() for word in ("--vary", f"{field}={json.dumps(list(values))}")]
-    options = [*_option("--workers", workers), "--side-by-side", str(side_by_side), *_ending(quiet, report)]
     with _job_file(job) as file:
         with mistakes():
             axes = [checked_axis(field, values) for field, values in vary.items()]
             settings = _settings(overrides)
             runs = planned_runs(file, settings, axes, workers, side_by_side)
             folder = new_sweep_folder(sweep_name(file, settings, runs), None if out is None else str(out))
-        return _swept(["sweep", "-f", file, *varied, "--out", str(folder), *_set_options(overrides), *options], folder, quiet)
+            request = NewSweep(
+                job_file=file, overrides=tuple(settings), axes=tuple(axes), out=str(folder), workers=workers,
+                side_by_side=side_by_side, quiet=quiet, report=report,
+            )  # fmt: skip
+        return _swept(request, folder)
 
 
 def resume_sweep(
@@ -195,8 +209,9 @@ def resume_sweep(
 
     retry_failed: also with runs that failed or were cancelled. Raises JobMistake and RunError.
     """
-    options = [*_option("--workers", workers), *(["--retry-failed"] if retry_failed else []), *_ending(quiet, report)]
-    return _swept(["sweep", "--resume", str(directory), *options], Path(directory).resolve(), quiet)
+    with mistakes():
+        request = ResumedSweep(folder=str(directory), workers=workers, retry_failed=retry_failed, quiet=quiet, report=report)
+    return _swept(request, Path(directory).resolve())
 
 
 def result(directory: str | Path) -> RunResult:
@@ -246,18 +261,13 @@ def verify(directory: str | Path, *, steps: Sequence[int] = (), quiet: bool = Tr
     with mistakes():
         folder = find_run_folder(str(directory))
     chosen = ["--steps", ",".join(str(step) for step in steps)] if steps else []
-    return Command([str(folder), *chosen], quiet, module="frostline_trainer.verify").end()
+    return SeparateProcess("frostline_trainer.verify", [str(folder), *chosen], quiet=quiet).end()
 
 
-def _ending(quiet: bool, report: bool) -> list[str]:
-    return [*(["--quiet"] if quiet else []), *([] if report else ["--no-report"])]
-
-
-def _swept(words: Sequence[str], folder: Path, quiet: bool) -> SweepResult:
+def _swept(request: SweepRequest, folder: Path) -> SweepResult:
     """Carry out a sweep. Failed runs raise no error here, since each run has its own state."""
-    command = Command(words, quiet)
     try:
-        command.end(also=(exit_codes.DRAINED,))
+        sweep_in_a_process(request).end(also=(exit_codes.DRAINED,))
     except RunError as error:
         found = SweepResult(folder)
         if error.code != exit_codes.FAILED or not found.failed:
@@ -300,11 +310,3 @@ def _job_file(job: JobLike) -> Iterator[str]:
 def _settings(values: Mapping[str, Any] | None) -> list[str]:
     """Return the values as `field=value`; values are written as JSON, which is YAML."""
     return [f"{path}={json.dumps(value)}" for path, value in (values or {}).items()]
-
-
-def _set_options(values: Mapping[str, Any] | None) -> list[str]:
-    return [word for setting in _settings(values) for word in ("--set", setting)]
-
-
-def _option(name: str, value: Any) -> list[str]:
-    return [] if value is None else [name, str(value)]

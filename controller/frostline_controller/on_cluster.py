@@ -31,6 +31,7 @@ from frostline_controller.run.checkpoints import CannotWrite, try_to_write
 from frostline_controller.run.controller import Controller
 from frostline_controller.run.durable import DurableStore, check_same_job
 from frostline_controller.run.patience import Stopped, patiently
+from frostline_controller.run.plug import plug_of
 from frostline_controller.run.run import Run
 from frostline_controller.run.settling import take_settled
 from frostline_controller.serving.leading import lead, stamp_logs
@@ -149,7 +150,7 @@ async def lead_run(settings: Settings, api: Api, jobs: JobSource, lease: LeaderL
 
         async def started() -> Controller:
             """Start new parts: those of a start that has failed may count the time since then."""
-            controller = Controller(run, replayed_decisions(run.facts.job, None), root, jobs)
+            controller = Controller(run, replayed_decisions(run.facts.job, None), root, jobs, plug_of(run))
             await controller.start()
             return controller
 

@@ -1,6 +1,6 @@
 """Exit codes of a run's workers, agents and preload processes, as docs/troubleshooting.md lists them.
 
-The command `frostline` has codes of its own (frostline_controller/cli/exit_codes.py).
+The command `frostline` has codes of its own (frostline_controller/local_run/exit_codes.py).
 """
 
 DONE = 0

@@ -14,8 +14,8 @@ import psutil
 
 from frostline_contract.annotations import COMMAND
 from frostline_contract.durable_files import replace_durably
-from frostline_controller.cli.exit_codes import DONE, NO_RUN, USER_MISTAKE
 from frostline_controller.cluster.local.backend import LocalBackend
+from frostline_controller.local_run.exit_codes import DONE, NO_RUN, USER_MISTAKE
 from tests.chaos.acts import COMMANDS, OTHER_DATA, OTHER_WEIGHTS, SECOND_OWNER, STOPS, WRITES, Act
 from tests.chaos.leftovers import processes_of
 from tests.e2e.runs import FROSTLINE, Running, json_lines

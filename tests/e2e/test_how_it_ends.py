@@ -191,7 +191,7 @@ def test_a_service_that_cannot_start_is_named_and_given_up(workshop: Workshop, t
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_stop_that_no_controller_answers_stops(number: signal.Signals, workshop: Workshop, tmp_path: Path) -> None:
-    hasty = patched("import frostline_controller.cli.run as run", "run.ANSWER_SECONDS = 1.0")
+    hasty = patched("import frostline_controller.local_run.following as run", "run.ANSWER_SECONDS = 1.0")
     running = workshop.start(tmp_path / "run", {"elastic": {"cache": False}}, frostline=hasty)
     running.wait_until((running.folder / "controller.address").exists, "a controller")
     running.children("frostline_controller")[0].suspend()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from frostline_contract.job import Job, load_job
 from frostline_contract.job.freezing import ElasticSection
-from frostline_controller.cli.model_size import model_size
 from frostline_controller.planner.analytic import analytic_profiles
+from frostline_controller.planner.model_size import model_size
 from frostline_controller.simulation.cluster_file import Cluster, UnitTable, load_cluster
 from frostline_controller.simulation.history import NOTHING_FREEZES, History, by_epoch
 from frostline_controller.simulation.replay import Length, Replay, replay

@@ -10,8 +10,9 @@ import pytest
 
 from frostline_contract.exit_codes import CRASH_LOOP, DEVICE, DONE, FAULT, FINAL, REFUSED, USER_MISTAKE
 from frostline_contract.job import Job, load_job
-from frostline_controller.cli import exit_codes, kubectl
+from frostline_controller.cli import kubectl
 from frostline_controller.cli.arguments import build_parser
+from frostline_controller.local_run import exit_codes
 from frostline_controller.run.events import KINDS
 from frostline_proto.v1 import cache_pb2, control_pb2
 from frostline_rpc.auth import ALLOWED

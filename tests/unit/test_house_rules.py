@@ -103,6 +103,8 @@ OURS = "controller/frostline_controller/a.py"
         ('line = {"kind": "plan_end", "last_step": 3}', "plan_log"),
         ("from frostline_trainer.faults.of_worker import PlannedFaults", "plugged in by name"),
         ("import frostline_trainer.faults", "plugged in by name"),
+        ("from frostline_controller.faults.planned import PlannedFaults", "plugged in by name (frostline_controller.run.plug)"),
+        ("from frostline_controller import faults", "plugged in by name"),
     ],
 )
 def test_a_second_home_of_a_rule_is_seen_in_production_code(line: str, words: str) -> None:

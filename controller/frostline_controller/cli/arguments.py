@@ -4,8 +4,8 @@ import argparse
 import math
 from collections.abc import Callable
 
-from frostline_controller.cli import exit_codes
 from frostline_controller.cli.simulate_arguments import SIMULATE, SIMULATE_EXAMPLES, simulate_arguments
+from frostline_controller.local_run import exit_codes
 
 ARMS = ("static", "freezing", "elastic", "freeze", "pipeline", "replicas", "cache")
 COUNT_MAX, DEVICES_MAX, SEEDS_MAX = 2**31 - 1, 65536, 10_000

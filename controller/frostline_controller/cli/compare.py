@@ -8,12 +8,9 @@ from frostline_contract.durable_files import make_folder_durably, replace_durabl
 from frostline_contract.job import Job, JobError, load_job
 from frostline_contract.job.automatic import Settled, with_settled
 from frostline_contract.run_directory import read_json
-from frostline_controller.cli import exit_codes
-from frostline_controller.cli.compare_report import Comparison, write_comparison
-from frostline_controller.cli.errors import UserMistake
-from frostline_controller.cli.run_folder import RUNS
-from frostline_controller.cli.terminal import open_terminal
-from frostline_controller.cli.trials import (
+from frostline_controller.cluster.local.measuring import settings_of, settled_here
+from frostline_controller.comparison.report import Comparison, write_comparison
+from frostline_controller.comparison.trials import (
     ARM_PARTS,
     Outcome,
     Trial,
@@ -22,7 +19,10 @@ from frostline_controller.cli.trials import (
     run_trial,
     static_overrides,
 )
-from frostline_controller.cluster.local.measuring import settings_of, settled_here
+from frostline_controller.local_run import exit_codes
+from frostline_controller.local_run.errors import UserMistake
+from frostline_controller.local_run.run_folder import RUNS
+from frostline_controller.local_run.terminal import open_terminal
 
 SETTLED = "settled.json"
 """The file in a comparison's folder with the values for the job's `auto` fields."""

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from frostline_contract.job import Job
-from frostline_controller.cli.errors import UserMistake
+from frostline_controller.local_run.errors import UserMistake
 
 
 @dataclass(frozen=True)

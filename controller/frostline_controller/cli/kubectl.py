@@ -13,9 +13,9 @@ from pathlib import Path
 from frostline_contract.annotations import COMMAND, PROGRESS, REQUESTED_WORKERS, STATE
 from frostline_contract.mesh import in_words
 from frostline_contract.run_status import ENDED
-from frostline_controller.cli import exit_codes
 from frostline_controller.cluster.kubernetes.api import Api, ApiError, NotFound
 from frostline_controller.cluster.kubernetes.release import Release
+from frostline_controller.local_run import exit_codes
 
 WATCH_SECONDS = 2.0
 ANSWER_SECONDS = 30.0

@@ -2,7 +2,7 @@
 
 import sys
 
-from frostline_controller.cli import exit_codes
+from frostline_controller.local_run import exit_codes
 
 
 def main(argv: list[str] | None = None) -> int:

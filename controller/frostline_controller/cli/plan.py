@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from frostline_contract.job import JobError, load_job
 from frostline_contract.mesh import in_words
-from frostline_controller.cli import exit_codes
-from frostline_controller.cli.errors import UserMistake
+from frostline_controller.local_run import exit_codes
+from frostline_controller.local_run.errors import UserMistake
 from frostline_controller.planner.assumed import hardware_for
 from frostline_controller.planner.cell_advice import GridAdvice
 from frostline_controller.planner.describe import describe, grid_lines, schedule_lines

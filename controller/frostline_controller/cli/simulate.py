@@ -6,11 +6,11 @@ from pathlib import Path
 
 from frostline_contract.durable_files import make_folder_durably
 from frostline_contract.job import Job, JobError, apply_overrides, load_job, parse_job
-from frostline_controller.cli import exit_codes
-from frostline_controller.cli.errors import UserMistake
 from frostline_controller.cli.job import explain
 from frostline_controller.cli.plan import measured_profile
-from frostline_controller.cli.run_folder import find_run_folder
+from frostline_controller.local_run import exit_codes
+from frostline_controller.local_run.errors import UserMistake
+from frostline_controller.local_run.run_folder import find_run_folder
 from frostline_controller.simulation.cluster_file import Cluster, load_cluster
 from frostline_controller.simulation.finished import FinishedRun, read_finished
 from frostline_controller.simulation.question import Answer, Question, answer

@@ -6,11 +6,11 @@ import time
 from contextlib import closing
 
 from frostline_contract.run_status import ENDED
-from frostline_controller.cli import exit_codes
-from frostline_controller.cli.control import ControlClient
-from frostline_controller.cli.run_folder import find_run_folder
-from frostline_controller.cli.run_lock import owner
-from frostline_controller.cli.status import read_status, status_text
+from frostline_controller.local_run import exit_codes
+from frostline_controller.local_run.control import ControlClient
+from frostline_controller.local_run.run_folder import find_run_folder
+from frostline_controller.local_run.run_lock import owner
+from frostline_controller.local_run.status import read_status, status_text
 from frostline_controller.sweep.directory import SweepDirectory, sweep_in
 
 WATCH_SECONDS = 1.0

@@ -72,13 +72,6 @@ class ClusterBackend(Protocol):
         """Delete a pod. While spec.replicas requires it, another pod of its name with another uid replaces it."""
         ...
 
-    def break_machine(self, kind: str, pod: str, seconds: float) -> None:
-        """Carry out a planned fault of a node or service: kill_node, cut_node (for `seconds`), kill_redis or kill_cache_server.
-
-        pod: a pod on the node; empty for a service. Raises ValueError where the cluster has no such fault.
-        """
-        ...
-
     def changed(self) -> bool:
         """Whether something may have changed since the last `read`: a cheap check. True where only reading can decide."""
         ...

@@ -7,7 +7,7 @@ from frostline_contract.communicators import most_communicator_bytes
 from frostline_contract.job import Job
 from frostline_contract.precision import BYTES, VALUE_TYPES, resolve_precision
 from frostline_contract.statistics import LinkProfile, UnitProfile
-from frostline_controller.cli.model_size import ModelSize
+from frostline_controller.planner.model_size import ModelSize
 from frostline_controller.planner.adapted import with_adapters
 from frostline_controller.planner.analytic import analytic_profiles
 from frostline_controller.planner.cell_advice import in_cells

@@ -8,7 +8,6 @@ from typing import Any
 from frostline_contract.job import Job
 from frostline_contract.job.automatic import Settled, at_size, sizes_to_try, with_settled
 from frostline_contract.mesh import in_words
-from frostline_controller.cli.model_size import ModelSize, model_size
 from frostline_controller.decisions.initial import check_initial_units
 from frostline_controller.planner.advice import Advice, advise, units_at
 from frostline_controller.planner.assumed import Hardware, assumed_inputs, hardware_for, unit_profiles, value_bytes
@@ -16,6 +15,7 @@ from frostline_controller.planner.by_schedule import ScheduleCost, by_schedule
 from frostline_controller.planner.cell_advice import GridAdvice, advise_cells, is_asked
 from frostline_controller.planner.describe import as_json, grid_json
 from frostline_controller.planner.inputs import NothingFits, PlanInputs
+from frostline_controller.planner.model_size import ModelSize, model_size
 from frostline_controller.planner.numerics import settle
 from frostline_controller.planner.paper_step import paper_step
 from frostline_controller.planner.placing import PlannedPlacement

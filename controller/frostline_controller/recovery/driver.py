@@ -12,7 +12,6 @@ import logging
 from frostline_contract.lineage import ROLLBACK
 from frostline_contract.phases import ControllerPhase, Phase
 from frostline_contract.plan import Plan
-from frostline_controller.faults import PlannedFaults
 from frostline_controller.members.devices import no_placement
 from frostline_controller.members.entry import Entry, EntryWatch
 from frostline_controller.members.membership import LEAVING, Worker
@@ -25,6 +24,7 @@ from frostline_controller.recovery.reports import Recovery, distrusts_anew, fact
 from frostline_controller.reshape.two_phase import Reshaping
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
+from frostline_controller.run.plug import RoundPlug
 from frostline_controller.run.store import RunStore
 from frostline_proto.v1 import control_pb2 as pb
 
@@ -39,10 +39,10 @@ class Failures:
     """
 
     def __init__(
-        self, facts: RunFacts, store: RunStore, outbox: Outbox, faults: PlannedFaults, *,
+        self, facts: RunFacts, store: RunStore, outbox: Outbox, plug: RoundPlug, *,
         choosing: Choosing, starting: Starting, reshaping: Reshaping, entry: EntryWatch, removals: Removals,
     ) -> None:  # fmt: skip
-        self._facts, self._store, self._outbox, self._faults = facts, store, outbox, faults
+        self._facts, self._store, self._outbox, self._plug = facts, store, outbox, plug
         self._choosing, self._starting, self._reshaping = choosing, starting, reshaping
         self._entry, self._removals = entry, removals
         self.recovery: Recovery | None = None
@@ -129,7 +129,7 @@ class Failures:
         assert recovery is not None
         await self._starting.finish_epoch()
         recovery.fence(facts, self._outbox, now)
-        await self._faults.at(ControllerPhase.RECOVERING)
+        await self._plug.at(ControllerPhase.RECOVERING)
         found, failure = recovery.answer(facts, now, self._reshaping.votable)
         if isinstance(found, Wait):
             facts.message = f"after a failure: waiting for the reports of {', '.join(map(self._name, found.workers[:4]))}"

@@ -16,7 +16,6 @@ from frostline_contract.phases import ControllerPhase
 from frostline_contract.plan import SURVIVORS, Decision, GenerationId, Plan
 from frostline_contract.run_status import RunStatus
 from frostline_controller.decisions.surviving import in_force, surviving_decisions, without_pending_rollbacks
-from frostline_controller.faults import PlannedFaults
 from frostline_controller.members.membership import Worker
 from frostline_controller.planner.choice import Choosing
 from frostline_controller.planner.plans import entry_plan, survivors_plan
@@ -28,6 +27,7 @@ from frostline_controller.run.epochs import current_epoch, raise_epoch
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
 from frostline_controller.run.plan_log import plan_end_line, plan_line
+from frostline_controller.run.plug import RoundPlug
 from frostline_controller.run.store import RunStore
 
 log = logging.getLogger(__name__)
@@ -60,10 +60,10 @@ class Starting:
     """Makes the plans, with the planner's best placement of the usable workers."""
 
     def __init__(
-        self, facts: RunFacts, store: RunStore, outbox: Outbox, faults: PlannedFaults, choosing: Choosing, checkpoint_root: Path
+        self, facts: RunFacts, store: RunStore, outbox: Outbox, plug: RoundPlug, choosing: Choosing, checkpoint_root: Path
     ) -> None:
         self._facts, self._store, self._outbox = facts, store, outbox
-        self._faults, self._choosing, self._root = faults, choosing, checkpoint_root
+        self._plug, self._choosing, self._root = plug, choosing, checkpoint_root
 
     async def finish_epoch(self) -> None:
         """Raise the run epoch where the current plan, perhaps a predecessor's, begins one that is not yet on disk.
@@ -229,10 +229,10 @@ class Starting:
         assert plan is not None
         await self.finish_epoch()
         await store.plans.append(outbox.untold)
-        await self._faults.at(ControllerPhase.PLANNED)
+        await self._plug.at(ControllerPhase.PLANNED)
         outbox.streams.send_all(outbox.plan_message(plan))
         outbox.untold = []
-        await self._faults.at(ControllerPhase.ANNOUNCED)
+        await self._plug.at(ControllerPhase.ANNOUNCED)
         log.info(
             "plan entered without a vote generation=%s start=%s step=%s lineage=%s shape=%r reason=%r",
             plan.generation, plan.start, plan.start_step, plan.lineage, in_words(plan.placement.degrees), plan.reason,

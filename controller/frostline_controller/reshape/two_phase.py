@@ -11,7 +11,6 @@ from frostline_contract.mesh import in_words
 from frostline_contract.phases import ControllerPhase
 from frostline_contract.plan import Plan
 from frostline_controller.decisions.surviving import in_force
-from frostline_controller.faults import PlannedFaults
 from frostline_controller.members.membership import LEAVING, Worker
 from frostline_controller.planner.adapter import Choice
 from frostline_controller.planner.choice import Choosing
@@ -20,6 +19,7 @@ from frostline_controller.reshape.preparation import Preparation, open_window
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
 from frostline_controller.run.plan_log import plan_end_line, plan_line
+from frostline_controller.run.plug import RoundPlug
 from frostline_controller.run.store import RunStore
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import plan_pb2
@@ -34,9 +34,9 @@ CONTINUED_KEPT = 16
 class Reshaping:
     """Drives the prepared plan. RPC handlers call the `note_` methods; the reconciler calls the others."""
 
-    def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox, faults: PlannedFaults, choosing: Choosing) -> None:
+    def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox, plug: RoundPlug, choosing: Choosing) -> None:
         self._facts, self._store, self._outbox = facts, store, outbox
-        self._faults, self._choosing = faults, choosing
+        self._plug, self._choosing = plug, choosing
         self.preparation: Preparation | None = None
         if facts.state.prepared is not None:
             self.preparation = Preparation(since=facts.clock(), announced=True)
@@ -89,10 +89,10 @@ class Reshaping:
     async def _send_plan(self, plan: Plan, preparation: Preparation) -> None:
         """Send the durable plan to all workers; after a restart it is sent again, since sending is not recorded."""
         outbox = self._outbox
-        await self._faults.at(ControllerPhase.PLANNED)
+        await self._plug.at(ControllerPhase.PLANNED)
         outbox.streams.send_all(outbox.plan_message(plan))
         preparation.sent = True
-        await self._faults.at(ControllerPhase.ANNOUNCED)
+        await self._plug.at(ControllerPhase.ANNOUNCED)
 
     async def learn(self, now: float) -> Plan | None:
         """Return the plan to which training has switched, once, after making that durable; None otherwise."""

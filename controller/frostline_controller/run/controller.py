@@ -7,7 +7,6 @@ from pathlib import Path
 
 from frostline_contract.plan import Decision
 from frostline_controller.decisions.taker import Deciding
-from frostline_controller.faults import PlannedFaults
 from frostline_controller.ledger.keeping import Bookkeeping
 from frostline_controller.members.departures import Departures
 from frostline_controller.members.devices import Devices
@@ -36,6 +35,7 @@ from frostline_controller.run.ending import Ending
 from frostline_controller.run.first_plan import FirstPlan
 from frostline_controller.run.memory_cap import MemoryCap
 from frostline_controller.run.plan_log import plan_line
+from frostline_controller.run.plug import NoPlug, RoundPlug
 from frostline_controller.run.run import Run
 from frostline_controller.run.settling import Settling
 from frostline_controller.serving.progress import Publishing
@@ -48,18 +48,19 @@ class Controller:
     """All parts of one leading controller. RPC handlers reach the parts through it."""
 
     def __init__(
-        self, run: Run, replayed: tuple[Decision, ...] | None, checkpoint_root: Path, offers: Offers | None = None
-    ) -> None:
+        self, run: Run, replayed: tuple[Decision, ...] | None, checkpoint_root: Path, offers: Offers | None = None,
+        plug: RoundPlug | None = None,
+    ) -> None:  # fmt: skip
         facts, store, outbox, pods = run.facts, run.store, run.outbox, run.pods
         self.run, self._facts, self._store, self._outbox, self._pods = run, facts, store, outbox, pods
         self.checkpoint_root = checkpoint_root
-        self.faults = PlannedFaults(facts, store, outbox, run.backend)
+        self.plug = plug or NoPlug()
         self.choosing = Choosing(facts)
-        self.reshaping = Reshaping(facts, store, outbox, self.faults, self.choosing)
-        self.starting = Starting(facts, store, outbox, self.faults, self.choosing, checkpoint_root)
+        self.reshaping = Reshaping(facts, store, outbox, self.plug, self.choosing)
+        self.starting = Starting(facts, store, outbox, self.plug, self.choosing, checkpoint_root)
         self.entry, self.removals = EntryWatch(facts, store, outbox), Removals(facts, store, pods)
         self.failures = Failures(
-            facts, store, outbox, self.faults, choosing=self.choosing, starting=self.starting, reshaping=self.reshaping,
+            facts, store, outbox, self.plug, choosing=self.choosing, starting=self.starting, reshaping=self.reshaping,
             entry=self.entry, removals=self.removals,
         )  # fmt: skip
         wait = StartWait(facts, self.choosing)

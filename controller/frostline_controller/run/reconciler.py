@@ -232,7 +232,7 @@ ROUND = (
     Act(lambda r, now: r.parts.failures.advance(now), RECOVERING, "last of the plans too; failures were found above"),
     Act(Reconciler.forget_prepared, GOING_ON, "an answer, a first plan or a pause may have replaced the prepared plan"),
     Act(Reconciler.settle_leavers, GOING_ON, "after an answer to a failure, which still counts them as members"),
-    Act(lambda r, now: r.parts.faults.advance(), GOING_ON, "planned faults hit the state that this round has made"),
+    Act(lambda r, now: r.parts.plug.advance(), GOING_ON, "planned faults hit the state that this round has made"),
     Act(lambda r, now: r.parts.cache_news.advance(), GOING_ON, "reports how the round's plan uses the cache"),
     Act(lambda r, now: r.parts.memory_cap.advance(), GOING_ON, "members of the round's plan may exceed their memory limit"),
     Act(lambda r, now: r.parts.bookkeeping.advance(now), GOING_ON, "the ledger follows the workers that came or left"),

@@ -51,7 +51,7 @@ class Reports:
 
     def _draw(self) -> None:
         """Draw in a separate process: drawing takes memory that a controller should not keep."""
-        command = [sys.executable, "-P", "-m", "frostline_controller.cli", "report", str(self._folder)]
+        command = [sys.executable, "-P", "-m", "frostline_controller.report", str(self._folder)]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
             try:
                 resource.prlimit(process.pid, resource.RLIMIT_DATA, (DRAW_BYTES_MAX, DRAW_BYTES_MAX))

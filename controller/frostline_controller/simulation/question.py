@@ -6,9 +6,9 @@ from functools import cached_property
 
 from frostline_contract.job import Job
 from frostline_contract.precision import BYTES, VALUE_TYPES, resolve_precision
-from frostline_controller.cli.errors import UserMistake
-from frostline_controller.cli.model_size import ModelSize, model_size
+from frostline_controller.local_run.errors import UserMistake
 from frostline_controller.planner.adapter import plan_inputs
+from frostline_controller.planner.model_size import ModelSize, model_size
 from frostline_controller.planner.profile_file import MeasuredProfile
 from frostline_controller.planner.tensor.advice import SharingAdvice, advise_sharing
 from frostline_controller.simulation.cluster_file import Cluster

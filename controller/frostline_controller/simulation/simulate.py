@@ -9,7 +9,7 @@ from frostline_contract.job import Job
 from frostline_contract.job.freezing import ElasticSection
 from frostline_contract.mesh import in_words
 from frostline_contract.statistics import IntervalStatistics
-from frostline_controller.cli.trials import ARM_PARTS, PARTS
+from frostline_controller.comparison.trials import ARM_PARTS, PARTS
 from frostline_controller.simulation.history import NOTHING_FREEZES, History, by_policy
 from frostline_controller.simulation.replay import Length, Replay, Span, replay
 from frostline_controller.simulation.world import World

@@ -7,13 +7,13 @@ from frostline_contract.device import DeviceFacts
 from frostline_contract.job import Job
 from frostline_contract.plan import Placement
 from frostline_contract.statistics import CacheProfile, UnitProfile, WorkerProfile
-from frostline_controller.cli.model_size import ModelSize
 from frostline_controller.members.membership import Worker
 from frostline_controller.planner.adapter import Situation
 from frostline_controller.planner.advice import units_at
 from frostline_controller.planner.assumed import Hardware, unit_profiles
 from frostline_controller.planner.cache_costs import predicted_cache_seconds
 from frostline_controller.planner.kept_profile import KeptProfile
+from frostline_controller.planner.model_size import ModelSize
 from frostline_controller.planner.profile_file import MeasuredProfile
 from frostline_controller.simulation.cluster_file import Cluster, NodeGroup
 

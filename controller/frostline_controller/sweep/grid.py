@@ -9,7 +9,7 @@ from typing import Any
 
 from frostline_contract.job import JobError
 from frostline_contract.job.yaml_text import read_yaml
-from frostline_controller.cli.errors import UserMistake
+from frostline_controller.local_run.errors import UserMistake
 
 RUNS_MAX = 1000
 RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")

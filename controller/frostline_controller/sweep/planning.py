@@ -8,9 +8,9 @@ from typing import Any
 
 from frostline_contract.durable_files import make_folder_durably, replace_durably
 from frostline_contract.job import Job, JobError, dump_job, load_job
-from frostline_controller.cli.errors import UserMistake
-from frostline_controller.cli.run_folder import new_run_folder
 from frostline_controller.cluster.local.shared_cache import uses_cache
+from frostline_controller.local_run.errors import UserMistake
+from frostline_controller.local_run.run_folder import new_run_folder
 from frostline_controller.sweep.directory import SweepDirectory, SweepState, SweptRun
 from frostline_controller.sweep.grid import Axis, check_axes, combinations, settings_of, short_names
 

@@ -1,17 +1,19 @@
-"""The runs of a sweep side by side: each a `frostline run` or `resume` process, within the given workers, over one cache."""
+"""The runs of a sweep side by side: each in a process of its own, within the given workers, over one cache."""
 
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from frostline_contract.job import load_job
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RunStatus
-from frostline_controller.cli import exit_codes
-from frostline_controller.cli.control import ControlClient
-from frostline_controller.cli.interrupts import Interrupts
-from frostline_controller.cli.progress import ProgressReader
-from frostline_controller.cli.terminal import PLAIN_SECONDS, progress_line
-from frostline_controller.command_process import Command, RunError
+from frostline_controller.local_run import exit_codes
+from frostline_controller.local_run.control import ControlClient
+from frostline_controller.local_run.interrupts import Interrupts
+from frostline_controller.local_run.progress import ProgressReader
+from frostline_controller.local_run.requests import NewRun, Request, ResumedRun, in_a_process
+from frostline_controller.local_run.separate_process import RunError
+from frostline_controller.local_run.terminal import PLAIN_SECONDS, progress_line
 from frostline_controller.report.data import read_run
 from frostline_controller.report.figures import read_figures
 from frostline_controller.report.tables import duration
@@ -36,14 +38,14 @@ class RunningRun:
 
     def __init__(self, run: SweptRun, places: SweepDirectory, report: bool, services: SweepServices) -> None:
         self.run, self._places = run, places.run_of(run)
-        folder = str(self._places.path)
-        if self._places.holds_run():
-            words = ["resume", folder, "--from-scratch"]  # goes on also from a run without a checkpoint
+        folder, cache = self._places.path, services.shared_cache
+        request: Request
+        if self._places.holds_run():  # goes on also from a run without a checkpoint
+            request = ResumedRun(folder=folder, from_scratch=True, shared_cache=cache, report=report)
         else:
-            words = ["run", "-f", str(places.job_of(run)), "--out", folder]
-        words += ["--shared-cache", str(services.shared_cache)] if services.shared_cache is not None else []
-        words += ["--quiet", *([] if report else ["--no-report"])]
-        self.command = Command(words, quiet=True, dies_with_us=True, environment=services.environment)
+            file = places.job_of(run)
+            request = NewRun(job=load_job(file), job_file=file, out=str(folder), shared_cache=cache, report=report)
+        self.process = in_a_process(request, dies_with_us=True, environment=services.environment)
         self._client = ControlClient(self._places.path)
         self._reader: ProgressReader | None = None
         self._told_at, self._told_step = time.monotonic(), -1
@@ -64,7 +66,7 @@ class RunningRun:
         """Return the final state of the run; wait for the end of its process if needed."""
         self._client.close()
         try:
-            self.command.end()
+            self.process.end()
             code, message = exit_codes.DONE, ""
         except RunError as error:
             code, message = error.code, str(error).partition("\nlogs: ")[0]
@@ -116,7 +118,7 @@ class SweepRunner:
                 time.sleep(LOOK_SECONDS)
         finally:
             for one in self._active.values():
-                one.command.kill()
+                one.process.kill()
             services.stop()
         return self._keep(self.state)
 
@@ -138,7 +140,7 @@ class SweepRunner:
         self._tell(run, "goes on" if again else "starts")
 
     def _look(self, one: RunningRun) -> None:
-        if one.command.running:
+        if one.process.running:
             if news := one.news():
                 self._tell(one.run, news)
             return
@@ -149,7 +151,7 @@ class SweepRunner:
 
     def _stop(self, times: int) -> None:
         for one in self._active.values():
-            one.command.interrupt()
+            one.process.interrupt()
         if times == 1 and self._active:
             self._say(f"stopping {len(self._active)} run(s) at checkpoints; press Ctrl-C again to stop at once")
 

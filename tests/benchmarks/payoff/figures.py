@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from frostline_controller.cli.compare_statistics import PairedDifference, paired_difference
+from frostline_controller.comparison.statistics import PairedDifference, paired_difference
 from tests.benchmarks.payoff.lines import Line, Lines, by_seed
 from tests.benchmarks.payoff.tasks import TASKS
 

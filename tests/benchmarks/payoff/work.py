@@ -15,9 +15,9 @@ from frostline_contract.job import Job, dump_job, load_job
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RunStatus
 from frostline_contract.statistics import SizeProfiles
-from frostline_controller.cli import exit_codes
 from frostline_controller.cluster.local.measuring import MEASURING
-from frostline_controller.command_process import Command, RunError
+from frostline_controller.local_run import exit_codes
+from frostline_controller.local_run.separate_process import RunError, SeparateProcess
 from frostline_controller.planner.inputs import parallel_slots
 from frostline_controller.planner.numerics import settle_measured
 from frostline_controller.report.data import read_run
@@ -27,6 +27,7 @@ from tests.benchmarks.payoff.lines import Key, Line
 from tests.benchmarks.payoff.static_search import CAP_DEVICES, Candidate, candidates, memory_cap
 from tests.benchmarks.payoff.tasks import PLACE, ROOT, TASKS, WORKERS, Task, arm_fields, switches
 
+FROSTLINE = "frostline_controller.cli.main"
 CANDIDATE_STEPS, WARM_UP_STEPS = 12, 4
 UNFROZEN = (*switches(()), "training.numerics=fast")
 NOT_TIMED = ("evaluation.test_at_end=false",)
@@ -74,7 +75,7 @@ def _unit_costs(job: Job, out: Path) -> SizeProfiles:
         out.parent.mkdir(parents=True, exist_ok=True)
         file = out.with_suffix(".yaml")
         file.write_text(dump_job(job))
-        command = Command([str(file), str(out)], quiet=True, module=MEASURING, environment=one_thread())
+        command = SeparateProcess(MEASURING, [str(file), str(out)], quiet=True, environment=one_thread())
         command.end()
     return SizeProfiles.model_validate_json(out.read_text())
 
@@ -160,7 +161,7 @@ def accuracy_run(key: Key, prepared: Line, end: float) -> Line | None:
         words = ["resume", str(folder), "--quiet"]
     else:
         words = _words(TASKS[key.task], key.scale, folder, 1, [f"seed={key.seed}", *settings, *alone])
-    command = Command(words, quiet=True, dies_with_us=True)
+    command = SeparateProcess(FROSTLINE, words, quiet=True, dies_with_us=True)
     if not command.wait(end - time.monotonic()):
         command.interrupt()
     command.end(also=(exit_codes.DRAINED,))
@@ -176,7 +177,7 @@ def _run(task: Task, scale: str, folder: Path, workers: int, settings: Sequence[
     shutil.rmtree(folder, ignore_errors=True)
     words = _words(task, scale, folder, workers, settings)
     try:
-        Command(words, quiet=True, dies_with_us=True).end()
+        SeparateProcess(FROSTLINE, words, quiet=True, dies_with_us=True).end()
     except RunError as failed:
         raise RuntimeError(f"frostline {' '.join(words)}: {failed}") from failed
 

@@ -8,7 +8,12 @@ import yaml
 
 from frostline_contract.job import parse_job
 from frostline_controller import api
-from frostline_controller.cli.exit_codes import NO_RUN
+from frostline_controller.local_run import requests
+from frostline_controller.local_run.exit_codes import NO_RUN
+from frostline_controller.local_run.requests import NewRun, ResumedRun
+from frostline_controller.sweep import requests as sweep_requests
+from frostline_controller.sweep.grid import Axis
+from frostline_controller.sweep.requests import NewSweep, ResumedSweep
 from tests.unit.controller.synthetic_run import job_values, write_run
 
 
@@ -69,3 +74,23 @@ def test_a_finished_run_is_a_view_of_its_directory(tmp_path: Path) -> None:
     assert api.status(folder)["state"] == "completed"
     with pytest.raises(api.JobMistake, match="there is nothing to go on with"):
         api.resume(folder)
+
+
+def test_a_request_reaches_the_process_of_the_run_as_it_is(tmp_path: Path) -> None:
+    """Numbers as keys and all digits of a rate too, which JSON alone would change."""
+    job = parse_job(job_values(freeze={"policy": {"name": "manual", "points": {1: 2, 3: 4}}}))
+    rate = job.model_copy(update={"training": job.training.model_copy(update={"clip_norm": 0.1 + 0.2})})
+    for request in (
+        NewRun(
+            job=rate, job_file=tmp_path / "schön.yaml", out="runs/\udcff", replay=tmp_path, shared_cache=tmp_path, report=False
+        ),
+        ResumedRun(folder=tmp_path, overrides=("cache.use=never",), workers=3, from_scratch=True, quiet=False),
+    ):
+        assert requests.read_request(requests.text_of(request)) == request
+    for swept in (
+        NewSweep(job_file="job.yaml", axes=(Axis("seed", (0, 1)), Axis("data.path", ("a, b", None))), workers=4, side_by_side=2),
+        ResumedSweep(folder="runs/sweep", retry_failed=True),
+    ):
+        assert sweep_requests.read_request(sweep_requests.text_of(swept)) == swept
+    with pytest.raises(ValueError, match="workers"):
+        requests.read_request(json.dumps({"kind": "resume", "folder": "run", "workers": 0}))

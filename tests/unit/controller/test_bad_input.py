@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from frostline_controller.cli import exit_codes
+from frostline_controller.local_run import exit_codes
 from tests.unit.controller.synthetic_run import job_values, write_run
 from tests.unit.controller.test_cli import end_of
 
@@ -246,7 +246,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(autouse=True)
 def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a command that is accepted by mistake fail here, instead of starting to train."""
-    monkeypatch.setattr("frostline_controller.cli.run.watch", lambda *given, **named: pytest.fail("it was started"))
+    monkeypatch.setattr("frostline_controller.local_run.requests.watch", lambda *given, **named: pytest.fail("it was started"))
 
 
 @pytest.fixture

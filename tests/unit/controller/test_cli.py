@@ -14,13 +14,13 @@ import pytest
 
 from frostline_contract.cache_tag import SECRET_VARIABLE
 from frostline_contract.job import Job, dump_job, parse_job
-from frostline_controller.cli import exit_codes
 from frostline_controller.cli.arguments import arms, seeds
 from frostline_controller.cli.job import explain, job_fields
 from frostline_controller.cli.main import main
-from frostline_controller.cli.resuming import resumed_job
-from frostline_controller.cli.run_folder import find_run_folder, new_run_folder, write_run_folder
-from frostline_controller.cli.status import from_response, status_text
+from frostline_controller.local_run import exit_codes
+from frostline_controller.local_run.resuming import resumed_job
+from frostline_controller.local_run.run_folder import find_run_folder, new_run_folder, write_run_folder
+from frostline_controller.local_run.status import from_response, status_text
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_rpc.auth import Tokens
 from tests.unit.controller.synthetic_run import job_values, write_run

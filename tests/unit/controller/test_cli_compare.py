@@ -11,9 +11,9 @@ import pytest
 from frostline_contract.job import apply_overrides, parse_job
 from frostline_contract.job.automatic import Settled
 from frostline_controller.cli.compare import accuracy_trials, settled_for_all, share_equal_numerics, time_trials
-from frostline_controller.cli.compare_report import Comparison, write_comparison
-from frostline_controller.cli.compare_statistics import paired_difference, sign_flip_lower_bound
-from frostline_controller.cli.trials import Outcome, Trial, read_outcome, static_overrides
+from frostline_controller.comparison.report import Comparison, write_comparison
+from frostline_controller.comparison.statistics import paired_difference, sign_flip_lower_bound
+from frostline_controller.comparison.trials import Outcome, Trial, read_outcome, static_overrides
 from frostline_controller.decisions.student_t import t_quantile, upper_tail
 from frostline_controller.ledger.sums import Ledger
 from tests.unit.controller.synthetic_run import job_values, write_run

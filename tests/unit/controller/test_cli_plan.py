@@ -11,7 +11,7 @@ from frostline_contract.job import apply_overrides, dump_job, load_job, parse_jo
 from frostline_contract.schedules import BUILT_IN
 from frostline_contract.statistics import UnitProfile, WorkerProfile
 from frostline_controller.cli.main import main
-from frostline_controller.cli.model_size import model_size
+from frostline_controller.planner.model_size import model_size
 from tests.unit.controller.synthetic_run import job_values
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from frostline_controller.cli.control import ControlClient
-from frostline_controller.cli.output import silence
-from frostline_controller.cli.progress import Progress, ProgressReader
-from frostline_controller.cli.terminal import (
+from frostline_controller.local_run.control import ControlClient
+from frostline_controller.local_run.output import silence
+from frostline_controller.local_run.progress import Progress, ProgressReader
+from frostline_controller.local_run.terminal import (
     LiveTerminal,
     PlainTerminal,
     event_line,

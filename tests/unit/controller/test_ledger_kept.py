@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from frostline_contract.phases import Phase
-from frostline_controller.cli.status import from_response, status_text
 from frostline_controller.ledger.keeping import ledger_of
+from frostline_controller.local_run.status import from_response, status_text
 from frostline_controller.report.build import page
 from frostline_controller.report.data import read_run
 from frostline_controller.run.result import result_record

@@ -8,8 +8,8 @@ import pytest
 
 from frostline_contract.job.load import parse_job
 from frostline_contract.scratch_folder import OWNER
-from frostline_controller.cli.errors import CommandError
 from frostline_controller.cluster.local import measuring
+from frostline_controller.local_run.errors import CommandError
 from tests.e2e.runs import TINY_DIGITS, merged
 
 

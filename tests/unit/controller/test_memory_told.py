@@ -9,7 +9,7 @@ import pytest
 
 from frostline_contract.plan import GenerationId, Placement, Plan
 from frostline_contract.shape import ParallelShape
-from frostline_controller.cli.status import from_response, status_text
+from frostline_controller.local_run.status import from_response, status_text
 from frostline_controller.members.membership import Worker
 from frostline_controller.planner.cost import CostModel, step_cost
 from frostline_controller.report import tables

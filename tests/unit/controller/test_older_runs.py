@@ -8,8 +8,8 @@ from pathlib import Path
 
 from frostline_contract.annotations import PLAN
 from frostline_controller import api
-from frostline_controller.cli.status import from_files
 from frostline_controller.cluster.local.backend import LocalBackend
+from frostline_controller.local_run.status import from_files
 from frostline_controller.report.data import read_run
 from frostline_controller.report.occupancy import occupancy
 from frostline_controller.run.durable import DurableState, PinnedShape, decode_state, encode_state

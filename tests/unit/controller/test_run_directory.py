@@ -15,12 +15,12 @@ import pytest
 
 from frostline_contract.annotations import FENCE, PLAN
 from frostline_contract.job import load_job, parse_job, section_digests
-from frostline_controller.cli import exit_codes
-from frostline_controller.cli.errors import UserMistake
-from frostline_controller.cli.run_folder import new_run_folder, write_run_folder
-from frostline_controller.cli.run_lock import owned, owner
-from frostline_controller.cli.starting_checks import check_resumable, how_to_go_on
 from frostline_controller.cluster.local.backend import LocalBackend
+from frostline_controller.local_run import exit_codes
+from frostline_controller.local_run.errors import UserMistake
+from frostline_controller.local_run.run_folder import new_run_folder, write_run_folder
+from frostline_controller.local_run.run_lock import owned, owner
+from frostline_controller.local_run.starting_checks import check_resumable, how_to_go_on
 from frostline_controller.planner.adapter import check_shapes
 from frostline_controller.report.data import read_run
 from frostline_controller.run.checkpoints import newest_checkpoint
@@ -33,7 +33,7 @@ from tests.unit.controller.test_cli import end_of
 HOLD = """
 import sys, time
 from pathlib import Path
-from frostline_controller.cli.run_lock import owned
+from frostline_controller.local_run.run_lock import owned
 with owned(Path(sys.argv[1])):
     print("owned", flush=True)
     time.sleep(60)
@@ -179,7 +179,7 @@ def test_a_resume_that_would_not_be_the_same_run_is_refused(
 ) -> None:
     damage, says = DAMAGE[case]
     damage(stopped)
-    monkeypatch.setattr("frostline_controller.cli.run.watch", lambda *given, **named: pytest.fail("it was started"))
+    monkeypatch.setattr("frostline_controller.local_run.requests.watch", lambda *given, **named: pytest.fail("it was started"))
     code, _, error = end_of(capsys, "resume", str(stopped))
     assert (code, says in error, error.count("\n")) == (exit_codes.USER_MISTAKE, True, 1), error
 

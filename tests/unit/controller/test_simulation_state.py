@@ -11,8 +11,8 @@ import pytest
 from frostline_contract.job import Job, apply_overrides, parse_job
 from frostline_contract.statistics import LinkProfile
 from frostline_controller.cli.main import main
-from frostline_controller.cli.model_size import model_size
 from frostline_controller.planner.adapter import choose_placement, plan_inputs
+from frostline_controller.planner.model_size import model_size
 from frostline_controller.planner.profile_file import MeasuredProfile
 from frostline_controller.simulation.cluster_file import load_cluster
 from frostline_controller.simulation.contents import CacheContents

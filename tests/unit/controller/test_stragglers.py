@@ -5,7 +5,7 @@ import random
 from frostline_contract.job import parse_job
 from frostline_contract.plan import Placement
 from frostline_contract.statistics import LinkProfile, UnitProfile, WorkerProfile
-from frostline_controller.cli.status import from_response, status_text
+from frostline_controller.local_run.status import from_response, status_text
 from frostline_controller.members.membership import Worker
 from frostline_controller.members.stragglers import FORGET_SECONDS, LASTING_SECONDS, Belief, follow, slowness, work_of
 from frostline_controller.planner.adapter import Choice, Situation, choose_placement

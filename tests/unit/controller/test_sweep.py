@@ -11,8 +11,8 @@ import yaml
 from frostline_contract.job import load_job
 from frostline_contract.run_status import RunStatus
 from frostline_controller import api
-from frostline_controller.cli import exit_codes
-from frostline_controller.cli.errors import UserMistake
+from frostline_controller.local_run import exit_codes
+from frostline_controller.local_run.errors import UserMistake
 from frostline_controller.report.figures import read_figures
 from frostline_controller.sweep.directory import SweepDirectory, SweepState
 from frostline_controller.sweep.grid import combinations, parse_axis

@@ -45,8 +45,8 @@ COMMAND_LINES = [
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     """Write the files that the command lines name. A command that is accepted by mistake fails, instead of training."""
-    for starts in ("run.watch", "sweep.SweepRunner"):
-        monkeypatch.setattr(f"frostline_controller.cli.{starts}", lambda *given, **named: pytest.fail("it was started"))
+    for starts in ("local_run.requests.watch", "sweep.requests.SweepRunner"):
+        monkeypatch.setattr(f"frostline_controller.{starts}", lambda *given, **named: pytest.fail("it was started"))
     monkeypatch.chdir(tmp_path)
     job = tmp_path / "job.in"
     job.write_text(yaml.safe_dump(job_values()))

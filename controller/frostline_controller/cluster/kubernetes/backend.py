@@ -18,7 +18,6 @@ FIELD_MANAGER = "frostline-controller"
 ANNOTATIONS = "/metadata/annotations"
 FIRST_LIST_SECONDS = 20.0
 PATCH_TRIES, PATCH_WAIT_SECONDS = 5, 0.2
-NO_BREAKAGE = "a cluster breaks by itself; planned faults of nodes and services are for the local cluster (frostline run)"
 
 
 class KubernetesBackend:
@@ -100,9 +99,6 @@ class KubernetesBackend:
             self._api.delete(f"{self._pods_path}/{name}", options)
         except (NotFound, Changed) as error:  # the pod is gone, or another pod has its name
             log.info("pod not deleted pod=%s reason=%s", name, error)
-
-    def break_machine(self, kind: str, pod: str, seconds: float) -> None:
-        raise ValueError(f"{kind}: {NO_BREAKAGE}")
 
     def changed(self) -> bool:
         return self._changed.is_set()

@@ -71,6 +71,7 @@ class LocalBackend:
         self.change(ask)
 
     def break_machine(self, kind: str, pod: str, seconds: float) -> None:
+        """Ask the local cluster for a planned fault of a node or service (`cluster.py`); pod: one on the node, or empty."""
         asked = {"kind": kind, "pod": pod, "seconds": seconds}
         self.change(lambda found: found["spec"].setdefault("breakages", []).append(asked))
 

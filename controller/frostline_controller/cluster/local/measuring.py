@@ -9,8 +9,8 @@ from frostline_contract.job import Job, dump_job
 from frostline_contract.job.automatic import Settled
 from frostline_contract.scratch_folder import ScratchFolder
 from frostline_contract.statistics import SizeProfiles
-from frostline_controller.cli.errors import CommandError, UserMistake
 from frostline_controller.cluster.local.child import child_environment, mortal, python_module
+from frostline_controller.local_run.errors import CommandError, UserMistake
 from frostline_controller.planner.inputs import parallel_slots
 from frostline_controller.planner.numerics import settle_measured
 

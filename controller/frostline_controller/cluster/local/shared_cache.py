@@ -16,10 +16,10 @@ from frostline_contract.durable_files import make_folder_durably
 from frostline_contract.job import Job
 from frostline_contract.job.cluster import CacheSection
 from frostline_contract.run_directory import RunDirectory
-from frostline_controller.cli.errors import UserMistake
 from frostline_controller.cluster.local.cache_shards import CacheShards
 from frostline_controller.cluster.local.child import child_environment
 from frostline_controller.cluster.local.service_process import ServiceProcess
+from frostline_controller.local_run.errors import UserMistake
 from frostline_rpc.auth import WORKER, Tokens
 
 START_SECONDS = 15.0

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from frostline_contract.job import Job
-from frostline_controller.cli.errors import UserMistake
+from frostline_controller.local_run.errors import UserMistake
 
 HIDDEN = ("hidden_size", "n_embd", "d_model")
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers")

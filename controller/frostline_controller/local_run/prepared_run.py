@@ -15,15 +15,15 @@ from frostline_contract.job import Job
 from frostline_contract.job.automatic import with_settled
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RunStatus
-from frostline_controller.cli.control import ControlClient
-from frostline_controller.cli.errors import CommandError, UserMistake
-from frostline_controller.cli.resuming import resumed_job
-from frostline_controller.cli.run_folder import give_back, new_run_folder, read_job, write_run_folder
-from frostline_controller.cli.run_lock import owned
-from frostline_controller.cli.starting_checks import check_can_write_checkpoints, check_resumable
 from frostline_controller.cluster.local.measuring import settled_here
 from frostline_controller.cluster.local.shared_cache import check_shared_cache, uses_cache
 from frostline_controller.decisions.next_decision import replayed_decisions, with_recorded_start
+from frostline_controller.local_run.control import ControlClient
+from frostline_controller.local_run.errors import CommandError, UserMistake
+from frostline_controller.local_run.resuming import resumed_job
+from frostline_controller.local_run.run_folder import give_back, new_run_folder, read_job, write_run_folder
+from frostline_controller.local_run.run_lock import owned
+from frostline_controller.local_run.starting_checks import check_can_write_checkpoints, check_resumable
 
 
 @dataclass(frozen=True)

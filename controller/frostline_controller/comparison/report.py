@@ -9,8 +9,8 @@ from typing import Any
 
 from frostline_contract.durable_files import replace_durably
 from frostline_contract.mesh import in_words
-from frostline_controller.cli.compare_statistics import PairedDifference, paired_difference
-from frostline_controller.cli.trials import Outcome
+from frostline_controller.comparison.statistics import PairedDifference, paired_difference
+from frostline_controller.comparison.trials import Outcome
 from frostline_controller.ledger import words
 from frostline_controller.ledger.sums import Ledger
 from frostline_controller.ledger.uses import Use

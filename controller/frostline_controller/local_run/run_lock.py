@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from frostline_contract.run_directory import RunDirectory
-from frostline_controller.cli.errors import UserMistake
+from frostline_controller.local_run.errors import UserMistake
 
 ASKED_SECONDS = 0.5
 """Seconds to try for the lock: a process that only looks for the owner also holds the lock for a moment."""

@@ -1,6 +1,6 @@
-"""Exceptions that end a command early, with the exit status and the one line for the user."""
+"""Exceptions that end a command or a call of the API early, with the exit status and the one line for the user."""
 
-from frostline_controller.cli import exit_codes
+from frostline_controller.local_run import exit_codes
 
 
 class CommandError(Exception):

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from frostline_contract.job import Job
+from frostline_contract.job import Job, load_job
 from frostline_contract.jsonl import JsonlTail
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RunStatus
-from frostline_controller.cli import exit_codes
-from frostline_controller.cli.errors import CommandError
-from frostline_controller.command_process import Command, RunError
+from frostline_controller.local_run import exit_codes
+from frostline_controller.local_run.errors import CommandError
+from frostline_controller.local_run.requests import NewRun, in_a_process
+from frostline_controller.local_run.separate_process import RunError, mistakes
 from frostline_controller.report.data import read_run
 from frostline_controller.report.figures import RunFigures, read_figures
 
@@ -71,15 +72,16 @@ def run_trial(trial: Trial, job_file: str, overrides: list[str], tell: Callable[
         if places.holds_run():
             # An unfinished run gives no time; it is made again from the start.
             shutil.rmtree(trial.folder)
-        settings = [item for value in [*overrides, *trial.settings()] for item in ("--set", value)]
-        words = ["run", "-f", job_file, "--out", str(trial.folder), "--quiet", "--workers", str(trial.workers), *settings]
-        command, metrics = Command(words, quiet=False), JsonlTail(places.metrics)
-        while not command.wait(TELL_SECONDS):
-            steps = [line["step"] for line in metrics.new() if "step" in line]
-            if tell is not None and steps:
-                tell(steps[-1])
         try:
-            command.end()
+            with mistakes():
+                job = load_job(job_file, [*overrides, *trial.settings(), f"placement.workers={trial.workers}"])
+            request = NewRun(job=job, job_file=Path(job_file).resolve(), out=str(trial.folder))
+            process, metrics = in_a_process(request, keep_output=False), JsonlTail(places.metrics)
+            while not process.wait(TELL_SECONDS):
+                steps = [line["step"] for line in metrics.new() if "step" in line]
+                if tell is not None and steps:
+                    tell(steps[-1])
+            process.end()
         except RunError as error:
             ended = CommandError(f"{trial.folder}: {error}; the same command goes on from here")
             ended.code = error.code if error.code in exit_codes.MEANING else exit_codes.FAILED

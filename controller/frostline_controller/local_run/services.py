@@ -7,11 +7,11 @@ from pathlib import Path
 from frostline_contract.durable_files import make_folder_durably
 from frostline_contract.job import Job
 from frostline_contract.run_directory import RunDirectory
-from frostline_controller.cli.errors import CommandError
 from frostline_controller.cluster.local.cache_shards import CacheShards
 from frostline_controller.cluster.local.cluster import ClusterFailure, LocalCluster
 from frostline_controller.cluster.local.service_process import Service, controller_service
 from frostline_controller.cluster.local.shared_cache import KILL_REDIS, breakable_by_runs, join_cache, leave_cache, uses_cache
+from frostline_controller.local_run.errors import CommandError
 from frostline_rpc.auth import Tokens
 
 

@@ -7,8 +7,8 @@ import grpc
 
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RunStatus
-from frostline_controller.cli.errors import CommandError, NoRun, UserMistake
-from frostline_controller.cli.run_lock import owner
+from frostline_controller.local_run.errors import CommandError, NoRun, UserMistake
+from frostline_controller.local_run.run_lock import owner
 from frostline_proto.v1 import control_pb2, control_pb2_grpc
 from frostline_rpc.auth import OPERATOR, Tokens
 from frostline_rpc.channel import error_text, open_channel

@@ -7,7 +7,7 @@ from typing import Any
 from frostline_contract.durable_files import make_folder_durably, replace_durably, sync_folder
 from frostline_contract.job import Job, JobError, dump_job, load_job
 from frostline_contract.run_directory import RunDirectory
-from frostline_controller.cli.errors import UserMistake
+from frostline_controller.local_run.errors import UserMistake
 
 RUNS = Path("runs")
 
@@ -52,7 +52,7 @@ def find_run_folder(given: str | None) -> Path:
 
 
 def write_run_folder(folder: Path, job: Job, facts: dict[str, Any]) -> None:
-    """Write the resolved job and run.json (the facts known to the command line), each whole or not at all."""
+    """Write the resolved job and run.json (the facts known before the run starts), each whole or not at all."""
     replace_durably(RunDirectory(folder).job, dump_job(job))
     RunDirectory(folder).write_facts(facts)
 

@@ -1,4 +1,4 @@
-"""`frostline status`: one JSON form for a running and for a finished run."""
+"""The status of a run: one JSON form for a running and for a finished run, which `frostline status` prints."""
 
 from pathlib import Path
 from typing import Any
@@ -7,11 +7,11 @@ from frostline_contract.mesh import in_words, with_degrees
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RunStatus
 from frostline_contract.worker_state import RANKED, WorkerState
-from frostline_controller.cli.control import ControlClient
-from frostline_controller.cli.errors import NoRun
 from frostline_controller.ledger import words
 from frostline_controller.ledger.carried import Carried, most_resident, usage_lines
 from frostline_controller.ledger.sums import Ledger
+from frostline_controller.local_run.control import ControlClient
+from frostline_controller.local_run.errors import NoRun
 from frostline_controller.report.data import RunData, read_run
 from frostline_controller.report.metrics import main_first, main_metric
 from frostline_controller.report.tables import duration

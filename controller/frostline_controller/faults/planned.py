@@ -15,6 +15,7 @@ from frostline_contract.durable_files import create_durably
 from frostline_contract.job.cluster import DEFAULT_PHASE, FAULTS_OF_A_WORKER, Fault
 from frostline_contract.phases import ControllerPhase
 from frostline_controller.cluster.backend import RUNNING, ClusterBackend, PodInfo
+from frostline_controller.faults.breakable import Breakable
 from frostline_controller.members.membership import GONE
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
@@ -28,6 +29,7 @@ LEFT_SECONDS = 0.1
 """The time in which announcements leave this process before it is killed, in seconds."""
 OF_A_NODE = ("kill_node", "cut_node")
 OF_THE_CLUSTER = ("kill_redis", "kill_cache_server")
+NO_BREAKAGE = "a cluster breaks by itself; planned faults of nodes and services are for the local cluster (frostline run)"
 
 
 class PlannedFaults:
@@ -78,7 +80,14 @@ class PlannedFaults:
         elif fault.kind == "kill_pod":
             await asyncio.to_thread(self._backend.delete_pod, pods[0].name, 0.0)
         else:
-            await asyncio.to_thread(self._backend.break_machine, fault.kind, pods[0].name if pods else "", fault.seconds)
+            cluster, pod = self._breakable(fault.kind), pods[0].name if pods else ""
+            await asyncio.to_thread(cluster.break_machine, fault.kind, pod, fault.seconds)
+
+    def _breakable(self, kind: str) -> Breakable:
+        """Return the cluster as one that can be broken. Raises ValueError where it cannot be: the user's mistake."""
+        if not isinstance(self._backend, Breakable):
+            raise ValueError(f"{kind}: {NO_BREAKAGE}")
+        return self._backend
 
     def _claim(self, index: int, fault: Fault, phase: str, pods: list[PodInfo]) -> bool:
         """Whether this controller carries out the fault. The description is on disk before the fault happens."""

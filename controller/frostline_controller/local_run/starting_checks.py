@@ -7,8 +7,8 @@ from frostline_contract.epochs import EPOCHS_FOLDER, RunEpoch
 from frostline_contract.job import Job
 from frostline_contract.jsonl import read_jsonl
 from frostline_contract.run_directory import RunDirectory
-from frostline_controller.cli.errors import UserMistake
 from frostline_controller.cluster.local.backend import LocalBackend
+from frostline_controller.local_run.errors import UserMistake
 from frostline_controller.run.checkpoints import CannotWrite, found_checkpoints, try_to_write
 from frostline_controller.run.durable import check_same_job, read_state
 from frostline_rpc.auth import Tokens

@@ -2,7 +2,7 @@
 
 from frostline_contract.job import Job, JobError, apply_overrides, parse_job
 from frostline_contract.job.change import differences
-from frostline_controller.cli.errors import UserMistake
+from frostline_controller.local_run.errors import UserMistake
 
 
 def resumed_job(job: Job, overrides: list[str], workers: int | None) -> Job:

@@ -9,8 +9,8 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 from frostline_contract.mesh import in_words
 from frostline_contract.run_status import RunStatus
 from frostline_contract.worker_state import OUTSIDE_THE_SHAPE, WorkerState
-from frostline_controller.cli.output import silence
-from frostline_controller.cli.progress import Progress
+from frostline_controller.local_run.output import silence
+from frostline_controller.local_run.progress import Progress
 from frostline_controller.report.data import Event
 from frostline_controller.report.tables import duration
 

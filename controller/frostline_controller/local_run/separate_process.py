@@ -1,4 +1,4 @@
-"""A command of `frostline` in a separate process, and the translation of its end into Python values and exceptions."""
+"""A module of this project in a separate process, and the translation of its end into Python values and exceptions."""
 
 import contextlib
 import signal
@@ -6,15 +6,13 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from frostline_controller.cli import exit_codes
-from frostline_controller.cli.errors import CommandError
 from frostline_controller.cluster.local.child import mortal, python_module
-
-COMMAND_LINE = "frostline_controller.cli.main"
+from frostline_controller.local_run import exit_codes
+from frostline_controller.local_run.errors import CommandError
 
 
 class RunError(CommandError):
-    """The command failed. code: its exit status (`frostline_controller.cli.exit_codes`); the text is its message."""
+    """The process failed. code: its exit status (`frostline_controller.local_run.exit_codes`); the text is its message."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -25,31 +23,37 @@ class JobMistake(RunError, ValueError):
     """Arguments, job or data are wrong (exit status 2); the text names the mistake and the remedy."""
 
 
-class Command:
-    """A command, or another module of this project, that is carried out in a separate process.
+class SeparateProcess:
+    """A module of this project that runs in a separate process.
 
     The process has a session of its own: it receives Ctrl-C from this object alone, and so exactly once, whichever processes the
     terminal signals. Its standard output is kept where `quiet`, else it goes to this process's.
 
     Args:
-        words: of the command line, without `frostline`.
+        module: the module.
+        words: its arguments.
+        request: the text on its standard input.
+        called: its name in messages; "": the module's.
         quiet: keep its standard output.
         dies_with_us: the kernel kills it when this process is killed. Then call from a thread that lives as long.
-        module: the module that receives the words.
         environment: of the process; None: this process's.
     """
 
     def __init__(
-        self, words: Sequence[str], quiet: bool, dies_with_us: bool = False, module: str = COMMAND_LINE,
-        environment: Mapping[str, str] | None = None,
+        self, module: str, words: Sequence[str] = (), *, request: str = "", called: str = "", quiet: bool,
+        dies_with_us: bool = False, environment: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        self._name = f"frostline {words[0]}" if module == COMMAND_LINE else module
+        self._name = called or module
         command = [*python_module(module), *words]
         self._process = subprocess.Popen(
             mortal(command) if dies_with_us else command,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE if quiet else None, stderr=subprocess.PIPE, text=True,
-            start_new_session=True, env=environment,
+            stdin=subprocess.PIPE if request else subprocess.DEVNULL, stdout=subprocess.PIPE if quiet else None,
+            stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment,
         )  # fmt: skip
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError), self._process.stdin as given:  # where it has ended already, `end` tells
+                given.write(request)
+            self._process.stdin = None
 
     @property
     def running(self) -> bool:

@@ -9,9 +9,9 @@ from typing import Any
 from frostline_contract.jsonl import JsonlTail
 from frostline_contract.mesh import with_degrees
 from frostline_contract.run_directory import RunDirectory
-from frostline_controller.cli.control import ControlClient
-from frostline_controller.cli.errors import CommandError
-from frostline_controller.cli.status import from_response
+from frostline_controller.local_run.control import ControlClient
+from frostline_controller.local_run.errors import CommandError
+from frostline_controller.local_run.status import from_response
 from frostline_controller.report.data import Event
 from frostline_controller.report.metrics import main_metric
 

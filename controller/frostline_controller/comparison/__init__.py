@@ -1,0 +1,1 @@
+"""The comparison of one job in several arms and seeds: its runs, their statistics, and its tables and pictures."""

@@ -1,0 +1,198 @@
+"""What is asked of a sweep, as typed values: many runs of one job over one cache, or a sweep that goes on.
+
+`frostline sweep` carries a request out in its own process; the Python API writes it as text to a process of its own.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from frostline_contract.job import JobError, load_job
+from frostline_contract.run_status import RunStatus
+from frostline_controller.cluster.local.measuring import settings_of, settled_here
+from frostline_controller.local_run import exit_codes
+from frostline_controller.local_run.errors import UserMistake
+from frostline_controller.local_run.interrupts import interrupts
+from frostline_controller.local_run.output import complain
+from frostline_controller.local_run.run_lock import owned
+from frostline_controller.local_run.separate_process import SeparateProcess
+from frostline_controller.local_run.terminal import open_terminal
+from frostline_controller.sweep.directory import OVER, SweepDirectory, SweepState
+from frostline_controller.sweep.grid import Axis
+from frostline_controller.sweep.page import write_page
+from frostline_controller.sweep.planning import made_sweep, new_sweep_folder, planned_runs, sweep_name
+from frostline_controller.sweep.running import SweepRunner, as_it_stands
+from frostline_controller.sweep.telling import table_of, table_text
+
+PROCESS = "frostline_controller.sweep"
+"""The module whose process carries out the request on its standard input."""
+
+
+class NewSweep(BaseModel):
+    """A new sweep.
+
+    Attributes:
+        job_file: path of the job file.
+        overrides: `field=value` for every run.
+        axes: the varied fields; the last one changes fastest.
+        out: the sweep's directory, new or empty; None: runs/sweep-<name>, runs/sweep-<name>-2, ...
+        workers: of all runs together; None: as the job has them.
+        side_by_side: runs at a time.
+        quiet: say only how it ended.
+        report: draw each run's report.html.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["sweep"] = "sweep"
+    job_file: str
+    overrides: tuple[str, ...] = ()
+    axes: tuple[Axis, ...]
+    out: str | None = None
+    workers: int | None = Field(None, ge=1)
+    side_by_side: int = Field(1, ge=1)
+    quiet: bool = True
+    report: bool = True
+
+
+class ResumedSweep(BaseModel):
+    """A sweep that goes on with the runs that have not ended. Completed runs are not run again.
+
+    Attributes:
+        folder: the sweep's directory, as the user names it.
+        workers: of all runs together; None: as before.
+        side_by_side: runs at a time; None: as before.
+        retry_failed: go on also with runs that failed or were cancelled.
+        quiet: say only how it ended.
+        report: draw each run's report.html.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["resume"] = "resume"
+    folder: str
+    workers: int | None = Field(None, ge=1)
+    side_by_side: int | None = Field(None, ge=1)
+    retry_failed: bool = False
+    quiet: bool = True
+    report: bool = True
+
+
+Request = NewSweep | ResumedSweep
+_REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="kind")])
+
+
+def text_of(request: Request) -> str:
+    """Return the request as text, in ASCII: the process that reads it may have another encoding."""
+    return json.dumps(request.model_dump(mode="json"))
+
+
+def read_request(text: str) -> Request:
+    """Return the request that `text_of` wrote. Raises ValueError."""
+    return _REQUEST.validate_python(json.loads(text))
+
+
+def in_a_process(request: Request) -> SeparateProcess:
+    """Start a process that carries the request out; its standard output is kept where the request is quiet."""
+    return SeparateProcess(PROCESS, request=text_of(request), called="frostline sweep", quiet=request.quiet)
+
+
+def carry_out(request: Request) -> int:
+    """Run the sweep from this process and return when no run is left or the user has asked to stop; return the exit status.
+
+    Raises UserMistake where the sweep cannot be started.
+    """
+    return _resumed(request) if isinstance(request, ResumedSweep) else _started(request)
+
+
+def _started(request: NewSweep) -> int:
+    overrides = [*request.overrides, *_settled(request)]
+    runs = planned_runs(request.job_file, overrides, request.axes, request.workers, request.side_by_side)
+    name = sweep_name(request.job_file, overrides, runs)
+    folder = new_sweep_folder(name, request.out)
+    with owned(folder, _seen(folder)):
+        job_file = str(Path(request.job_file).resolve())
+        places, state = made_sweep(
+            runs, request.axes, name=name, folder=folder, job_file=job_file, workers=request.workers,
+            side_by_side=request.side_by_side,
+        )  # fmt: skip
+        return _run(places, state, request.quiet, request.report)
+
+
+def _settled(request: NewSweep) -> list[str]:
+    """Settle the job's `auto` fields once for all runs; separate measurements might differ, and then runs share no cached
+    value."""
+    try:
+        job = load_job(request.job_file, list(request.overrides))
+    except JobError as error:
+        raise UserMistake(str(error)) from None
+    settled = settled_here(job)
+    return settings_of(job, settled) if settled is not None else []
+
+
+def _resumed(request: ResumedSweep) -> int:
+    """Go on with the runs that have not ended. Completed runs are not run again, failed runs only where that is asked for."""
+    directory, places = request.folder, SweepDirectory(Path(request.folder).resolve())
+    if not places.holds_sweep():
+        raise UserMistake(f"{directory} is no sweep: it has no {places.state.name}; give the directory of one")
+    with owned(places.path, _seen(places.path)):
+        kept = places.read()
+        runs = [as_it_stands(run, places.run_of(run)) for run in kept.runs]
+        kept_as_they_are = (RunStatus.COMPLETED,) if request.retry_failed else OVER
+        again = [
+            run if run.state in kept_as_they_are else replace(run, state=RunStatus.WAITING, exit_code=None, message="")
+            for run in runs
+        ]
+        state = replace(
+            kept,
+            runs=tuple(again),
+            workers=request.workers or kept.workers,
+            side_by_side=request.side_by_side or kept.side_by_side,
+        )
+        if all(run.over for run in again):
+            failed = state.count(RunStatus.FAILED, RunStatus.CANCELLED)
+            how = f"; {failed} failed: `frostline sweep --resume {directory} --retry-failed` tries them again" if failed else ""
+            raise UserMistake(f"{directory}: every run has ended{how or '; there is nothing to go on with'}")
+        return _run(places, state, request.quiet, request.report)
+
+
+def _run(places: SweepDirectory, state: SweepState, quiet: bool, report: bool) -> int:
+    terminal = open_terminal(quiet=True)  # one line for each message; goes on after its reader is gone
+    say = terminal.say
+    tell = (lambda text: None) if quiet else say
+    tell(_beginning(places, state))
+    with interrupts() as asked:
+        state = SweepRunner(places, state, tell, report).run(asked)
+    try:
+        write_page(places, state)
+    except OSError as error:
+        complain(f"the page could not be written ({error}); `frostline report {places.path}` writes it again")
+    say(table_text(table_of(state)))
+    say(f"page {places.page}")
+    return _exit_code(places, state, asked.count > 1)
+
+
+def _exit_code(places: SweepDirectory, state: SweepState, at_once: bool) -> int:
+    """Print the remaining work, and return the exit status."""
+    failed = [run for run in state.runs if run.state in (RunStatus.FAILED, RunStatus.CANCELLED)]
+    for run in failed:
+        complain(f"{places.run_of(run).path}: {run.state}: {run.message}")
+    if left := len(state.runs) - state.count(RunStatus.COMPLETED) - len(failed):
+        complain(f"stopped with {left} of {len(state.runs)} run(s) to go; go on with: frostline resume {places.path}")
+        return exit_codes.INTERRUPTED if at_once else exit_codes.DRAINED
+    return exit_codes.FAILED if failed else exit_codes.DONE
+
+
+def _beginning(places: SweepDirectory, state: SweepState) -> str:
+    over = sum(run.over for run in state.runs)
+    ended = f", {over} of which have ended" if over else ""
+    cache = "one cache for them all" if state.shares_cache else "no cache"
+    workers = f", {state.workers} worker(s) together" if state.workers is not None else ""
+    return f"sweep {places.path}: {len(state.runs)} runs{ended}, at most {state.side_by_side} at a time{workers}; {cache}"
+
+
+def _seen(folder: Path) -> str:
+    return f"see {SweepDirectory(folder).state}"
