@@ -19,8 +19,10 @@ from tests.simulated_nccl import Network
 from tests.warm_workers import WarmWorkers
 
 
-def grouped(pp_degree: int, dp_degree: int, tp_columns: int, *rest: object, workers: tuple[int, ...] | None = None) -> Layout:
-    return Layout(pp_degree, dp_degree, *rest, workers=workers, tp_columns=tp_columns)  # type: ignore[arg-type]
+def grouped(
+    pp_degree: int, dp_degree: int, tp_columns: int, *rest: object, workers: tuple[int, ...] | None = None, shard: str = "none"
+) -> Layout:
+    return Layout(pp_degree, dp_degree, *rest, workers=workers, shard=shard, tp_columns=tp_columns)  # type: ignore[arg-type]
 
 
 EXACT = [
@@ -28,6 +30,11 @@ EXACT = [
     (Case("bert_classification", "bfloat16", inner_tiles=4, freezing=THAWING, steps=4), grouped(2, 1, 2, 1, "gpipe")),
     (Case("gpt2_untied", "float64", inner_tiles=4, steps=3, activation_checkpointing=True), grouped(1, 1, 4)),
     (Case("llama", "mixed_bfloat16", inner_tiles=2, freezing=((2, 1),), steps=3), grouped(1, 2, 2)),
+    (
+        Case("gpt2_tied", inner_tiles=4, state_ranges=3, clip_norm=0.1, freezing=((3, 1), (4, 3)), steps=4),
+        grouped(1, 3, 2, shard="step"),
+    ),
+    (Case("bert_classification", "bfloat16", inner_tiles=2, state_ranges=5, steps=3), grouped(2, 2, 2, shard="step")),
 ]
 
 
