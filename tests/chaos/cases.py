@@ -31,6 +31,8 @@ class Case:
         aim: the purpose for which it was drawn; the oracle decides the actual outcome.
         shard: whether replicas share out the state.
         reshapes_shard: the same of each reshape, in their order; empty: as `shard`.
+        tp: workers that share each stage tile by tile.
+        reshapes_tp: the same of each reshape, in their order; empty: each worker has its stage to itself.
     """
 
     name: str
@@ -59,6 +61,8 @@ class Case:
     clocks: dict[str, float] = field(default_factory=lambda: dict(PATIENT_CLOCKS))
     shard: str = "none"
     reshapes_shard: tuple[str, ...] = ()
+    tp: int = 1
+    reshapes_tp: tuple[int, ...] = ()
 
     def job(self) -> dict[str, Any]:
         """Return the job file's values."""
@@ -81,6 +85,7 @@ class Case:
                 "reshape_every_freeze": self.reshape_every_freeze,
                 "worker_cpus": self.worker_cpus,
                 "shard": self.shard,
+                "tp_degree": self.tp,
             },
             "elastic": {"cache": self.cache},
             "cache": {"use": "always" if self.cache else "never", "memory_bytes": 64 << 20, "shadow_audit_fraction": self.audit},
@@ -96,8 +101,10 @@ class Case:
                 **self.clocks,
             },
             "reshapes": [
-                {"step": step, "pp_degree": pp, "dp_degree": dp, "shard": shard, **self._of_reshapes}
-                for (step, pp, dp), shard in zip(self.reshapes, self.reshapes_shard or repeat(self.shard), strict=False)
+                {"step": step, "pp_degree": pp, "dp_degree": dp, "shard": shard, "tp_degree": tp, **self._of_reshapes}
+                for (step, pp, dp), shard, tp in zip(
+                    self.reshapes, self.reshapes_shard or repeat(self.shard), self.reshapes_tp or repeat(1), strict=False
+                )
             ],
             "faults": [fault.model_dump(exclude_defaults=True) for fault in self.faults],
         }

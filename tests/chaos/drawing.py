@@ -18,6 +18,7 @@ from tests.chaos.cases import (
     Case,
     planned,
 )
+from tests.chaos.groups import with_groups
 from tests.chaos.jobs import FREEZES_AT, LOADED, SHARED, STEPS, TILED
 
 SHAPES: dict[int, tuple[tuple[int | None, int | None], ...]] = {
@@ -56,7 +57,7 @@ def draw_case(seed: int) -> Case:
     """Return the case of a seed: always the same."""
     rng = random.Random(f"frostline chaos {seed}")
     draw = _Draw(rng, seed)
-    return getattr(draw, rng.choices(list(AIMS), list(AIMS.values()))[0])()
+    return with_groups(getattr(draw, rng.choices(list(AIMS), list(AIMS.values()))[0])())
 
 
 class _Draw:
