@@ -84,12 +84,12 @@ def test_replicas_of_groups_hold_their_part_of_the_moments(warm_workers: WarmWor
 
 @pytest.mark.parametrize("run_ahead", [False, True], ids=["at once", "devices behind their hosts"])
 def test_groups_over_nccls_rules_end_with_the_same_bits(run_ahead: bool) -> None:
-    """Sums over tiles, messages between stages and sums over replicas have separate communicators; no dropout, since torch's
-    generator belongs to the process."""
-    case = Case("gpt2_tied", dropout=0.0, inner_tiles=2, steps=3, freezing=((2, 1),))
+    """Sums over tiles, messages between stages and sums over replicas, here of shares, have separate communicators; no dropout,
+    since torch's generator belongs to the process."""
+    case = Case("gpt2_tied", dropout=0.0, inner_tiles=2, state_ranges=2, steps=3, freezing=((2, 1),))
     network = Network(run_ahead=run_ahead)
     try:
-        assert differences(case, run_simulated(case, grouped(2, 2 - run_ahead, 2), network)) == []
+        assert differences(case, run_simulated(case, grouped(2, 2 - run_ahead, 2, shard="step"), network)) == []
     finally:
         network.close()
 
@@ -196,6 +196,17 @@ def test_the_loss_of_a_node_with_a_whole_group_costs_no_step(
     ended = run_with_faults(warm_workers, tmp_path, layouts, faults, tiled(ranges), nodes=NORTH_AND_SOUTH, dying=range(4))
     assert all(isinstance(one, GoOn) for one in ended.run.answers) and ended.run.answers
     assert_undisturbed(ended, undisturbed(ranges))
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("kind", ["late_commit", "tear"])
+def test_a_share_in_a_group_is_committed_late_and_comes_back_where_it_was_torn(
+    kind: str, undisturbed: Undisturbed, warm_workers: WarmWorkers, tmp_path: Path
+) -> None:
+    faults = [{"kind": kind, "step": 5, "worker": 1}, {"kind": kind, "step": 9, "worker": 2}]
+    ended = run_with_faults(warm_workers, tmp_path, [PAIRS], faults, tiled(3), nodes=NORTH_AND_SOUTH)
+    assert [type(one) for one in ended.run.answers] == [GoOn, GoOn]
+    assert_undisturbed(ended, undisturbed(3))
 
 
 def test_one_lost_owner_of_a_share_in_a_group_costs_no_step(
