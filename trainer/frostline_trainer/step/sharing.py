@@ -1,10 +1,11 @@
 """Sharding of a stage's state over its replicas: one member's part in it (docs/adr/0017-state-sharding.md).
 
 A member reduces, updates and reports its own pieces; before the next step it gets the other replicas' weights by an all-gather.
-In a tensor-parallel group all members own the pieces of their replica: once each has reduced its share along its own line, the
-group puts its tiles' gradients in that share together.
 These weights are a copy and not state: they are never sent on from here, and the all-gather never overwrites pieces that this
 member owns or keeps for others. So a commit needs no process group, and a late commit is the same update.
+
+In a tensor-parallel group all members own the pieces of their replica. Each reduces its share along its own line; then the group
+puts its tiles' gradients in that share together.
 """
 
 from collections.abc import Collection, Mapping
