@@ -110,24 +110,31 @@ class Placement(Shaped):
 
     @property
     def is_sharded(self) -> bool:
-        """Whether the state of a stage is divided among its replicas, so that a piece has one owner."""
+        """Whether the state of a stage is divided among its replicas, so that the owners of a piece are in one replica."""
         return self.shard != NONE and self.dp_degree > 1
+
+    @property
+    def owners_each(self) -> int:
+        """Members that own each piece: those of one replica with sharded state, else those of all."""
+        return self.shape.tp_degree * (1 if self.is_sharded else self.dp_degree)
 
     def leaves_of(self, dp_rank: int) -> range:
         """The consecutive leaves of the summation tree that a replica computes."""
         return range(self.leaf_bounds[dp_rank], self.leaf_bounds[dp_rank + 1])
 
     def owners(self, unit: int) -> list[str]:
-        """The members that hold `unit`, by dp rank."""
+        """The members that hold `unit`, by global rank."""
         pp_rank = self._pp_rank_of_unit.get(unit)
         return list(self.members_by_pp_rank[pp_rank]) if pp_rank is not None else []
 
     def owners_of(self, pieces: Pieces, piece: int) -> list[str]:
-        """The members that own a piece, by dp rank: all that hold its unit, or, with sharded state, one of them."""
-        members = self.owners(pieces.unit_of(piece))
-        if not self.is_sharded or not members:
-            return members
-        return [members[self.shape.dp_rank_of_share(pieces.ranges, pieces.piece(piece).range)]]
+        """The members that own a piece, by global rank: all that hold its unit, or, with sharded state, those of one replica."""
+        unit = pieces.unit_of(piece)
+        pp_rank = self._pp_rank_of_unit.get(unit)
+        if not self.is_sharded or pp_rank is None:
+            return self.owners(unit)
+        dp_rank = self.shape.dp_rank_of_share(pieces.ranges, pieces.piece(piece).range)
+        return list(self.members_at(self.shape.group_at(dp_rank, pp_rank)))
 
     def pieces_of(self, pieces: Pieces, worker_id: str) -> list[int]:
         """The pieces that a member owns, in order; empty for anybody else."""
@@ -238,7 +245,7 @@ class Plan(Frozen):
         return tuple("" if index == NOBODY else self.participants[index] for index in self.buddy_indices)
 
     def owners(self, piece: int) -> list[str]:
-        """The members that own a piece, by dp rank."""
+        """The members that own a piece, by global rank."""
         return self.placement.owners_of(self.pieces, piece)
 
     def pieces_of(self, worker_id: str) -> list[int]:

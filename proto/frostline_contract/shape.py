@@ -76,9 +76,13 @@ class ParallelShape:
         """The global rank at a place; tensor: its indices on tp_columns and tp_depth, where their degree is above 1."""
         return self.mesh.global_rank(dp=dp_rank, pp=pp_rank, **tensor)
 
+    def group_at(self, dp_rank: int, pp_rank: int) -> tuple[int, ...]:
+        """The global ranks that compute a pipeline rank's stages in one replica, ascending: one where tensors are not cut."""
+        return self.mesh.ranks_at(dp=dp_rank, pp=pp_rank)
+
     def first_at(self, dp_rank: int, pp_rank: int) -> int:
         """The first global rank of those that compute a pipeline rank's stages in one replica; it acts for all of them."""
-        return self.mesh.ranks_at(dp=dp_rank, pp=pp_rank)[0]
+        return self.group_at(dp_rank, pp_rank)[0]
 
     def tp_rank(self, global_rank: int) -> int:
         """The place of a global rank among those that share its stages tile by tile, from 0."""
@@ -88,11 +92,6 @@ class ParallelShape:
     def tp_degree(self) -> int:
         """Workers that share one stage of one replica tile by tile."""
         return self.mesh.degree("tp")
-
-    @property
-    def owners_each(self) -> int:
-        """Workers that compute each stage, over all replicas."""
-        return self.dp_degree * self.tp_degree
 
     def replica(self, dp_rank: int) -> tuple[int, ...]:
         """The global ranks of one replica, ascending: its whole pipeline."""

@@ -3,7 +3,7 @@
 none  Every replica owns the whole state of its stages, so weights and optimizer moments exist once in each replica.
 step  Each range of a unit's state (`training.state_ranges`) is owned by one replica, which alone holds the range's moments,
       receives the sum of its gradients and updates it. Before the next step all replicas receive the updated weights. These
-      copies are not owned state.
+      copies are not owned state. Where a group of workers computes each stage of a replica, all members of the group do so.
 """
 
 from typing import Annotated, Any, Literal

@@ -36,6 +36,8 @@ class Case:
         reshapes_shard: the same of each reshape, in their order; empty: as `shard`.
         checkpoint_uri: the folder for checkpoints; None: in the run directory.
         cache_shards: the number of Redis servers.
+        tp: workers that share each stage tile by tile.
+        reshapes_tp: the same of each reshape, in their order; empty: each worker has its stage to itself.
     """
 
     name: str
@@ -66,6 +68,8 @@ class Case:
     reshapes_shard: tuple[str, ...] = ()
     checkpoint_uri: str | None = None
     cache_shards: int = 1
+    tp: int = 1
+    reshapes_tp: tuple[int, ...] = ()
 
     def job(self) -> dict[str, Any]:
         """Return the job file's values."""
@@ -88,6 +92,7 @@ class Case:
                 "reshape_every_freeze": self.reshape_every_freeze,
                 "worker_cpus": self.worker_cpus,
                 "shard": self.shard,
+                "tp_degree": self.tp,
             },
             "elastic": {"cache": self.cache},
             "cache": {
@@ -108,8 +113,10 @@ class Case:
                 **self.clocks,
             },
             "reshapes": [
-                {"step": step, "pp_degree": pp, "dp_degree": dp, "shard": shard, **self._of_reshapes}
-                for (step, pp, dp), shard in zip(self.reshapes, self.reshapes_shard or repeat(self.shard), strict=False)
+                {"step": step, "pp_degree": pp, "dp_degree": dp, "shard": shard, "tp_degree": tp, **self._of_reshapes}
+                for (step, pp, dp), shard, tp in zip(
+                    self.reshapes, self.reshapes_shard or repeat(self.shard), self.reshapes_tp or repeat(1), strict=False
+                )
             ],
             "faults": [fault.model_dump(exclude_defaults=True) for fault in self.faults],
         }

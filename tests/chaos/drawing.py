@@ -19,6 +19,7 @@ from tests.chaos.cases import (
     Case,
     planned,
 )
+from tests.chaos.groups import with_groups
 from tests.chaos.jobs import FREEZES_AT, LOADED, SHARED, STEPS, TILED
 
 SHAPES: dict[int, tuple[tuple[int | None, int | None], ...]] = {
@@ -57,7 +58,7 @@ def draw_case(seed: int) -> Case:
     """Return the case of a seed: always the same."""
     rng = random.Random(f"frostline chaos {seed}")
     draw = _Draw(rng, seed)
-    case = getattr(draw, rng.choices(list(AIMS), list(AIMS.values()))[0])()
+    case = with_groups(getattr(draw, rng.choices(list(AIMS), list(AIMS.values()))[0])())
     return with_additions(case, random.Random(f"frostline chaos additions {seed}"))
 
 

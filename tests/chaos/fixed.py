@@ -15,7 +15,7 @@ from tests.chaos.cases import (
     Case,
     planned,
 )
-from tests.chaos.jobs import LOADED
+from tests.chaos.jobs import LOADED, TILED_AND_SHARED
 
 COMMIT_PHASES = ("exchange", "prepared", "vote", "seen", "commit", "committed")
 """Before PREPARED, between PREPARED and the vote, in the vote, after it, in the update, after the update."""
@@ -101,6 +101,16 @@ def jobs() -> list[Case]:
         case("interleaved", [killed], schedule="interleaved_1f1b", virtual_stages=2, shape=(2, 2)),
         case("zero-bubble", [killed], schedule="zb_h2", reshapes=((24, 3, 1),)),
         case("folded", [killed], schedule="zb_v", shape=(2, 2)),
+        case(
+            "groups",
+            [killed],
+            variant=TILED_AND_SHARED,
+            shape=(1, 2),
+            tp=2,
+            shard="step",
+            reshapes=((24, 2, 1),),
+            reshapes_tp=(2,),
+        ),
         case("pairs", [planned("kill_pod", 14, 1)], workers_per_pod=2, min_workers=3, shape=(2, 2)),
         case("cost", [killed], objective="cost", min_workers=2, shape=(None, None)),
         case(

@@ -190,4 +190,9 @@ SHARED = tuple(variant.name for variant in _SHARED)
 """Variants whose replicas may share out their state."""
 TILED = _TILED.name
 
-VARIANTS = {variant.name: variant for variant in (_VIT, _TIED, _HURT, _REPLICAS, _LOADED, _EARLY, _ADAPTED, *_SHARED, _TILED)}
+_TILED_AND_SHARED = _in_ranges(_TILED)
+TILED_AND_SHARED = _TILED_AND_SHARED.name
+"""The variant whose replicas may be groups that share tiles, and may share out their state."""
+
+_MADE = (_VIT, _TIED, _HURT, _REPLICAS, _LOADED, _EARLY, _ADAPTED, *_SHARED, _TILED, _TILED_AND_SHARED)
+VARIANTS = {variant.name: variant for variant in _MADE}

@@ -24,12 +24,14 @@ def test_reshapes_freezes_and_a_kill_leave_what_one_process_repeats(workshop: Wo
     assert "all the same bits" in checked.stdout
 
 
+PAIRS = {"pp": 1, "dp": 2, "tp_columns": 2}
 GROUPS: dict[str, Any] = {
     **TILES,
+    "training": {**TILES["training"], "state_ranges": 2},
     "placement": {"tp_degree": 2},
     "reshapes": [
         {"step": 3, "pp_degree": 1, "dp_degree": 1, "tp_degree": 4},
-        {"step": 7, "pp_degree": 2, "dp_degree": 1, "tp_degree": 2},
+        {"step": 7, "pp_degree": 1, "dp_degree": 2, "tp_degree": 2, "shard": "step"},
     ],
     # While a requested shape has all four workers: later the planner may use only two of them.
     "faults": [{"kind": "kill_worker", "step": 9, "worker": 1, "phase": "schedule"}],
@@ -37,11 +39,14 @@ GROUPS: dict[str, Any] = {
 
 
 def test_groups_reshape_lose_a_member_and_leave_what_one_process_repeats(workshop: Workshop, tmp_path: Any) -> None:
+    """The member is lost while two groups share out their state."""
     ended = workshop.run(tmp_path / "run", GROUPS, "--workers", "4")
     assert ended.code == 0 and ended.events("fault"), ended.story()
     degrees = [plan["placement"]["degrees"] for plan in ended.plans]
     reads = [record["cache_hits"] + record["cache_misses"] for record in ended.records if record["cache_hits"]]
     assert reads and set(reads) == {16}, "a group has each sample of the batch from the cache once"
+    shards = [plan["placement"]["shard"] for plan in ended.plans if plan["placement"]["degrees"] == PAIRS]
+    assert "step" in shards, ended.story()
     assert degrees[0]["tp_columns"] == 2 and {"dp": 1, "pp": 1, "tp_columns": 4} in degrees, ended.story()
     checked = workshop.command("verify", str(ended.folder), "--steps", "1,5,10,14,24")
     assert checked.returncode == 0, checked.stdout + checked.stderr

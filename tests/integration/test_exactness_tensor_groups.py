@@ -1,7 +1,9 @@
-"""Groups whose members share the tiles of their stages (`placement.tp_degree`): the bits of one worker, in any shape, through
-reshapes, freezes and failures (docs/protocols.md 1.24)."""
+"""Groups whose members share the tiles of their stages (`placement.tp_degree`): the bits of one worker, in any shape, with state
+shared out over replicas or not, through reshapes, freezes and failures (docs/protocols.md 1.24 and 1.25)."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,8 +21,10 @@ from tests.simulated_nccl import Network
 from tests.warm_workers import WarmWorkers
 
 
-def grouped(pp_degree: int, dp_degree: int, tp_columns: int, *rest: object, workers: tuple[int, ...] | None = None) -> Layout:
-    return Layout(pp_degree, dp_degree, *rest, workers=workers, tp_columns=tp_columns)  # type: ignore[arg-type]
+def grouped(
+    pp_degree: int, dp_degree: int, tp_columns: int, *rest: object, workers: tuple[int, ...] | None = None, shard: str = "none"
+) -> Layout:
+    return Layout(pp_degree, dp_degree, *rest, workers=workers, shard=shard, tp_columns=tp_columns)  # type: ignore[arg-type]
 
 
 EXACT = [
@@ -28,6 +32,11 @@ EXACT = [
     (Case("bert_classification", "bfloat16", inner_tiles=4, freezing=THAWING, steps=4), grouped(2, 1, 2, 1, "gpipe")),
     (Case("gpt2_untied", "float64", inner_tiles=4, steps=3, activation_checkpointing=True), grouped(1, 1, 4)),
     (Case("llama", "mixed_bfloat16", inner_tiles=2, freezing=((2, 1),), steps=3), grouped(1, 2, 2)),
+    (
+        Case("gpt2_tied", inner_tiles=4, state_ranges=3, clip_norm=0.1, freezing=((3, 1), (4, 3)), steps=4),
+        grouped(1, 3, 2, shard="step"),
+    ),
+    (Case("bert_classification", "bfloat16", inner_tiles=2, state_ranges=5, steps=3), grouped(2, 2, 2, shard="step")),
 ]
 
 
@@ -38,14 +47,49 @@ def test_a_shape_with_groups_has_the_bits_of_a_plain_loop_over_tiles(
     assert differences(case, run_series(warm_workers, case, [Segment(layout, case.steps)])) == []
 
 
+def table() -> list[tuple[Case, Layout]]:
+    """Return every shape of (pp, dp, tp, shard) with up to eight workers, in one family with float32 and in another with
+    mixed types."""
+    cases = (
+        Case("gpt2_tied", inner_tiles=4, state_ranges=3, clip_norm=0.1, freezing=((2, 1), (3, 3)), steps=4),
+        Case("bert_classification", "mixed_bfloat16", inner_tiles=4, state_ranges=4, freezing=THAWING, steps=4),
+    )
+    shapes = [
+        grouped(pp, dp, tp, shard=shard)
+        for pp in (1, 2, 3)
+        for dp in (1, 2, 3)
+        for tp in (1, 2, 4)
+        for shard in ("none", "step")[: 1 + (dp > 1)]
+        if pp * dp * tp <= 8
+    ]
+    return [(case, shape) for case in cases for shape in shapes]
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize(("case", "layout"), table(), ids=str)
+def test_every_shape_of_groups_and_shares_has_the_plain_loops_bits(case: Case, layout: Layout, warm_workers: WarmWorkers) -> None:
+    assert differences(case, run_series(warm_workers, case, [Segment(layout, case.steps)])) == []
+
+
+def test_replicas_of_groups_hold_their_part_of_the_moments(warm_workers: WarmWorkers) -> None:
+    """All members of a group hold the same part, and two replicas together all moments."""
+    case = Case("gpt2_untied", inner_tiles=2, state_ranges=4, freezing=(), steps=1)
+    (alone,) = (run.moment_bytes for run in [lone_run(warm_workers, case)])
+    first, second, third, fourth = (
+        run.moment_bytes for run in run_series(warm_workers, case, [Segment(grouped(1, 2, 2, shard="step"), 1)], score=False)
+    )
+    assert (first, third) == (second, fourth) and alone <= first + third < 1.01 * alone
+    assert max(first, third) < 1.05 * alone / 2
+
+
 @pytest.mark.parametrize("run_ahead", [False, True], ids=["at once", "devices behind their hosts"])
 def test_groups_over_nccls_rules_end_with_the_same_bits(run_ahead: bool) -> None:
-    """Sums over tiles, messages between stages and sums over replicas have separate communicators; no dropout, since torch's
-    generator belongs to the process."""
-    case = Case("gpt2_tied", dropout=0.0, inner_tiles=2, steps=3, freezing=((2, 1),))
+    """Sums over tiles, messages between stages and sums over replicas, here of shares, have separate communicators; no dropout,
+    since torch's generator belongs to the process."""
+    case = Case("gpt2_tied", dropout=0.0, inner_tiles=2, state_ranges=2, steps=3, freezing=((2, 1),))
     network = Network(run_ahead=run_ahead)
     try:
-        assert differences(case, run_simulated(case, grouped(2, 2 - run_ahead, 2), network)) == []
+        assert differences(case, run_simulated(case, grouped(2, 2 - run_ahead, 2, shard="step"), network)) == []
     finally:
         network.close()
 
@@ -62,27 +106,50 @@ JOURNEY = (
 TRAVELLING = Case("gpt2_tied", freezing=((3, 1), (5, 3)), steps=6, inner_tiles=4)
 
 
-def test_reshapes_between_group_sizes_change_no_bit(warm_workers: WarmWorkers) -> None:
-    alone = lone_run(warm_workers, TRAVELLING)
-    runs = run_series(warm_workers, TRAVELLING, JOURNEY)
+SHARING_JOURNEY = (
+    Segment(Layout(1, 2, shard="step"), 1),
+    Segment(grouped(1, 2, 2, workers=(2, 0, 3, 1), shard="step"), 2, domains=(0, 0, 1, 1)),
+    Segment(grouped(1, 1, 4), 3),
+    Segment(grouped(1, 2, 2), 4, 1),
+    Segment(Layout(2, 2, shard="step"), 5, 1),
+    Segment(grouped(1, 2, 2, workers=(4, 0, 1, 3), shard="step"), 6, 3),
+)
+"""State shared out and not, over groups of 1, 2 and 4. Pieces of the second shape have two owners in one domain, and a buddy."""
+
+
+@pytest.mark.parametrize(("ranges", "journey"), [(1, JOURNEY), (3, SHARING_JOURNEY)], ids=["whole", "shared out and not"])
+def test_reshapes_between_group_sizes_change_no_bit(ranges: int, journey: tuple[Segment, ...], warm_workers: WarmWorkers) -> None:
+    case = replace(TRAVELLING, state_ranges=ranges)
+    alone = lone_run(warm_workers, case)
+    runs = run_series(warm_workers, case, journey)
     assert losses_of(runs) == alone.losses
     assert whole(runs) == alone.units
     assert {run.digest for run in runs if run.units} == {alone.digest}
     assert {run.guard for run in runs if run.units} == {alone.guard}, "each sample is scored once"
+    if ranges > 1:
+        check_copies(runs, "after 2", at_least=3)
 
 
-@pytest.mark.parametrize("domains", [(0, 0), (0, 1)], ids=["one node", "two nodes"])
-def test_a_checkpoint_of_groups_resumes_alone_and_copies_are_equal(
-    domains: tuple[int, ...], warm_workers: WarmWorkers, tmp_path: Path
+PAIR, PAIRS = grouped(1, 1, 2), grouped(1, 2, 2, shard="step")
+
+
+@pytest.mark.parametrize(
+    ("layout", "domains", "after"),
+    [(PAIR, (0, 0), Layout(1, 1)), (PAIR, (0, 1), Layout(1, 1)), (PAIRS, (0, 1, 0, 1), grouped(1, 1, 4))],
+    ids=["one node", "two nodes", "two nodes, shared out"],
+)
+def test_a_checkpoint_of_groups_resumes_in_any_shape_and_copies_are_equal(
+    layout: Layout, domains: tuple[int, ...], after: Layout, warm_workers: WarmWorkers, tmp_path: Path
 ) -> None:
-    case = replace(TRAVELLING, steps=4, freezing=((3, 1),))
+    case = replace(TRAVELLING, steps=4, freezing=((3, 1),), state_ranges=layout.dp_degree)
     alone = lone_run(warm_workers, case)
-    runs = run_series(warm_workers, case, [Segment(grouped(1, 1, 2), 3, domains=domains)], str(tmp_path), checkpoint_step=2)
+    runs = run_series(warm_workers, case, [Segment(layout, 3, domains=domains)], str(tmp_path), checkpoint_step=2)
     (folder,) = {run.checkpoint for run in runs}
     covered = len(set(domains)) > 1
-    assert {run.covered[3] for run in runs} == {(covered,) * NUM_UNITS}, "members of a group are owners alike"
+    assert {run.covered[3] for run in runs} == {(covered,) * NUM_UNITS * layout.dp_degree}, "members of a group are owners alike"
+    assert all(len(run.tags) == NUM_UNITS for run in runs), "there is no buddy, and each owns its replica's part"
     check_copies(runs, "after 3")
-    resumed = run_series(warm_workers, case, [Segment(Layout(1, 1), case.steps, 1)], str(tmp_path), resume=(folder, 2))
+    resumed = run_series(warm_workers, case, [Segment(after, case.steps, 1)], str(tmp_path), resume=(folder, 2))
     assert whole(resumed) == alone.units and {run.digest for run in resumed} == {alone.digest}
 
 
@@ -91,28 +158,63 @@ def test_a_checkpoint_of_groups_resumes_alone_and_copies_are_equal(
 TILED = replace(CASE, inner_tiles=2)
 
 
+Undisturbed = Callable[[int], Outcome]
+
+
 @pytest.fixture(scope="module")
-def undisturbed(warm_workers: WarmWorkers, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    return run_with_faults(warm_workers, tmp_path_factory.mktemp("alone"), [Layout(1, 1)], case=TILED)
+def undisturbed(warm_workers: WarmWorkers, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """Return a function from the number of ranges to the run on one worker."""
+    folders = tmp_path_factory.mktemp
+    return cache(lambda ranges: run_with_faults(warm_workers, folders("alone"), [Layout(1, 1)], case=tiled(ranges)))
+
+
+def tiled(ranges: int) -> Case:
+    return replace(TILED, state_ranges=ranges)
 
 
 @pytest.mark.parametrize("phase", ["schedule", "seen"], ids=["in a block", "after the vote"])
 def test_a_lost_member_of_a_group_costs_no_step(
-    phase: str, undisturbed: Outcome, warm_workers: WarmWorkers, tmp_path: Path
+    phase: str, undisturbed: Undisturbed, warm_workers: WarmWorkers, tmp_path: Path
 ) -> None:
     """The other member blocks in a sum over tiles; it has all state, and goes on alone."""
     layouts = (grouped(1, 1, 2), Layout(1, 1, workers=(0,)))
     ended = run_with_faults(warm_workers, tmp_path, layouts, [kill(1, 8, phase)], TILED, nodes=("north", "south"), dying=range(2))
     assert [type(one) for one in ended.run.answers] == [GoOn]
-    assert_undisturbed(ended, undisturbed)
+    assert_undisturbed(ended, undisturbed(1))
 
 
+NORTH_AND_SOUTH = ("north", "north", "south", "south")
+
+
+@pytest.mark.parametrize(("ranges", "before"), [(1, grouped(2, 1, 2)), (3, PAIRS)], ids=["a stage", "the owners of shares"])
 def test_the_loss_of_a_node_with_a_whole_group_costs_no_step(
-    undisturbed: Outcome, warm_workers: WarmWorkers, tmp_path: Path
+    ranges: int, before: Layout, undisturbed: Undisturbed, warm_workers: WarmWorkers, tmp_path: Path
 ) -> None:
-    """The other stage's group is the buddy: the lost group's first member has sent it each step's gradients of all tiles."""
-    layouts = (grouped(2, 1, 2), Layout(3, 1), grouped(1, 1, 2))
-    faults, nodes = [kill(0, 8, "norms"), kill(1, 8, "norms")], ("north", "north", "south", "south")
-    ended = run_with_faults(warm_workers, tmp_path, layouts, faults, TILED, nodes=nodes, dying=range(4))
+    """The other group is the buddy: the lost group's first member has sent it each step's gradients of all tiles."""
+    layouts = (before, Layout(3, 1), grouped(1, 1, 2))
+    faults = [kill(0, 8, "norms"), kill(1, 8, "norms")]
+    ended = run_with_faults(warm_workers, tmp_path, layouts, faults, tiled(ranges), nodes=NORTH_AND_SOUTH, dying=range(4))
     assert all(isinstance(one, GoOn) for one in ended.run.answers) and ended.run.answers
-    assert_undisturbed(ended, undisturbed)
+    assert_undisturbed(ended, undisturbed(ranges))
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("kind", ["late_commit", "tear"])
+def test_a_share_in_a_group_is_committed_late_and_comes_back_where_it_was_torn(
+    kind: str, undisturbed: Undisturbed, warm_workers: WarmWorkers, tmp_path: Path
+) -> None:
+    faults = [{"kind": kind, "step": 5, "worker": 1}, {"kind": kind, "step": 9, "worker": 2}]
+    ended = run_with_faults(warm_workers, tmp_path, [PAIRS], faults, tiled(3), nodes=NORTH_AND_SOUTH)
+    assert [type(one) for one in ended.run.answers] == [GoOn, GoOn]
+    assert_undisturbed(ended, undisturbed(3))
+
+
+def test_one_lost_owner_of_a_share_in_a_group_costs_no_step(
+    undisturbed: Undisturbed, warm_workers: WarmWorkers, tmp_path: Path
+) -> None:
+    """The vote has passed: the other member of its group has the share's moments and gradients, and commits them late if need
+    be."""
+    layouts = (PAIRS, Layout(1, 3, shard="step"))
+    ended = run_with_faults(warm_workers, tmp_path, layouts, [kill(2, 8, "seen")], tiled(3), dying=range(4))
+    assert [type(one) for one in ended.run.answers] == [GoOn]
+    assert_undisturbed(ended, undisturbed(3))

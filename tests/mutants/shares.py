@@ -4,6 +4,7 @@ from tests.mutants.plant import Edit, Mutant
 
 TRAINER = "trainer/frostline_trainer/"
 SHARED = ("tests/integration/test_sharding.py", "-k", "oracles")
+GROUPS = ("tests/integration/test_exactness_tensor_groups.py", "-k", "plain_loop and shard")
 
 SHARE_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -29,5 +30,23 @@ SHARE_MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
         SHARED,
+    ),
+    Mutant(
+        "own-tiles-of-a-share",
+        "members of a group update their replica's share from the gradients of their own tiles alone",
+        (Edit(TRAINER + "step/sharing.py", "        for runs in self._cut[stage].values():\n", "        for runs in ():\n"),),
+        GROUPS,
+    ),
+    Mutant(
+        "all-owners-tell",
+        "each member of a group tells the vote the norms of the share that all of it own",
+        (
+            Edit(
+                TRAINER + "step/reduction.py",
+                " for (piece, name), part in given.items() if piece in spoken]",
+                " for (piece, name), part in given.items()]",
+            ),
+        ),
+        GROUPS,
     ),
 )

@@ -261,9 +261,9 @@ def clip(
 
     Each tensor's norm is taken in float64 and squared, that of a tensor in tiles tile by tile; squares are added in parameter
     order, then in unit order. Of a unit in several ranges each range's are added first, of the part of each tensor that lies in
-    it; such a unit is not in tiles. What never learns (`still`, ids of parameters) is no state, so that no range has any of it.
+    it, whatever tiles cut it. What never learns (`still`, ids of parameters) is no state, so that no range has any of it.
     """
-    assert tiles is None or state_ranges == 1
+    by_tile = tiles if state_ranges == 1 else None
     squares = []
     for unit in range(len(anatomy.units)):
         total = 0.0
@@ -275,8 +275,8 @@ def clip(
                 copy_of_tied = anatomy.tied is not None and parameter is anatomy.tied[1]
                 if parameter.grad is not None and not copy_of_tied and low < high:
                     part = parameter.grad if state_ranges == 1 else parameter.grad.flatten()[low:high]
-                    whole = [torch.linalg.vector_norm(part, dtype=torch.float64).item()] if tiles is None else []
-                    for norm in tiles.norms(parameter, part) if tiles else whole:
+                    whole = [torch.linalg.vector_norm(part, dtype=torch.float64).item()] if by_tile is None else []
+                    for norm in by_tile.norms(parameter, part) if by_tile else whole:
                         square += norm * norm
             total += square
         squares.append(total)

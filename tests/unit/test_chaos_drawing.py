@@ -12,7 +12,7 @@ from tests.chaos.cases import OTHER_ROOT
 from tests.chaos.drawing import draw_case
 from tests.chaos.fixed import SUBSET, fixed_cases
 from tests.chaos.fixed_speed import at_share
-from tests.chaos.jobs import VARIANTS
+from tests.chaos.jobs import TILED, TILED_AND_SHARED, VARIANTS
 
 
 def test_cases_follow_from_their_seeds_and_draw_all_that_can_befall_a_run() -> None:
@@ -36,6 +36,11 @@ def test_cases_follow_from_their_seeds_and_draw_all_that_can_befall_a_run() -> N
     assert {case.variant for case in cases} == set(VARIANTS)
     drawn = {(case.shard, to) for case in cases if (case.shape[1] or 0) > 1 for to in case.reshapes_shard}
     assert drawn == {("none", "none"), ("none", "step"), ("step", "none"), ("step", "step")}
+    in_groups = [case for case in cases if case.tp > 1]
+    assert {case.shard for case in in_groups} == {"none", "step"} and {1, 2} <= {
+        tp for one in in_groups for tp in one.reshapes_tp
+    }
+    assert all(case.tp == 1 for case in cases if case.variant not in (TILED, TILED_AND_SHARED))
     assert {case.schedule for case in cases} == {"auto", *BUILT_IN}
     assert {"cost"} <= {case.objective for case in cases}
     assert max(case.workers_per_pod for case in cases) == 2

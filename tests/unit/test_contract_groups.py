@@ -22,6 +22,16 @@ def test_a_group_is_at_most_as_large_as_there_are_tiles() -> None:
     assert job(1, {}).reshapes == ()
 
 
+def test_groups_may_share_out_the_state_of_their_replicas() -> None:
+    values = {"step": 3, "pp_degree": 1, "dp_degree": 2, "tp_degree": 2, "shard": "step"}
+    asked = parse_job({
+        "model": {"family": "vit"}, "task": {"kind": "image_classification"}, "data": {"source": "digits"},
+        "training": {"steps": 9, "tensor_tiles": {"inner": 2}, "state_ranges": 4}, "reshapes": [values],
+        "placement": {"tp_degree": None, "shard": "auto"},
+    })  # fmt: skip
+    assert (asked.reshapes[0].degrees, asked.reshapes[0].shard) == ({"dp": 2, "pp": 1, "tp_columns": 2}, "step")
+
+
 def test_a_degree_that_is_left_to_the_planner_may_be_any_up_to_the_tiles() -> None:
     assert [job(4, tp_degree=degree).most_tp_degree for degree in (None, 2, 1)] == [4, 2, 1]
     assert job(4).placement.tp_degree == 1, "no group without being asked"

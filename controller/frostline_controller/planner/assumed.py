@@ -7,11 +7,11 @@ from frostline_contract.communicators import most_communicator_bytes
 from frostline_contract.job import Job
 from frostline_contract.precision import BYTES, VALUE_TYPES, resolve_precision
 from frostline_contract.statistics import LinkProfile, UnitProfile
-from frostline_controller.planner.model_size import ModelSize
 from frostline_controller.planner.adapted import with_adapters
 from frostline_controller.planner.analytic import analytic_profiles
 from frostline_controller.planner.cell_advice import in_cells
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs, parallel_slots
+from frostline_controller.planner.model_size import ModelSize
 from frostline_controller.planner.profile_file import MeasuredProfile
 from frostline_controller.planner.quota import quota_of
 

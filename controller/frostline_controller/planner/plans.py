@@ -71,14 +71,11 @@ def uncovered_of(
     placement: Placement, domains: Mapping[str, str], buddies: Sequence[str], state_ranges: int = 1
 ) -> tuple[int, ...]:
     """Return the pieces that the loss of one failure domain would lose: no buddy, and all owners in one (or unknown) domain."""
-    table = pieces_in(placement, state_ranges)
-    alone = {
-        unit
-        for units, owners in zip(placement.units_by_pp_rank, placement.members_by_pp_rank, strict=True)
-        if placement.is_sharded or len({domains.get(owner) for owner in owners}) < 2
-        for unit in units
-    }
-    return tuple(piece for piece, buddy in enumerate(buddies) if not buddy and table.unit_of(piece) in alone)
+    table, found = pieces_in(placement, state_ranges), list[int]()
+    for pieces in _kept_together(placement, table) if buddies else ():
+        if len({domains.get(owner) for owner in placement.owners_of(table, pieces[0])}) < 2:
+            found += [piece for piece in pieces if not buddies[piece]]
+    return tuple(sorted(found))
 
 
 def sources_of(base: Placement, new: Placement, num_units: int, state_ranges: int = 1) -> tuple[str, ...]:
@@ -92,17 +89,20 @@ def sources_of(base: Placement, new: Placement, num_units: int, state_ranges: in
     table = Pieces(num_units, state_ranges)
     chosen = list[str]()
     for unit in range(num_units):
-        if not base.owners(unit):
+        members = base.owners(unit)
+        if not members:
             raise ValueError(f"unit {unit} of {num_units} has no owner among {list(base.workers)}")
-        if base.is_sharded:
-            chosen += [base.owners_of(table, piece)[0] for piece in table.of_unit(unit)]
-            continue
-        owners = base.owners(unit)
-        keeping = [owner for owner in owners if new.holds(owner, unit)]
-        staying = [owner for owner in owners if owner in new.global_ranks]
-        candidates = keeping or staying or owners
-        chosen += [candidates[piece % len(candidates)] for piece in table.of_unit(unit)]
+        givers = _givers(members, new, unit)
+        for piece in table.of_unit(unit):
+            own = _givers(base.owners_of(table, piece), new, unit) if base.is_sharded else givers
+            chosen.append(own[piece % len(own)])
     return tuple(chosen)
+
+
+def _givers(owners: list[str], new: Placement, unit: int) -> list[str]:
+    """Return the owners of a piece that should send it: those that keep the unit in `new`, else those that stay, else all."""
+    keeping = [owner for owner in owners if new.holds(owner, unit)]
+    return keeping or [owner for owner in owners if owner in new.global_ranks] or owners
 
 
 def holders_at_switch(base: Plan, participants: Sequence[str]) -> list[list[int]]:

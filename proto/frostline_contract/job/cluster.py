@@ -26,8 +26,8 @@ class PlacementSection(Section):
         1,
         ge=1,
         doc="Workers that share each stage tile by tile: a power of two, at most training.tensor_tiles.inner. Each computes its tiles "
-        "of every block that learns, and holds the stage's whole state. Halved while workers do not suffice. null: the planner's "
-        "choice, within one machine.",
+        "of every block that learns, and holds the stage's whole state, or with shard: step its replica's ranges. Halved while workers "
+        "do not suffice. null: the planner's choice, within one machine.",
     )
     initial_pp_degree: int | None = fixed(
         None, ge=1, doc="The pipeline's depth at the start (the paper's K0); later the planner's choice."
@@ -48,7 +48,7 @@ class PlacementSection(Section):
     )
     shard: Literal["none", "step", "auto"] = live(
         "none",
-        doc="How replicas share the state of a stage out. none: each owns all of it. step: each owns its ranges (training.state_ranges): optimizer moments, sum of gradients and update are of one replica, and weights are gathered before each step (what others call ZeRO-1 and ZeRO-2). auto: the planner's choice, step where memory needs it or where a shape that fits only so saves more than hysteresis. No bit of any result changes; exact numerics only, and not with adapters.",
+        doc="How replicas share the state of a stage out. none: each owns all of it. step: each owns its ranges (training.state_ranges): optimizer moments, sum of gradients and update are of one replica (of each member of its group, with tp_degree), and weights are gathered before each step (what others call ZeRO-1 and ZeRO-2). auto: the planner's choice, step where memory needs it or where a shape that fits only so saves more than hysteresis. No bit of any result changes; exact numerics only, and not with adapters.",
     )
     planner: Literal["optimal", "paper_greedy"] = live(
         "optimal", doc="paper_greedy: the paper's partitioner and compression rule."

@@ -82,11 +82,6 @@ class Job(Section):
                     f"{name} is {slices} and training.token_cells makes {self.training.num_cells} cells, of which a slice holds at "
                     "least one; lower it or raise token_cells"
                 )
-        if self.training.tensor_tiles.inner > 1 and self.training.state_ranges > 1:
-            raise ValueError(
-                f"training.tensor_tiles.inner is {self.training.tensor_tiles.inner} and training.state_ranges is "
-                f"{self.training.state_ranges}; norms are summed by tiles or by ranges, not yet by both: set one to 1"
-            )
         self._check_sharding()
         asked_groups = {"placement.tp_degree": self.placement.tp_degree or 1}
         asked_groups |= {f"reshapes.{index}.tp_degree": one.tp_degree for index, one in enumerate(self.reshapes)}

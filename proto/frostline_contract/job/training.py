@@ -53,8 +53,8 @@ class TrainingSection(Section):
         le=1024,
         later=True,
         doc="Ranges that each unit's state is cut into: the pieces that are owned, moved, kept by buddies, checkpointed and digested, "
-        "which placement.shard can share out over as many replicas. Gradient norms are summed by them, so it is a part of the "
-        "numerics: it changes the run's digest and, where clipping scales, last bits of weights.",
+        "which placement.shard can share out over as many replicas. Gradient norms are summed by them (not by tensor_tiles), so it is a "
+        "part of the numerics: it changes the run's digest and, where clipping scales, last bits of weights.",
     )
     batch: Literal["global", "per_replica"] = fixed(
         "global", doc="global: the batch never changes. per_replica: the paper's mode, the global batch grows with dp_degree."

@@ -139,6 +139,45 @@ def test_a_group_is_chosen_where_nothing_else_fits_the_memory() -> None:
         make_plan(with_memory(230_000_000))
 
 
+STATE = unit(0.01, parameters=1_000_000, activation=8_000_000, output=0)
+"""Bytes: weights 1 M, moments 2 M, gradients 1 M a buffer, activations 8 M a micro-batch on a worker by itself."""
+
+
+def sharing_state(tp_degree: int | None, shard: str, **fields: object) -> PlanInputs:
+    wanted = PlacementSection(workers=16, tp_degree=tp_degree, shard=shard, hysteresis=0.05, pp_degree=1)
+    return open_degree((STATE,) * 4, members(4, per_node=2, **fields), placement=wanted, state_ranges=2, reduction_leaves=2)
+
+
+def test_a_member_of_a_group_holds_its_part_of_activations_and_its_replicas_share_of_moments() -> None:
+    """Two replicas of groups of two: of shared state a member has half the moments, as a replica without groups has."""
+    planned = {shard: make_plan(sharing_state(2, shard)) for shard in ("none", "step")}
+    assert {one.placement.degrees["dp"] for one in planned.values()} == {2}
+    whole, shared = planned["none"].cost.peak_bytes, planned["step"].cost.peak_bytes
+    assert whole - shared == 4 * 2_000_000 / 2
+    alone = make_plan(replace(sharing_state(1, "step"), members=members(4, per_node=2)[:2])).cost.peak_bytes
+    assert alone - shared == 2 * (8_000_000 - round(8_000_000 * (10 / 34 + 12 / 34))), "of the two blocks"
+    assert placement_cost(planned["step"].placement, sharing_state(2, "none")).peak_bytes == shared
+    told = describe(planned["step"], sharing_state(2, "step"))
+    assert "at most 1 of 2 ranges" in told and "2 workers share each stage tile by tile" in told
+
+
+def test_groups_and_shares_are_both_chosen_where_neither_alone_fits() -> None:
+    def fits(room: int, tp_degree: int | None, shard: str) -> bool:
+        try:
+            return make_plan(sharing_state(tp_degree, shard, memory_bytes=room)).placement.shape.tp_degree > 0
+        except NothingFits:
+            return False
+
+    peaks = {(tp, shard): make_plan(sharing_state(tp, shard)).cost.peak_bytes for tp in (1, 2) for shard in ("none", "step")}
+    room = int(peaks[2, "step"])
+    assert room < min(peaks[one] for one in peaks if one != (2, "step"))
+    assert [fits(room, *one) for one in peaks] == [False, False, False, True]
+    chosen = make_plan(sharing_state(None, "auto", memory_bytes=room)).placement
+    assert (chosen.shape.tp_degree, chosen.shard) == (2, "step")
+    roomy = make_plan(sharing_state(None, "auto", memory_bytes=10 * room)).placement
+    assert roomy.shard == "none"
+
+
 def test_the_choice_keeps_to_tiles_machines_and_processors() -> None:
     def degree(per_node: int = 4, **fields: object) -> int:
         asked = open_degree(LONG_BLOCK, members(4, per_node=per_node), reduction_leaves=1, **fields)

@@ -68,6 +68,32 @@ def test_every_share_has_a_buddy_in_another_domain_and_each_owner_gives_its_own(
     assert sources_of(placed, Layout(1, 4).placement(0), 8, RANGES) == tuple(owner for (owner,) in owners)
 
 
+def test_all_of_a_group_own_the_share_of_their_replica() -> None:
+    """A group in two domains needs no buddy; of a piece's owners those that keep the unit send it, in turns."""
+    placed, table = Layout(2, 2, shard="step", tp_columns=2).placement(0), Pieces(8, RANGES)
+    workers = placed.workers
+    owners = [placed.owners_of(table, piece) for piece in range(table.count)]
+    of_stages = [workers[0:2], workers[4:6]], [workers[2:4], workers[6:8]]
+    assert owners == [list(of_stages[unit // 4][place // 2]) for unit in range(8) for place in range(RANGES)]
+    assert placed.owners_each == 2 and Layout(2, 2, tp_columns=2).placement(0).owners_each == 4
+    for worker in workers:
+        assert placed.pieces_of(table, worker) == [piece for piece, own in enumerate(owners) if worker in own]
+    near = dict(zip(workers, "aabbccdd", strict=True))
+    buddies = buddies_of(placed, near, state_ranges=RANGES)
+    assert all(near[buddy] != near[own[0]] for buddy, own in zip(buddies, owners, strict=True))
+    assert uncovered_of(placed, near, buddies, RANGES) == ()
+    apart = dict(zip(workers, "abababab", strict=True))
+    assert set(buddies_of(placed, apart, state_ranges=RANGES)) == {""}
+    assert uncovered_of(placed, apart, ("",) * table.count, RANGES) == ()
+    assert len(uncovered_of(placed, dict.fromkeys(workers, "a"), ("",) * table.count, RANGES)) == table.count
+    without_first = placed.model_copy(
+        update={"workers": tuple(f"new {worker}" if worker == "w0" else worker for worker in workers)}
+    )
+    sources = sources_of(placed, type(placed).model_validate(without_first.model_dump()), 8, RANGES)
+    assert all(source in own for source, own in zip(sources, owners, strict=True))
+    assert "w0" not in sources and {"w1", "w2", "w3", "w4"} <= set(sources)
+
+
 # ---- the planner's choice
 
 

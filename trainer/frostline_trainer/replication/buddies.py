@@ -13,8 +13,9 @@ only a ward's gradient to the device. Otherwise they are in host memory, and eac
 device and back, one unit at a time: with AdamW 7 times the weights' bytes, not 1. The owner holds a host copy of the gradient
 that it sends.
 
-If the state is sharded over replicas (`placement.shard`), each piece has one owner, which sends its part of the gradient. The
-buddy may be another replica of the stage: it has a copy of the piece's weights anyway, which counts as state then.
+If the state is sharded over replicas (`placement.shard`), the owners of each piece are in one replica; the first of them sends
+its part of the gradient. The buddy may be another replica of the stage: it has a copy of the weights of the piece anyway, which
+counts as state then.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

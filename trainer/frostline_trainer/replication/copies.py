@@ -26,8 +26,8 @@ def compare_copies(generation: Generation, step: int, agreed_step: int) -> int:
 
     agreed_step: the step after which the copies were equal in the last comparison.
     """
-    context, plan, degree = generation.context, generation.plan, generation.shape.owners_each
-    if not context.exact or ((degree == 1 or plan.placement.is_sharded) and not any(plan.buddies)):
+    context, plan, degree = generation.context, generation.plan, generation.placement.owners_each
+    if not context.exact or (degree == 1 and not any(plan.buddies)):
         return step
     digests = torch.zeros(context.pieces.count, degree + 1, DIGEST_BYTES, dtype=torch.int32)
     worker = generation.worker_id

@@ -5,12 +5,12 @@ by an all-to-all, add them by pairs in rank order, and all-gather the sums. This
 bits would depend on the group's size.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from frostline_trainer.sharded.state import cut_gradients
+from frostline_trainer.sharded.state import CutRun, cut_gradients
 from frostline_trainer.sharded.tiles import Tiles, pairwise
 from frostline_trainer.transport.collectives import Group
 
@@ -62,6 +62,26 @@ def complete_gradients(group: Group, units: Iterable[nn.Module]) -> None:
         for place, chunk in enumerate(gathered.view(group.size, -1)):
             for (one, gradient), part in zip(found, chunk.split(lengths), strict=True) if place != group.index else ():
                 one.put(gradient, group.size, place, part)
+
+
+def complete_runs(group: Group, runs: Sequence[tuple[CutRun, Tensor]]) -> None:
+    """All-gather the tiles' elements of runs of gradients, as `complete_gradients` does for whole gradients. Collective.
+
+    Members may have different numbers of a run's elements, so each sends as many as the member that has most.
+    """
+    tiles = [[view for one, values in runs for view in one.tile(values, group.size, place)] for place in range(group.size)]
+    room = max(sum(view.numel() for view in views) for views in tiles)
+    if not room:
+        return
+    own = torch.cat([view.reshape(-1) for view in tiles[group.index]] or [runs[0][1][:0]])
+    padded = torch.nn.functional.pad(own, (0, room - own.numel()))
+    gathered = padded.new_empty(group.size * room)
+    group.all_gather(gathered, padded)
+    for place, views in enumerate(tiles):
+        start = place * room
+        for view in views if place != group.index else ():
+            view.copy_(gathered[start : start + view.numel()].view(view.shape))
+            start += view.numel()
 
 
 def sum_nodes(group: Group, node: Tensor) -> Tensor:

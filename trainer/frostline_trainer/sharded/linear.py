@@ -40,6 +40,11 @@ class Cut:
         """A tile of the weight, of its gradient, or of a column layer's bias, as `cut` returns it."""
         return cut(parameter, self.dim if parameter.ndim > 1 else 0, self.parts, held, place)
 
+    def block(self, shape: torch.Size) -> int:
+        """Elements after which tiles repeat in the flat order of a weight, or of a column layer's bias, of this shape."""
+        dim = self.dim if len(shape) > 1 else 0
+        return shape[dim:].numel() // self.parts
+
     def put(self, parameter: Tensor, held: int, place: int, tile: Tensor) -> None:
         """Write a tile back to its place in the parameter."""
         put(parameter, self.dim if parameter.ndim > 1 else 0, self.parts, held, place, tile)

@@ -1,10 +1,12 @@
 """The parts of a unit's gradients that belong to each tile."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from frostline_trainer.sharded.linear import Cut, TiledLinear
+from frostline_trainer.sharded.tiles import cut_run
 
 
 def tiles_of(unit: nn.Module, name: str, gradient: Tensor) -> list[Tensor]:
@@ -14,6 +16,24 @@ def tiles_of(unit: nn.Module, name: str, gradient: Tensor) -> list[Tensor]:
     if layer is None:
         return [gradient]
     return [layer.cut.tile(gradient, layer.kept.held, place) for place in range(layer.kept.held)]
+
+
+@dataclass(frozen=True)
+class CutRun:
+    """A run of the flat order of a parameter that tiles cut. low: its first element. block: as in `cut_run`."""
+
+    low: int
+    block: int
+
+    def tile(self, values: Tensor, held: int, place: int) -> list[Tensor]:
+        """The elements of one of `held` tiles, as views of the run's values."""
+        return cut_run(values, self.low, self.block, held, place)
+
+
+def run_of(unit: nn.Module, name: str, low: int) -> CutRun | None:
+    """A run of a parameter that begins at element `low`; None if tiles do not cut the parameter."""
+    layer = _layer_of(unit, name)
+    return None if layer is None else CutRun(low, layer.cut.block(unit.get_parameter(name).shape))
 
 
 def cut_gradients(unit: nn.Module) -> Iterator[tuple[Cut, Tensor]]:

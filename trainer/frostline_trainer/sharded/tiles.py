@@ -98,6 +98,31 @@ def _place(whole: Tensor, dim: int, parts: int, held: int, place: int) -> Tensor
     return whole.unflatten(dim, (parts, held, width)).select(dim + 1, place)
 
 
+def cut_run(values: Tensor, low: int, block: int, held: int, place: int) -> list[Tensor]:
+    """The elements of a tile in a run of a flat tensor, as views, in their order.
+
+    Args:
+        values: elements [low, low + n) of the flat tensor.
+        block: elements after which tiles repeat: each block has a part of each tile, one behind the other.
+        held: number of tiles.
+        place: of the tile.
+    """
+    high, width = low + values.numel(), block // held
+    first, end = -(-low // block), high // block  # the blocks that lie whole in the run
+
+    def inside(number: int) -> list[Tensor]:
+        start = number * block + place * width
+        ends = max(start, low) - low, min(start + width, high) - low
+        return [values[slice(*ends)]] if ends[0] < ends[1] else []
+
+    if first > end:
+        return inside(end)
+    found = inside(first - 1) if low < first * block else []
+    if first < end:
+        found.append(values[first * block - low : end * block - low].view(-1, held, width)[:, place])
+    return found + (inside(end) if end * block < high else [])
+
+
 def joined(tiles: Sequence[Tensor], dim: int, parts: int) -> Tensor:
     """The tensor, put together from all tiles that `cut` returns."""
     if len(tiles) == 1:

@@ -47,6 +47,7 @@ class Reduction:
         self._stages, self._buffers, self._program, self._freeze_point = stages, buffers, program, freeze_point
         self._shape, self._worker = plan.placement.shape, plan.placement.workers[index]
         self._pp_rank, self._num_leaves = self._shape.pp_rank(index), context.job.training.reduction_leaves
+        self._spoken = [piece for piece in plan.speaks_for(self._worker) if context.pieces.unit_of(piece) >= freeze_point]
         self._cut: dict[int, list[Part]] = {}
         self._learning: dict[int, list[tuple[str, nn.Parameter]]] = {}
         self.sharing = self._make_sharing(index)
@@ -57,7 +58,7 @@ class Reduction:
             return None
         replicas = self._groups.replicas
         assert isinstance(replicas, Group), "shares are exchanged in one level"
-        sharing = Sharing(self._context, self._plan, self._shape.dp_rank(index), self._pp_rank, replicas)
+        sharing = Sharing(self._context, self._plan, self._shape.dp_rank(index), self._pp_rank, replicas, self._groups.tensor)
         for number, buffers in self._buffers.items():
             sharing.share_out(number, buffers, self._freeze_point)
         return sharing
@@ -142,10 +143,10 @@ class Reduction:
         table, tied = self._context.pieces, self._context.cut.tied if self._tied_stages else None
         given = self.gradients(totals)
         if given is None:
-            spoken = [piece for piece in self._plan.speaks_for(self._worker) if table.unit_of(piece) >= self._freeze_point]
-            found = [(piece, name, part) for piece in spoken for name, part in self._parts(piece)]
+            found = [(piece, name, part) for piece in self._spoken for name, part in self._parts(piece)]
         else:
-            found = [(piece, name, part) for (piece, name), part in given.items()]
+            spoken = frozenset(self._spoken)
+            found = [(piece, name, part) for (piece, name), part in given.items() if piece in spoken]
         head = table.of_unit(self._context.num_units - 1)
         return [(piece, part) for piece, name, part in found if not (tied and piece in head and name == tied[1])]
 
@@ -158,7 +159,7 @@ class Reduction:
         known = {name: p.grad for name, p in self._learning[unit] if p.grad is not None}
         if table.per_unit == 1 and self._context.job.training.tensor_tiles.inner == 1:
             return known.items()
-        if table.per_unit == 1:  # tile by tile if tiles cut a parameter
+        if table.per_unit == 1:  # tile by tile if tiles cut a parameter; by range alone if units have several
             module = self._context.cut.units[unit]
             return [(name, part) for name, gradient in known.items() for part in tiles_of(module, name, gradient)]
         if piece not in self._cut:

@@ -3,6 +3,9 @@
 A member reduces, updates and reports its own pieces; before the next step it gets the other replicas' weights by an all-gather.
 These weights are a copy and not state: they are never sent on from here, and the all-gather never overwrites pieces that this
 member owns or keeps for others. So a commit needs no process group, and a late commit is the same update.
+
+In a tensor-parallel group all members own the pieces of their replica. Each reduces its share along its own line; then the group
+puts its tiles' gradients in that share together.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,6 +16,8 @@ from torch import nn
 
 from frostline_contract.plan import Plan
 from frostline_contract.usage import Way
+from frostline_trainer.sharded.group import complete_runs
+from frostline_trainer.sharded.state import CutRun, run_of
 from frostline_trainer.step.alignment import ALIGNMENT_BYTES
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.exchange import scatter_gradients
@@ -45,17 +50,19 @@ class Sharing:
         plan: of the generation; its placement is sharded.
         dp_rank, pp_rank: this member's place.
         replicas: the line along dp, by replica.
+        group: the tensor-parallel group; None: this member computes its stages alone.
 
     Attributes:
         stale: whether the weights of other replicas' pieces are those of an earlier step.
     """
 
-    def __init__(self, context: RunContext, plan: Plan, dp_rank: int, pp_rank: int, replicas: Group) -> None:
-        self._context, self._plan, self._dp_rank, self._replicas = context, plan, dp_rank, replicas
+    def __init__(self, context: RunContext, plan: Plan, dp_rank: int, pp_rank: int, replicas: Group, group: Group | None) -> None:
+        self._context, self._plan, self._dp_rank, self._replicas, self._group = context, plan, dp_rank, replicas, group
         self._shape = plan.placement.shape
         self._own = plan.pieces_of(plan.placement.workers[self._shape.first_at(dp_rank, pp_rank)])
         self._shares: dict[int, Shares] = {}
         self._runs: dict[int, dict[tuple[int, str], Run]] = {}
+        self._cut: dict[int, dict[int, list[tuple[CutRun, Run]]]] = {}
         self._gathers: dict[tuple[int, bool], list[list[Placed]]] = {}
         self.stale = True
 
@@ -65,12 +72,31 @@ class Sharing:
         """Compute the replicas' shares of a stage's gradients; called before the first step at this freeze point."""
         shares = self._shares[stage] = Shares(self._context, buffers, freeze_point, self._shape)
         self._runs[stage] = shares.parts(self._own)
+        self._cut[stage] = self._cut_runs(self._runs[stage]) if self._group is not None else {}
         buffers.reserve(len(shares.all) * max(share.length for share in shares.all))
 
+    def _cut_runs(self, runs: Mapping[tuple[int, str], Run]) -> dict[int, list[tuple[CutRun, Run]]]:
+        """By unit the runs of parameters that tiles cut, each with its place in the flat gradient."""
+        table, found = self._context.pieces, dict[int, list[tuple[CutRun, Run]]]()
+        for piece in self._own:
+            module = self._context.cut.units[table.unit_of(piece)]
+            for part in parts_of(table, piece, module):
+                run = runs.get((piece, part.name))
+                cut = run_of(module, part.name, part.low) if run is not None else None
+                if cut is not None and run is not None:
+                    found.setdefault(table.unit_of(piece), []).append((cut, run))
+        return found
+
     def reduce(self, stage: int, buffers: GradientBuffers, num_leaves: int) -> torch.Tensor:
-        """Reduce-scatter a stage's gradient. Returns a buffer of the stage that begins with this member's share."""
-        bounds = self._plan.placement.leaf_bounds
-        return scatter_gradients(buffers, self._replicas, bounds, num_leaves, self._shares[stage].all)
+        """Reduce-scatter a stage's gradient. Returns a buffer of the stage that begins with this member's share, complete in all
+        tiles.
+        """
+        bounds, shares = self._plan.placement.leaf_bounds, self._shares[stage].all
+        total = scatter_gradients(buffers, self._replicas, bounds, num_leaves, shares)
+        for runs in self._cut[stage].values():
+            assert self._group is not None
+            complete_runs(self._group, [(cut, shares[self._dp_rank].view(total, *run)) for cut, run in runs])
+        return total
 
     def packed(self, stage: int, total: torch.Tensor) -> torch.Tensor:
         """The share at the beginning of a buffer that `reduce` has returned."""

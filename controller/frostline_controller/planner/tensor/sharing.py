@@ -57,7 +57,7 @@ class Sharing:
         if self.rows_split:
             return "rows are whole on each member of a group"
         if self.columns > 1:
-            return "no plan cuts state by tile: members of a group hold their stage whole"
+            return "no plan cuts state by tile: members of a group hold the same weights and moments"
         if self.shard == USE:
             return "weights are gathered once a step, not at each use"
         return ""

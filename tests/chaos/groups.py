@@ -1,0 +1,41 @@
+"""Groups of workers and shared-out state for drawn cases whose blocks are in tiles.
+
+They are drawn with random numbers of their own, so that every other choice of a seed is the one that it was without them.
+"""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+from tests.chaos.cases import Case
+from tests.chaos.jobs import TILED, TILED_AND_SHARED
+
+GROUP = 2
+"""Workers of a group: as many as there are tiles."""
+SHAPES: dict[int, tuple[tuple[int, int], ...]] = {
+    3: ((1, 1),),
+    4: ((1, 2), (2, 1)),
+    5: ((1, 2), (2, 1)),
+    6: ((1, 3), (3, 1)),
+}
+"""By number of workers: (pp, dp) of groups. The other aims need their shapes as they are drawn."""
+
+
+def with_groups(case: Case) -> Case:
+    """Return the case with groups, shared-out state, both or neither; other variants than blocks in tiles stay as they are."""
+    if case.variant != TILED:
+        return case
+    rng = random.Random(f"frostline chaos groups {case.seed}")
+    chosen: dict[str, Any] = {}
+    if rng.random() < 0.7:
+        shards = [rng.choice(("step", "step", "none")) for _ in range(len(case.reshapes) + 1)]
+        chosen |= {"variant": TILED_AND_SHARED, "shard": shards[0], "reshapes_shard": tuple(shards[1:])}
+    if case.aim in ("whole", "outside") and None not in case.shape and rng.random() < 0.8:
+        shapes = SHAPES[case.workers]
+        degrees = tuple(rng.choice((GROUP, GROUP, 1)) for _ in case.reshapes)
+        reshapes = [
+            (step, *rng.choice(shapes)) if tp == GROUP else (step, pp, dp)
+            for (step, pp, dp), tp in zip(case.reshapes, degrees, strict=True)
+        ]
+        chosen |= {"shape": rng.choice(shapes), "tp": GROUP, "reshapes": tuple(reshapes), "reshapes_tp": degrees}
+    return replace(case, **chosen)
