@@ -1,10 +1,11 @@
 """A group of workers that share a stage's tiles as the engine builds it (docs/adr/0018), as one worker to plan for.
 
-`tensor.member_costs` is for groups that share everything; here is what `placement.tp_degree` gives. A block that learns computes an
-equal part of its tiles on each member and sums over the group twice in each pass. Embedding, head and frozen blocks are computed
-whole by each member, which holds the state of the whole stage and sends whole activations along its own line. Once a step a group
-collects the gradients of its tiles. Where replicas share out their state, a member holds the share that a lone worker in its
-place would hold (`CostModel.stage_bytes`); it collects the gradients of that share alone, and is counted as if it collected all.
+`tensor.member_costs` is for groups that share everything; here is what `placement.tp_degree` gives. A block that learns
+computes an equal part of its tiles on each member and sums over the group twice in each pass. Embedding, head and frozen blocks
+are computed whole by each member, which holds the state of the whole stage and sends whole activations along its own line. Once
+a step a group collects the gradients of its tiles. Where replicas share out their state, a member holds the share that a lone
+worker in its place would hold (`CostModel.stage_bytes`); it collects the gradients of that share alone, and is counted as if it
+collected all.
 """
 
 from dataclasses import replace
