@@ -162,10 +162,8 @@ class Plan(Frozen):
         decisions: all decisions so far, oldest first.
         placement: who computes what.
         switch_from, switch_until: for "continue", the first and last step whose vote may switch (docs/protocols.md 3.2).
-        source_indices: for each piece the participant that sends its state to members that lack it, by its place in
-            `participants`; empty for fresh and checkpoint.
-        leavers: worker ids of members of `base` but not of this plan: they vote for the switch, send state to others, and become
-            spares.
+        source_indices: for each piece the place in `participants` of who sends it; empty for fresh and checkpoint.
+        leavers: ids of members of `base` that are none of this plan: they vote for the switch, send state, and become spares.
         state_source: the id of the worker whose run state (counters, unacknowledged records) all members take.
         store_host, store_port: the TCPStore of the new global rank 0.
         reason: why the plan was made, for people.
@@ -173,10 +171,8 @@ class Plan(Frozen):
             keeps a copy. NOBODY where the owners are in two domains already, and where no member is in another domain. Empty:
             the job keeps no copies.
         uncovered: pieces whose owners are in one domain, with no member in another.
-        holders: for each piece, for "continue" and "survivors", the participants that have its state at the start and receive
-            none.
-        vote: for "survivors", the vote of `start_step` where holders may still have to commit that step late; None: nobody has
-            to.
+        holders: for each piece, for "continue" and "survivors", the participants that have its state at the start.
+        vote: for "survivors", the vote of `start_step`, where holders may still have to commit that step late; else None.
         state_generation, state_lineage: with start_step the tag of the state that a "survivors" plan starts from: (state_lineage,
             start_step, state_generation). A state keeps its tag until the next commit, also in a plan that opens a new `lineage`.
         run_epoch: checkpoints and the result are written and read under it (docs/protocols.md 5.5).

@@ -1,7 +1,7 @@
 """The plan of a placement: the source of each piece's state, the buddies, the leavers, and the window of the switch. Pure."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 
 from frostline_contract.pieces import Pieces
 from frostline_contract.plan import NOBODY, GenerationId, PieceHolders, Placement, Plan
@@ -219,7 +219,18 @@ def _needed_leavers(placement: Placement, holders: Sequence[Sequence[str]], doma
         at = {domains.get(worker) for worker in workers if worker in there}
         if len(at) == 1:
             elsewhere.append({worker for worker in workers if domains.get(worker) not in at})
-    return givers + _few_of_each([workers for workers in elsewhere if workers])
+    leavers = givers + _few_of_each([workers for workers in elsewhere if workers])
+    for earlier in leavers:  # a holder in a second domain, chosen later, may stand for an earlier one too
+        others = placement.global_ranks.keys() | set(leavers) - {earlier}
+        if all(_is_held_as_well(set(workers), others, domains) for workers in holders):
+            leavers = tuple(worker for worker in leavers if worker != earlier)
+    return leavers
+
+
+def _is_held_as_well(holders: set[str], participants: Set[str], domains: Mapping[str, str]) -> bool:
+    """Return whether a piece has a holder among the participants, and holders in two domains where it has any."""
+    here = {domains.get(worker) for worker in holders & participants}
+    return len(here) > 1 or (len(here) == 1 and len({domains.get(worker) for worker in holders}) == 1)
 
 
 def _few_of_each(choices: Sequence[set[str]]) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The plan that answers a failure: buddies, sources of state, the retry budget, and when joiners are taken in."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from frostline_contract.plan import Placement, Plan
@@ -96,6 +96,7 @@ def lost_with_one_domain(holders: set[str], domains: dict[str, str]) -> bool:
     st.lists(st.sets(st.sampled_from("ABCD"), min_size=1), min_size=4, max_size=4), st.sampled_from(["AB", "AE", "E", "CDE"]),
     st.sampled_from(["abcde", "aabbc", "aaaab", "aaaaa", ""]),
 )  # fmt: skip
+@example([{"A"}, {"A"}, {"A", "D"}, {"C", "D"}], "AB", "aabbc")
 def test_no_state_is_sent_away(holders: list[set[str]], workers: str, nodes: str) -> None:
     """Every unit has a source that takes part, and where it has holders in two domains, two of them take part; no others do."""
     domains = dict(zip("ABCDE", nodes, strict=False))
