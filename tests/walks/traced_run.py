@@ -11,6 +11,9 @@ SITE = Path(__file__).parent / "site"
 KILLED_AT = 35
 CHANGES = {
     "training": {"steps": 44},
+    # Shapes of the planner's choice would depend on timings, and with them whether state moves.
+    "placement": {"pp_degree": 1, "dp_degree": 2, "reshape_every_freeze": False},
+    "reshapes": [{"step": 14, "pp_degree": 2, "dp_degree": 1}, {"step": 22, "pp_degree": 1, "dp_degree": 2}],
     "faults": [{"kind": "kill_worker", "step": KILLED_AT, "worker": 1}],
 }
 
