@@ -30,8 +30,8 @@ PLAN_MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 CONTROLLER + "planner/plans.py",
-                "return givers + _few_of_each([workers for workers in elsewhere if workers])",
-                "return givers",
+                "leavers = givers + _few_of_each([workers for workers in elsewhere if workers])",
+                "leavers = givers",
             ),
         ),
         ("tests/unit/controller/test_recovery_plans.py",),

@@ -34,6 +34,7 @@ NO_NAMES = {
     "frostline.freeze_policies": "a group of entry points",
     "frostline.schedules": "a group of entry points",
     "degrees.tp_columns": "a field of plans.jsonl: the axis is a key",
+    "detail.certain": "a field of events.jsonl: details differ by the kind of event",
     "detail.stack": "a field of events.jsonl: details differ by the kind of event",
     "device.teraflops": "a field of the file that describes a cluster",
     "device.units": "a field of the file that describes a cluster",
