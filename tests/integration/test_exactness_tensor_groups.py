@@ -31,11 +31,7 @@ EXACT = [
     (Case("gpt2_tied", inner_tiles=2, steps=4, freezing=((2, 1), (3, 3))), grouped(1, 1, 2)),
     (Case("bert_classification", "bfloat16", inner_tiles=4, freezing=THAWING, steps=4), grouped(2, 1, 2, 1, "gpipe")),
     (Case("gpt2_untied", "float64", inner_tiles=4, steps=3, activation_checkpointing=True), grouped(1, 1, 4)),
-    (Case("llama", "mixed_bfloat16", inner_tiles=2, freezing=((2, 1),), steps=3), grouped(1, 2, 2)),
-    (
-        Case("gpt2_tied", inner_tiles=4, state_ranges=3, clip_norm=0.1, freezing=((3, 1), (4, 3)), steps=4),
-        grouped(1, 3, 2, shard="step"),
-    ),
+    (Case("llama", "mixed_bfloat16", inner_tiles=2, state_ranges=3, freezing=((2, 1),), steps=3), grouped(1, 2, 2, shard="step")),
     (Case("bert_classification", "bfloat16", inner_tiles=2, state_ranges=5, steps=3), grouped(2, 2, 2, shard="step")),
 ]
 
@@ -209,6 +205,7 @@ def test_a_share_in_a_group_is_committed_late_and_comes_back_where_it_was_torn(
     assert_undisturbed(ended, undisturbed(3))
 
 
+@pytest.mark.wide
 def test_one_lost_owner_of_a_share_in_a_group_costs_no_step(
     undisturbed: Undisturbed, warm_workers: WarmWorkers, tmp_path: Path
 ) -> None:
