@@ -144,7 +144,7 @@ class InTiles:
 
         def forward(x: Tensor) -> Tensor:
             tiles = x.reshape(*x.shape[:-1], self.count, -1).unbind(-2)
-            return torch.stack([inner(one.contiguous()) for one in tiles], -2).view(x.shape)
+            return torch.stack([_apart_backward(inner(one.contiguous())) for one in tiles], -2).view(x.shape)
 
         self._forward(function, forward)
 
@@ -157,7 +157,7 @@ class InTiles:
             if dropout > 0:
                 torch.manual_seed(self._seed_of("tile", seed, module.oracle_site, tile))
             heads = [one[tile].contiguous() for one in by_tile]
-            outputs.append(plain(module, *heads, mask, dropout=dropout, **more)[0])
+            outputs.append(_apart_backward(plain(module, *heads, mask, dropout=dropout, **more)[0]))
         if dropout > 0:
             torch.set_rng_state(state)
         return torch.stack(outputs, 2).flatten(2, 3), None
@@ -195,6 +195,13 @@ def _times(x: Tensor, weight: Tensor, layer: nn.Module) -> Tensor:
 def _apart(tile: Tensor) -> Tensor:
     """Return a tile in memory of its own: for a strided one, autograd uses another product, with other bits, for the gradient."""
     return tile.clone(memory_format=torch.contiguous_format)
+
+
+def _apart_backward(result: Tensor) -> Tensor:
+    """Return a tile's result; its gradient arrives in memory of its own, not as a part of all tiles' gradient."""
+    if result.requires_grad:
+        result.register_hook(lambda gradient: gradient.contiguous())
+    return result
 
 
 def _typed(tensor: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from frostline_trainer.families.registry import family_named
 from frostline_trainer.model import build_cut_model, save_model
 from frostline_trainer.prefix.prefix_probe import probe_prefix
 from frostline_trainer.process.probe import run_probe
+from frostline_trainer.sharded.attention import TiledActivation
 from frostline_trainer.sharded.checking import check_table
 from frostline_trainer.sharded.dropout import by_tile
 from frostline_trainer.sharded.group import complete_runs
@@ -119,6 +120,28 @@ def test_a_tiles_dropout_knows_nothing_of_the_others_nor_what_comes_after_it_of_
     assert torch.equal(torch.stack(half), torch.stack(whole[2:])) and torch.equal(after, after_half)
     torch.manual_seed(5)
     assert torch.equal(after, torch.rand(3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("function", [nn.GELU(), nn.GELU(approximate="tanh"), nn.SiLU(), nn.Tanh()], ids=str)
+def test_an_activations_gradient_does_not_depend_on_the_tiles_beside_it(function: nn.Module, dtype: torch.dtype) -> None:
+    """Tiles are narrower than what a kernel computes at once, so that a slice of several tiles' gradient takes another path."""
+    drawn = torch.Generator().manual_seed(1)
+    x, direction = (torch.randn(4000, 64, generator=drawn).to(dtype) for _ in range(2))
+
+    def gradient(tiles: Tiles, columns: slice) -> torch.Tensor:
+        entry = x[:, columns].clone().requires_grad_()
+        TiledActivation(function, tiles)(entry).backward(direction[:, columns].clone())
+        assert entry.grad is not None
+        return entry.grad
+
+    whole = gradient(Tiles(4), slice(None))
+    for degree in (2, 4):
+        held, width = 4 // degree, 64 // degree
+        for tp_rank in range(degree):
+            columns = slice(tp_rank * width, (tp_rank + 1) * width)
+            part = Tiles(4, tp_rank * held, held, lambda node: node)
+            assert torch.equal(gradient(part, columns), whole[:, columns])
 
 
 def test_one_tile_is_todays_model_and_more_are_another_numerics() -> None:

@@ -14,6 +14,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterf
 
 from frostline_trainer.sharded.dropout import by_tile
 from frostline_trainer.sharded.tiles import Tiles
+from frostline_trainer.step.alignment import aligned
 
 PREFIX = "frostline_tiles_"
 """Prefix of the name of the attention that is called for each tile."""
@@ -31,7 +32,7 @@ def tiled_attention(kind: str) -> Callable[..., tuple[Tensor, None]]:
         inner = ALL_ATTENTION_FUNCTIONS[kind] if kind != "eager" else _eager_of(module)
 
         def of_tile(place: int) -> Tensor:
-            return inner(module, *(one[place] for one in heads), mask, dropout=dropout, **more)[0]
+            return _ContiguousGradient.apply(inner(module, *(one[place] for one in heads), mask, dropout=dropout, **more)[0])
 
         outputs = by_tile(tiles, module.frostline_site, query.device, dropout > 0.0, of_tile)
         return torch.cat(outputs, 2), None
@@ -52,15 +53,27 @@ for _kind in ("sdpa", "eager"):
     AttentionInterface.register(PREFIX + _kind, tiled_attention(_kind))
 
 
+class _ContiguousGradient(torch.autograd.Function):
+    """Hands on a tile's result, and hands back its gradient in memory of its own. Where a worker computes several tiles, the
+    gradient is a slice of theirs; kernels take a narrow slice one element at a time, with other bits than in a vector."""
+
+    @staticmethod
+    def forward(ctx: Any, result: Tensor) -> Tensor:
+        return result.view_as(result)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return aligned(gradient.contiguous())
+
+
 class TiledActivation(nn.Module):
     """An activation function that is called for each tile of its input separately, since some activation kernels give an element
-    other bits on a view or at a vector's end."""
+    other bits on a view or at a vector's end. The same holds for their gradients."""
 
     def __init__(self, function: nn.Module, tiles: Tiles) -> None:
         super().__init__()
         self.function, self.tiles = function, tiles
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.tiles.held == 1:
-            return self.function(x)
-        return torch.cat([self.function(tile.contiguous()) for tile in x.chunk(self.tiles.held, -1)], -1)
+        tiles = [self.function(tile.contiguous()) for tile in x.chunk(self.tiles.held, -1)]
+        return torch.cat([_ContiguousGradient.apply(tile) for tile in tiles], -1)
