@@ -24,8 +24,8 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 TRAINER + "sharded/group.py",
-                "                one.put(gradient, group.size, place, part)\n",
-                "                one.put(gradient, group.size, group.size - 1 - place, part)\n",
+                "        start = place * room\n",
+                "        start = (group.size - 1 - place) * room\n",
             ),
         ),
         GROUPS,

@@ -78,8 +78,8 @@ def test_a_group_completes_the_runs_of_a_share_in_place(members: int) -> None:
     def member(group: object) -> list[torch.Tensor]:
         runs = []
         for one, weight, (low, high) in zip((column, row), weights, ends, strict=True):
-            own = torch.zeros_like(weight)
-            one.put(own, members, group.index, one.tile(weight, members, group.index))
+            tiles = [one.tile(weight, members, place) for place in range(members)]
+            own = one.whole([tile if place == group.index else torch.zeros_like(tile) for place, tile in enumerate(tiles)])
             runs.append((CutRun(low, one.block(weight.shape)), own.view(-1)[low:high].clone()))
         complete_runs(group, runs)
         return [values for _, values in runs]

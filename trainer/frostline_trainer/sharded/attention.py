@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 from frostline_trainer.sharded.dropout import by_tile
-from frostline_trainer.sharded.tiles import Tiles
+from frostline_trainer.sharded.tiles import Tiles, joined
 from frostline_trainer.step.alignment import aligned
 
 PREFIX = "frostline_tiles_"
@@ -76,4 +76,4 @@ class TiledActivation(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         tiles = [self.function(tile.contiguous()) for tile in x.chunk(self.tiles.held, -1)]
-        return torch.cat([_ContiguousGradient.apply(tile) for tile in tiles], -1)
+        return joined([_ContiguousGradient.apply(tile) for tile in tiles], -1, 1)

@@ -52,31 +52,23 @@ def complete_gradients(group: Group, units: Iterable[nn.Module]) -> None:
     tiles are equal on all members already.
     """
     for unit in units:
-        found = list(cut_gradients(unit))
-        if not found:
-            continue
-        own = torch.cat([one.tile(gradient, group.size, group.index).reshape(-1) for one, gradient in found])
-        gathered = own.new_empty(group.size * own.numel())
-        group.all_gather(gathered, own)
-        lengths = [gradient.numel() // group.size for _, gradient in found]
-        for place, chunk in enumerate(gathered.view(group.size, -1)):
-            for (one, gradient), part in zip(found, chunk.split(lengths), strict=True) if place != group.index else ():
-                one.put(gradient, group.size, place, part)
+        complete_runs(group, list(cut_gradients(unit)))
 
 
 def complete_runs(group: Group, runs: Sequence[tuple[CutRun, Tensor]]) -> None:
-    """All-gather the tiles' elements of runs of gradients, as `complete_gradients` does for whole gradients. Collective.
+    """All-gather the tiles' elements of runs of gradients. Collective.
 
     Members may have different numbers of a run's elements, so each sends as many as the member that has most.
     """
     tiles = [[view for one, values in runs for view in one.tile(values, group.size, place)] for place in range(group.size)]
-    room = max(sum(view.numel() for view in views) for views in tiles)
+    room = max((sum(view.numel() for view in views) for views in tiles), default=0)
     if not room:
         return
     own = torch.cat([view.reshape(-1) for view in tiles[group.index]] or [runs[0][1][:0]])
-    padded = torch.nn.functional.pad(own, (0, room - own.numel()))
-    gathered = padded.new_empty(group.size * room)
-    group.all_gather(gathered, padded)
+    if own.numel() < room:
+        own = torch.nn.functional.pad(own, (0, room - own.numel()))
+    gathered = own.new_empty(group.size * room)
+    group.all_gather(gathered, own)
     for place, views in enumerate(tiles):
         start = place * room
         for view in views if place != group.index else ():

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from frostline_trainer.sharded.tiles import Tiles, addend, cut, joined, put
+from frostline_trainer.sharded.tiles import Tiles, addend, cut, joined
 from frostline_trainer.step.alignment import aligned, is_aligned
 
 
@@ -44,10 +44,6 @@ class Cut:
         """Elements after which tiles repeat in the flat order of a weight, or of a column layer's bias, of this shape."""
         dim = self.dim if len(shape) > 1 else 0
         return shape[dim:].numel() // self.parts
-
-    def put(self, parameter: Tensor, held: int, place: int, tile: Tensor) -> None:
-        """Write a tile back to its place in the parameter."""
-        put(parameter, self.dim if parameter.ndim > 1 else 0, self.parts, held, place, tile)
 
     def whole(self, tiles: Sequence[Tensor]) -> Tensor:
         """The parameter or gradient, put together from all its tiles."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from frostline_trainer.sharded.linear import Cut, TiledLinear
+from frostline_trainer.sharded.linear import TiledLinear
 from frostline_trainer.sharded.tiles import cut_run
 
 
@@ -36,12 +36,12 @@ def run_of(unit: nn.Module, name: str, low: int) -> CutRun | None:
     return None if layer is None else CutRun(low, layer.cut.block(unit.get_parameter(name).shape))
 
 
-def cut_gradients(unit: nn.Module) -> Iterator[tuple[Cut, Tensor]]:
-    """(cut, gradient) of a unit's parameters that are cut into tiles, in the parameters' order."""
+def cut_gradients(unit: nn.Module) -> Iterator[tuple[CutRun, Tensor]]:
+    """(run, values) of the whole gradients of a unit's parameters that tiles cut, in the parameters' order."""
     for name, parameter in unit.named_parameters():
-        layer = _layer_of(unit, name)
-        if layer is not None and parameter.grad is not None:
-            yield layer.cut, parameter.grad
+        run = run_of(unit, name, 0)
+        if run is not None and parameter.grad is not None:
+            yield run, parameter.grad.view(-1)
 
 
 def _layer_of(unit: nn.Module, name: str) -> TiledLinear | None:

@@ -83,19 +83,9 @@ def cut(whole: Tensor, dim: int, parts: int, held: int, place: int) -> Tensor:
     """
     if held == 1:
         return aligned(whole.contiguous())
-    return aligned(_place(whole, dim, parts, held, place).flatten(dim, dim + 1).contiguous())
-
-
-def put(whole: Tensor, dim: int, parts: int, held: int, place: int, tile: Tensor) -> None:
-    """Write a tile back to its place in `whole`. tile: with the same number of elements as `cut` returns, in any shape."""
-    target = _place(whole, dim, parts, held, place)
-    target.copy_(tile.view(target.shape))
-
-
-def _place(whole: Tensor, dim: int, parts: int, held: int, place: int) -> Tensor:
-    """A view of a tile in `whole`, with an additional dimension for the matrices side by side."""
     width = whole.shape[dim] // (parts * held)
-    return whole.unflatten(dim, (parts, held, width)).select(dim + 1, place)
+    tile = whole.unflatten(dim, (parts, held, width)).select(dim + 1, place)
+    return aligned(tile.flatten(dim, dim + 1).contiguous())
 
 
 def cut_run(values: Tensor, low: int, block: int, held: int, place: int) -> list[Tensor]:
