@@ -25,7 +25,7 @@ from frostline_contract.job import Job, dump_job, load_job
 from frostline_contract.run_directory import RunDirectory
 from frostline_controller.local_run import exit_codes
 from frostline_controller.local_run.control import ControlClient
-from frostline_controller.local_run.requests import NewRun, Request, ResumedRun, in_a_process
+from frostline_controller.local_run.requests import NewRun, ResumedRun, RunRequest, in_a_process
 from frostline_controller.local_run.run_folder import find_run_folder, new_run_folder
 from frostline_controller.local_run.separate_process import JobMistake, RunError, SeparateProcess, mistakes
 from frostline_controller.local_run.status import read_status
@@ -33,8 +33,7 @@ from frostline_controller.planner.forecast import forecast
 from frostline_controller.run_result import RunResult
 from frostline_controller.sweep.grid import checked_axis
 from frostline_controller.sweep.planning import new_sweep_folder, planned_runs, sweep_name
-from frostline_controller.sweep.requests import NewSweep, ResumedSweep
-from frostline_controller.sweep.requests import Request as SweepRequest
+from frostline_controller.sweep.requests import NewSweep, ResumedSweep, SweepRequest
 from frostline_controller.sweep.requests import in_a_process as sweep_in_a_process
 from frostline_controller.sweep.result import SweepResult
 
@@ -55,7 +54,7 @@ class Run:
         directory: the run directory; its files show the progress.
     """
 
-    def __init__(self, directory: Path, request: Request) -> None:
+    def __init__(self, directory: Path, request: RunRequest) -> None:
         self.directory = directory
         self.process = in_a_process(request, keep_output=request.quiet)
 

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, TypeAdapter
+from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter
 
 from frostline_contract.job import Job, dump_job, parse_job, read_yaml
 from frostline_controller.local_run.following import watch
 from frostline_controller.local_run.prepared_run import new_run, resumed_run
+from frostline_controller.local_run.request import Request
 from frostline_controller.local_run.separate_process import SeparateProcess
 from frostline_controller.local_run.terminal import open_terminal
 
@@ -21,27 +22,21 @@ PROCESS = "frostline_controller.local_run"
 """The module whose process carries out the request on its standard input."""
 
 
-class _Request(BaseModel):
-    """What every request says.
+class _OfARun(Request):
+    """A request for a run.
 
     Attributes:
         shared_cache: folder of a cache that is kept for several runs; None: the run has its own.
-        quiet: say only how it ended.
-        report: draw report.html at the end.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     shared_cache: Path | None = None
-    quiet: bool = True
-    report: bool = True
 
 
 def _job_of(given: Any) -> Any:
     return parse_job(read_yaml(given)) if isinstance(given, str) else given
 
 
-class NewRun(_Request):
+class NewRun(_OfARun):
     """A new run.
 
     Attributes:
@@ -58,7 +53,7 @@ class NewRun(_Request):
     replay: Path | None = None
 
 
-class ResumedRun(_Request):
+class ResumedRun(_OfARun):
     """A run that goes on from its newest checkpoint.
 
     Attributes:
@@ -77,21 +72,16 @@ class ResumedRun(_Request):
     from_scratch: bool = False
 
 
-Request = NewRun | ResumedRun
-_REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="kind")])
+RunRequest = NewRun | ResumedRun
+_REQUEST: TypeAdapter[RunRequest] = TypeAdapter(Annotated[RunRequest, Field(discriminator="kind")])
 
 
-def text_of(request: Request) -> str:
-    """Return the request as text, in ASCII: the process that reads it may have another encoding."""
-    return json.dumps(request.model_dump(mode="json"))
-
-
-def read_request(text: str) -> Request:
-    """Return the request that `text_of` wrote. Raises ValueError."""
+def read_request(text: str) -> RunRequest:
+    """Return the request with this text. Raises ValueError."""
     return _REQUEST.validate_python(json.loads(text))
 
 
-def carry_out(request: Request) -> int:
+def carry_out(request: RunRequest) -> int:
     """Train in this process and return when the run has ended; return the exit status.
 
     Raises:
@@ -116,7 +106,7 @@ def carry_out(request: Request) -> int:
 
 
 def in_a_process(
-    request: Request, *, keep_output: bool = True, dies_with_us: bool = False, environment: Mapping[str, str] | None = None
+    request: RunRequest, *, keep_output: bool = True, dies_with_us: bool = False, environment: Mapping[str, str] | None = None
 ) -> SeparateProcess:
     """Start a process that carries the request out.
 
@@ -127,6 +117,6 @@ def in_a_process(
         environment: of the process; None: this process's.
     """
     return SeparateProcess(
-        PROCESS, request=text_of(request), called=f"frostline {request.kind}", quiet=keep_output,
+        PROCESS, request=request.text, called=f"frostline {request.kind}", quiet=keep_output,
         dies_with_us=dies_with_us, environment=environment,
     )  # fmt: skip

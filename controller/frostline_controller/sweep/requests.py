@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from frostline_contract.job import JobError, load_job
 from frostline_contract.run_status import RunStatus
@@ -17,6 +17,7 @@ from frostline_controller.local_run import exit_codes
 from frostline_controller.local_run.errors import UserMistake
 from frostline_controller.local_run.interrupts import interrupts
 from frostline_controller.local_run.output import complain
+from frostline_controller.local_run.request import Request
 from frostline_controller.local_run.run_lock import owned
 from frostline_controller.local_run.separate_process import SeparateProcess
 from frostline_controller.local_run.terminal import open_terminal
@@ -31,7 +32,7 @@ PROCESS = "frostline_controller.sweep"
 """The module whose process carries out the request on its standard input."""
 
 
-class NewSweep(BaseModel):
+class NewSweep(Request):
     """A new sweep.
 
     Attributes:
@@ -41,11 +42,7 @@ class NewSweep(BaseModel):
         out: the sweep's directory, new or empty; None: runs/sweep-<name>, runs/sweep-<name>-2, ...
         workers: of all runs together; None: as the job has them.
         side_by_side: runs at a time.
-        quiet: say only how it ended.
-        report: draw each run's report.html.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["sweep"] = "sweep"
     job_file: str
@@ -54,11 +51,9 @@ class NewSweep(BaseModel):
     out: str | None = None
     workers: int | None = Field(None, ge=1)
     side_by_side: int = Field(1, ge=1)
-    quiet: bool = True
-    report: bool = True
 
 
-class ResumedSweep(BaseModel):
+class ResumedSweep(Request):
     """A sweep that goes on with the runs that have not ended. Completed runs are not run again.
 
     Attributes:
@@ -66,41 +61,30 @@ class ResumedSweep(BaseModel):
         workers: of all runs together; None: as before.
         side_by_side: runs at a time; None: as before.
         retry_failed: go on also with runs that failed or were cancelled.
-        quiet: say only how it ended.
-        report: draw each run's report.html.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["resume"] = "resume"
     folder: str
     workers: int | None = Field(None, ge=1)
     side_by_side: int | None = Field(None, ge=1)
     retry_failed: bool = False
-    quiet: bool = True
-    report: bool = True
 
 
-Request = NewSweep | ResumedSweep
-_REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="kind")])
+SweepRequest = NewSweep | ResumedSweep
+_REQUEST: TypeAdapter[SweepRequest] = TypeAdapter(Annotated[SweepRequest, Field(discriminator="kind")])
 
 
-def text_of(request: Request) -> str:
-    """Return the request as text, in ASCII: the process that reads it may have another encoding."""
-    return json.dumps(request.model_dump(mode="json"))
-
-
-def read_request(text: str) -> Request:
-    """Return the request that `text_of` wrote. Raises ValueError."""
+def read_request(text: str) -> SweepRequest:
+    """Return the request with this text. Raises ValueError."""
     return _REQUEST.validate_python(json.loads(text))
 
 
-def in_a_process(request: Request) -> SeparateProcess:
+def in_a_process(request: SweepRequest) -> SeparateProcess:
     """Start a process that carries the request out; its standard output is kept where the request is quiet."""
-    return SeparateProcess(PROCESS, request=text_of(request), called="frostline sweep", quiet=request.quiet)
+    return SeparateProcess(PROCESS, request=request.text, called="frostline sweep", quiet=request.quiet)
 
 
-def carry_out(request: Request) -> int:
+def carry_out(request: SweepRequest) -> int:
     """Run the sweep from this process and return when no run is left or the user has asked to stop; return the exit status.
 
     Raises UserMistake where the sweep cannot be started.

@@ -11,7 +11,7 @@ from frostline_controller.local_run import exit_codes
 from frostline_controller.local_run.control import ControlClient
 from frostline_controller.local_run.interrupts import Interrupts
 from frostline_controller.local_run.progress import ProgressReader
-from frostline_controller.local_run.requests import NewRun, Request, ResumedRun, in_a_process
+from frostline_controller.local_run.requests import NewRun, ResumedRun, RunRequest, in_a_process
 from frostline_controller.local_run.separate_process import RunError
 from frostline_controller.local_run.terminal import PLAIN_SECONDS, progress_line
 from frostline_controller.report.data import read_run
@@ -39,7 +39,7 @@ class RunningRun:
     def __init__(self, run: SweptRun, places: SweepDirectory, report: bool, services: SweepServices) -> None:
         self.run, self._places = run, places.run_of(run)
         folder, cache = self._places.path, services.shared_cache
-        request: Request
+        request: RunRequest
         if self._places.holds_run():  # goes on also from a run without a checkpoint
             request = ResumedRun(folder=folder, from_scratch=True, shared_cache=cache, report=report)
         else:

@@ -86,11 +86,11 @@ def test_a_request_reaches_the_process_of_the_run_as_it_is(tmp_path: Path) -> No
         ),
         ResumedRun(folder=tmp_path, overrides=("cache.use=never",), workers=3, from_scratch=True, quiet=False),
     ):
-        assert requests.read_request(requests.text_of(request)) == request
+        assert requests.read_request(request.text) == request
     for swept in (
         NewSweep(job_file="job.yaml", axes=(Axis("seed", (0, 1)), Axis("data.path", ("a, b", None))), workers=4, side_by_side=2),
         ResumedSweep(folder="runs/sweep", retry_failed=True),
     ):
-        assert sweep_requests.read_request(sweep_requests.text_of(swept)) == swept
+        assert sweep_requests.read_request(swept.text) == swept
     with pytest.raises(ValueError, match="workers"):
         requests.read_request(json.dumps({"kind": "resume", "folder": "run", "workers": 0}))
