@@ -17,25 +17,25 @@ print(subprocess.Popen({SLEEP!r}, start_new_session=True, stdin=quiet, stdout=qu
 
 
 def good(setting: Setting) -> None:
-    setting.told.expect(["a promise", "a figure"])
-    setting.told.judge("a promise", True, f"on {setting.device}")
-    setting.told.tell("a figure", Verdict.MEASURED, figures={"step ms": 12.5})
+    setting.findings.expect(["a promise", "a figure"])
+    setting.findings.judge("a promise", True, f"on {setting.device}")
+    setting.findings.add("a figure", Verdict.MEASURED, figures={"step ms": 12.5})
 
 
 def broken_promise(setting: Setting) -> None:
-    setting.told.judge("a promise", False, "it was broken | here")
+    setting.findings.judge("a promise", False, "it was broken | here")
 
 
 def crashes(setting: Setting) -> None:
-    setting.told.expect(["first", "second"])
-    setting.told.judge("first", True)
+    setting.findings.expect(["first", "second"])
+    setting.findings.judge("first", True)
     raise ValueError("the library is not there")
 
 
 def hangs(setting: Setting) -> None:
     """Hang with a child, and a grandchild in a session of its own whose parent has gone."""
-    setting.told.expect(["before", "after"])
-    setting.told.judge("before", True)
+    setting.findings.expect(["before", "after"])
+    setting.findings.judge("before", True)
     child = subprocess.Popen(SLEEP)
     orphan = subprocess.run([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, check=True)
     (setting.folder / "processes").write_text(f"{os.getpid()} {child.pid} {int(orphan.stdout)}")

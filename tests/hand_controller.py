@@ -32,7 +32,7 @@ WAIT_SECONDS = 280.0
 
 
 @dataclass
-class Told:
+class Received:
     """The reports of workers. records and statistics: by their keys; a repeated one must be the same."""
 
     records: dict[tuple[int, int], StepRecord] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class HandController(control_pb2_grpc.ControlServicer):
     """Serves until `close`. changed: notified at every report."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.told = folder, Told()
+        self.folder, self.received = folder, Received()
         self.changed = threading.Condition()
         self.workers: dict[str, Worker] = {}
         self._streams: dict[str, queue.Queue[pb.WatchPlanResponse | None]] = {}
@@ -73,7 +73,7 @@ class HandController(control_pb2_grpc.ControlServicer):
         deadline = time.monotonic() + WAIT_SECONDS
         with self.changed:
             while not (found := condition()):
-                assert time.monotonic() < deadline, f"no {what} within {WAIT_SECONDS:g} s; errors: {self.told.errors}"
+                assert time.monotonic() < deadline, f"no {what} within {WAIT_SECONDS:g} s; errors: {self.received.errors}"
                 self.changed.wait(0.05)
             return found
 
@@ -94,7 +94,7 @@ class HandController(control_pb2_grpc.ControlServicer):
             yield message
 
     def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
-        lineage, step = max(self.told.records, default=(0, 0))
+        lineage, step = max(self.received.records, default=(0, 0))
         return pb.HeartbeatResponse(known=True, durable_lineage=lineage, durable_step=step)
 
     def Heartbeats(self, requests: Iterator[pb.HeartbeatsRequest], context: Any) -> Iterator[pb.HeartbeatsResponse]:
@@ -105,26 +105,26 @@ class HandController(control_pb2_grpc.ControlServicer):
         with self.changed:
             for message in request.statistics:
                 one = to_record(message, IntervalStatistics)
-                assert self.told.statistics.setdefault((one.lineage, one.number), one) == one
+                assert self.received.statistics.setdefault((one.lineage, one.number), one) == one
         return pb.ReportStatisticsResponse()
 
     def ReportRecords(self, request: pb.ReportRecordsRequest, context: Any) -> pb.ReportRecordsResponse:
         with self.changed:
             for message in request.records:
                 record = to_record(message, StepRecord)
-                known = self.told.records.setdefault((record.lineage, record.step), record)
+                known = self.received.records.setdefault((record.lineage, record.step), record)
                 assert numerics(known) == numerics(record), f"two records of step {record.step}: {known} and {record}"
-            self.told.events += request.events
+            self.received.events += request.events
             if request.HasField("outcome"):
-                self.told.outcome = request.outcome
+                self.received.outcome = request.outcome
             self.changed.notify_all()
-            lineage, step = max(self.told.records, default=(0, 0))
+            lineage, step = max(self.received.records, default=(0, 0))
         return pb.ReportRecordsResponse(durable_lineage=lineage, durable_step=step)
 
     def Ready(self, request: pb.ReadyRequest, context: Any) -> pb.ReadyResponse:
         generation = to_record(request.generation, GenerationId)
         with self.changed:
-            book = self.told.entered if request.entered else self.told.ready
+            book = self.received.entered if request.entered else self.received.ready
             if request.ready:
                 book.setdefault(generation, set()).add(request.worker_id)
             self.changed.notify_all()
@@ -132,17 +132,17 @@ class HandController(control_pb2_grpc.ControlServicer):
 
     def ReportRecovery(self, request: pb.ReportRecoveryRequest, context: Any) -> pb.ReportRecoveryResponse:
         with self.changed:
-            self.told.reports[request.worker_id] = survivor_report(request)
+            self.received.reports[request.worker_id] = survivor_report(request)
             if request.error:
-                self.told.errors[request.worker_id] = request.error
+                self.received.errors[request.worker_id] = request.error
             self.changed.notify_all()
         return pb.ReportRecoveryResponse()
 
     def Leave(self, request: pb.LeaveRequest, context: Any) -> pb.LeaveResponse:
         with self.changed:
-            self.told.leaving.add(request.worker_id)
+            self.received.leaving.add(request.worker_id)
             if request.error:
-                self.told.errors[request.worker_id] = request.error
+                self.received.errors[request.worker_id] = request.error
             self.changed.notify_all()
         return pb.LeaveResponse()
 
@@ -162,7 +162,7 @@ class HandMadeRun:
     def __init__(self, service: HandController, ended: Any, layouts: Mapping[int, Layout], domains: Mapping[str, str],
                  decisions: Sequence[Decision] = (), state_ranges: int = 1, backend: Backend = GLOO,
                  initial: int = 0) -> None:  # fmt: skip
-        self.service, self.told = service, service.told
+        self.service, self.received = service, service.received
         self._ended, self._layouts, self._domains, self._decisions = ended, layouts, domains, tuple(decisions)
         self._state_ranges, self._initial = state_ranges, initial
         self._backend: Backend = backend
@@ -186,37 +186,37 @@ class HandMadeRun:
         plan = switching_plan(draft, base=self.current, window=steps)
         self.prepared = plan.model_copy(update={"decisions": self._decisions, "backend": self._backend})
         self.plans.append(self.prepared)
-        self._tell(self.prepared.participants, plan=to_message(self.prepared, plan_pb2.Plan))
+        self._send(self.prepared.participants, plan=to_message(self.prepared, plan_pb2.Plan))
         return self.prepared
 
     def allow(self, plan: Plan) -> None:
-        self._tell(plan.participants, ready=pb.ReadyNotice(generation=to_message(plan.generation, plan_pb2.GenerationId)))
+        self._send(plan.participants, ready=pb.ReadyNotice(generation=to_message(plan.generation, plan_pb2.GenerationId)))
 
     def lead(self) -> pb.RunOutcome:
         """Answer every failure until the outcome is reported; then end all workers."""
         while True:
             self.service.wait_until(self._news, "news")
-            if self.told.outcome is not None:
+            if self.received.outcome is not None:
                 break
             self._follow_switch()
             if self._has_failed():
                 self._recover()
-        self._tell(self.service.workers, end=pb.EndNotice(reason="completed"))
-        return self.told.outcome
+        self._send(self.service.workers, end=pb.EndNotice(reason="completed"))
+        return self.received.outcome
 
     # ---- what has happened
 
     def _news(self) -> bool:
-        ready = self.prepared is not None and self.told.ready.get(self.prepared.generation, set()) >= set(
+        ready = self.prepared is not None and self.received.ready.get(self.prepared.generation, set()) >= set(
             self.prepared.participants
         )
         if ready and self.prepared is not None and self.prepared not in self._allowed:
             self._allowed.append(self.prepared)
             self.allow(self.prepared)
-        return self.told.outcome is not None or self._has_failed() or self._has_switched()
+        return self.received.outcome is not None or self._has_failed() or self._has_switched()
 
     def _has_switched(self) -> bool:
-        return self.prepared is not None and bool(self.told.entered.get(self.prepared.generation))
+        return self.prepared is not None and bool(self.received.entered.get(self.prepared.generation))
 
     def _follow_switch(self) -> None:
         if self._has_switched():
@@ -227,7 +227,7 @@ class HandMadeRun:
 
     def _has_failed(self) -> bool:
         assert self.current is not None
-        reported = any(self.current.generation <= report.heard for report in self.told.reports.values())
+        reported = any(self.current.generation <= report.newest_received for report in self.received.reports.values())
         return reported or bool(self._ended() & self._named()) or bool(self.stopped & self._named())
 
     def _recover(self) -> None:
@@ -235,13 +235,13 @@ class HandMadeRun:
         plans = [plan for plan in (self.current, self.prepared) if plan is not None]
         newest = max((plan.generation for plan in plans), key=lambda one: (one.incarnation, one.counter))
         fence = pb.FenceNotice(generation=to_message(newest, plan_pb2.GenerationId), reason="a member is gone")
-        self._tell(self._named() - self._ended() - self.stopped, fence=fence)
+        self._send(self._named() - self._ended() - self.stopped, fence=fence)
         found = self.service.wait_until(lambda: self._answer(), "reports")
         self.answers.append(found)
-        left = sorted(set(self.told.reports) - self._ended() - self.stopped)
+        left = sorted(set(self.received.reports) - self._ended() - self.stopped)
         layout = self._layouts[len(left)]
         placement = layout.placement(0).model_copy(update={"workers": tuple(left[: len(layout.placement(0).workers)])})
-        self.told.reports.clear()
+        self.received.reports.clear()
         assert self.current is not None
         if isinstance(found, GoOn):
             lineage = self._lineage if found.extends_all else self._lineage + 1
@@ -266,7 +266,9 @@ class HandMadeRun:
 
     def _answer(self) -> Answer | None:
         assert self.current is not None
-        failure = Failure(self.current, self.prepared, dict(self.told.reports), frozenset(self._ended()), frozenset(self.stopped))
+        failure = Failure(
+            self.current, self.prepared, dict(self.received.reports), frozenset(self._ended()), frozenset(self.stopped)
+        )
         found = answer(failure)
         return None if isinstance(found, Wait) else found
 
@@ -288,9 +290,9 @@ class HandMadeRun:
         plan = plan.model_copy(update={"backend": self._backend})
         self.current = plan
         self.plans.append(plan)
-        self._tell(plan.participants, plan=to_message(plan, plan_pb2.Plan))
+        self._send(plan.participants, plan=to_message(plan, plan_pb2.Plan))
         return plan
 
-    def _tell(self, workers: Any, **message: Any) -> None:
+    def _send(self, workers: Any, **message: Any) -> None:
         for worker in sorted(workers):
             self.service.send(worker, pb.WatchPlanResponse(**message))

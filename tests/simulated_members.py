@@ -32,12 +32,12 @@ def run_simulated(case: Case, series: Layout | Sequence[Segment], network: Netwo
     plans: list[Plan] = []
     for segment in segments:
         plans.append(make_plan(segment, plans[-1] if plans else None, ports, state_ranges=case.state_ranges, backend=NCCL))
-    told = [(plan.model_dump(mode="json"), segment.last) for plan, segment in zip(plans, segments, strict=True)]
+    reported = [(plan.model_dump(mode="json"), segment.last) for plan, segment in zip(plans, segments, strict=True)]
     network.expect(count)
 
     def run(index: int) -> Run:
         with network.member(index):
-            return engine_member.run_member(case, f"w{index}", told)
+            return engine_member.run_member(case, f"w{index}", reported)
 
     with over(network):
         return in_threads(run, count)

@@ -12,12 +12,12 @@ import torch
 from frostline_contract.plan import Plan
 from frostline_trainer.data.split import first_samples
 from frostline_trainer.families.registry import family_named
-from frostline_trainer.sharded.group import tiles_in
-from frostline_trainer.sharded.install import table_of, tile_unit, tiled_layers
-from frostline_trainer.sharded.state import tiles_of
 from frostline_trainer.step.building import stage_settings
 from frostline_trainer.step.optimizer import Moments, UnitOptimizer
 from frostline_trainer.step.stage import Stage
+from frostline_trainer.tensor.group import tiles_in
+from frostline_trainer.tensor.install import table_of, tile_unit, tiled_layers
+from frostline_trainer.tensor.state import tiles_of
 from frostline_trainer.transport.collectives import Group
 from tests.exact_cases import Case, build_case
 from tests.forming import form_groups

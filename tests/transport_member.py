@@ -132,13 +132,13 @@ CLAUSES: dict[str, Callable[[Place], Any]] = {
 }  # fmt: skip
 
 
-def _and_wait(told: Any, store: Any, name: str, size: int) -> Any:
+def _and_wait(reported: Any, store: Any, name: str, size: int) -> Any:
     """Wait until all members have come to the clause's end, since a member that leaves is not a silent one."""
     ended = store.add(f"{name}/ended", 1)
     while ended < size:
         time.sleep(0.01)
         ended = store.add(f"{name}/ended", 0)
-    return told
+    return reported
 
 
 def run_over_gloo(clause: str, index: int, size: int, port: int, name: str) -> Any:

@@ -56,12 +56,12 @@ def _undocumented(parent: ast.Module | ast.ClassDef, owner: ast.ClassDef | None,
             continue
         if isinstance(node, ast.ClassDef):
             yield from _undocumented(node, node, classes)
-            is_told = any(_name_of(base) == DOCUMENTED_BY_FIELDS for base in node.bases)
+            is_described = any(_name_of(base) == DOCUMENTED_BY_FIELDS for base in node.bases)
         else:
-            is_told = owner is not None and (
+            is_described = owner is not None and (
                 node.name == DOCUMENTED_BY_THE_CLASS or classes.interface_documents(owner, node.name)
             )
-        if not is_told and ast.get_docstring(node) is None:
+        if not is_described and ast.get_docstring(node) is None:
             place = f"{owner.name}.{node.name}" if owner is not None else node.name
             yield node.lineno, f"{place} is public and has no docstring; say what it does or gives, with units, owner or reason"
 

@@ -20,6 +20,12 @@ RANK_OF_A_MATRIX = "frostline_contract/job/adapters.py"
 """The file in which `rank` is a field of the job: the rank of a matrix, not a place in a group."""
 DEGREE = re.compile(r"(^|_)(dp|pp|tp|tp_columns|tp_depth)_degree$")
 """A name that holds the degree of an axis."""
+REPLACED_WORDS = {
+    "ward": "unit replica", "parcel": "replica update", "keeper": "buddy, replication", "tell": "send, report, announce",
+    "told": "sent, reported, announced", "untold": "unreported, unannounced", "hear": "receive", "heard": "received",
+    "unheard": "not received",
+}  # fmt: skip
+"""Private words that names once had, with the field's words that replaced them."""
 PARAMETER = re.compile(r"[a-z_][a-z_0-9]*(, [a-z_][a-z_0-9]*)*(\([^)]*\))?: ")
 """A parameter, or several, followed by their meaning."""
 
@@ -63,6 +69,7 @@ def check(file: Path, source: str, classes: Classes | None = None) -> list[Fault
         *_swallowed(tree),
         *_bare_rank(file, tree),
         *_open_coded_rank(file, tree),
+        *_replaced_words(tree),
     ]
     if _is_production(file):
         if classes is None:
@@ -135,6 +142,16 @@ def _bare_rank(file: Path, tree: ast.AST) -> Iterator[Fault]:
         named = (node.id if isinstance(node, ast.Name) else node.arg if isinstance(node, ast.arg) else "") == "rank"
         if named and not file.as_posix().endswith(RANK_OF_A_MATRIX):
             yield node.lineno, "bare 'rank'; say global_rank, pp_rank, dp_rank or local_rank"
+
+
+def _replaced_words(tree: ast.AST) -> Iterator[Fault]:
+    """Yield names with a word that the field's own word has replaced; names of tests are sentences and are exempt."""
+    for node in ast.walk(tree):
+        name = _name_of(node) or getattr(node, "name", None) or getattr(node, "arg", None) or ""
+        if isinstance(name, str) and not name.startswith("test_"):
+            for word in re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_"):
+                if better := REPLACED_WORDS.get(word.removesuffix("s")):
+                    yield getattr(node, "lineno", 1), f"{name!r} has the private word {word!r}; say {better}"
 
 
 def _open_coded_rank(file: Path, tree: ast.AST) -> Iterator[Fault]:

@@ -61,12 +61,12 @@ async def serve(options: argparse.Namespace) -> int:
     try:
         run, replayed = await take_over(options, stop)
         try:
-            told = await lead_run(options, run, replayed, stop)
+            asked_to_stop = await lead_run(options, run, replayed, stop)
         finally:
             run.close()
     except Stopped:
         return 0
-    return 0 if told else SUPERSEDED
+    return 0 if asked_to_stop else SUPERSEDED
 
 
 async def take_over(options: argparse.Namespace, stop: asyncio.Event) -> tuple[Run, tuple[Decision, ...] | None]:

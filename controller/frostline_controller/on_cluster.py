@@ -84,7 +84,7 @@ class Settings:
         return f"{self.release}-trainer"
 
 
-class OnlyLeading:
+class LeaderGate:
     """Callers of a leader: no call is answered once the leader's time is over (docs/protocols.md 5.4)."""
 
     def __init__(self, callers: Callers, lease: LeaderLease) -> None:
@@ -163,10 +163,10 @@ async def lead_run(settings: Settings, api: Api, jobs: JobSource, lease: LeaderL
             await patiently(partial(asyncio.to_thread, label.take), stop)
             keeping.append(asyncio.create_task(label.keep(lease.leads)))
 
-        callers = OnlyLeading(known_callers(settings, backend), lease)
+        callers = LeaderGate(known_callers(settings, backend), lease)
         web.lead(run.facts, run.store)
-        told = await lead(controller, callers, settings.host, PORT, stop, take_the_service)
-        return 0 if told else SUPERSEDED
+        asked_to_stop = await lead(controller, callers, settings.host, PORT, stop, take_the_service)
+        return 0 if asked_to_stop else SUPERSEDED
     finally:
         for task in keeping:
             task.cancel()
@@ -197,16 +197,16 @@ async def take_over(settings: Settings, job: Job, backend: KubernetesBackend, le
 async def wait_for_checkpoint_root(run: Run, root: Path, stop: asyncio.Event) -> None:
     """Return when checkpoints can be written. Until then there is one event for each reason, since on a cluster somebody mends
     the volume while this process waits. Raises Stopped."""
-    told = ""
+    announced = ""
 
     async def try_root() -> None:
-        nonlocal told
+        nonlocal announced
         try:
             await asyncio.to_thread(try_to_write, root)
         except CannotWrite as error:
-            if str(error) != told:
-                told = str(error)
-                await run.outbox.event("cannot_start", told)
+            if str(error) != announced:
+                announced = str(error)
+                await run.outbox.event("cannot_start", announced)
             raise
 
     await patiently(try_root, stop, lambda error: isinstance(error, CannotWrite))

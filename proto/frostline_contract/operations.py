@@ -45,11 +45,11 @@ Order = Callable[..., Sequence[Operation | Triple]]
 that supports slices has a fifth argument, the number of slices, with default 1."""
 
 
-def typed(told: Operation | Triple) -> Operation:
+def typed(given: Operation | Triple) -> Operation:
     """The operation that a schedule's element stands for. Raises ValueError where the element is no compute operation."""
-    if isinstance(told[0], bool):
-        return Operation(Kind.FORWARD if told[0] else Kind.BACKWARD, told[1], told[2])
-    operation = Operation(*told)
+    if isinstance(given[0], bool):
+        return Operation(Kind.FORWARD if given[0] else Kind.BACKWARD, given[1], given[2])
+    operation = Operation(*given)
     if operation.kind not in COMPUTING:
         raise ValueError(
             f"a schedule holds {operation}; it may hold {', '.join(sorted(COMPUTING))} only: messages come by lowering"

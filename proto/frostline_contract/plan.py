@@ -253,19 +253,19 @@ class Plan(Frozen):
         return [piece for piece in self.pieces_of(worker_id) if self.owners(piece)[0] == worker_id]
 
     @cached_property
-    def _wards(self) -> Mapping[str, list[int]]:
+    def _kept_replicas(self) -> Mapping[str, list[int]]:
         found: dict[str, list[int]] = {}
         for piece, buddy in enumerate(self.buddies):
             found.setdefault(buddy, []).append(piece)
         return found
 
-    def wards_of(self, worker_id: str) -> list[int]:
+    def replicas_kept_by(self, worker_id: str) -> list[int]:
         """The pieces whose buddy a member is, in order."""
-        return list(self._wards.get(worker_id, ()))
+        return list(self._kept_replicas.get(worker_id, ()))
 
     def needs(self, worker_id: str) -> list[int]:
         """The pieces whose state a member must have when it starts: those that it owns and those whose buddy it is."""
-        return sorted({*self.pieces_of(worker_id), *self._wards.get(worker_id, ())})
+        return sorted({*self.pieces_of(worker_id), *self._kept_replicas.get(worker_id, ())})
 
     def needed_by(self, piece: int) -> list[str]:
         """The members that need a piece, in global rank order: its owners and its buddy."""

@@ -1,7 +1,7 @@
 """A schedule's figures for the planner: micro-batches in flight (memory) and the bubble (time).
 
 A schedule brings these figures as formulas. For a schedule without formulas they are counted by a simulation of all pipeline
-ranks' orders, here called "on paper".
+ranks' orders, here called simulation.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ class Figures:
 
 
 def counted_figures(operations: Operations) -> Figures:
-    """The figures of a schedule without formulas, counted on paper."""
+    """The figures of a schedule without formulas, counted by simulation."""
     return Figures(
         lambda pp_rank, pp_degree, virtual_stages, micro_batches: _peak(
             operations, pp_rank, pp_degree, virtual_stages, micro_batches
@@ -119,7 +119,7 @@ def _waiting(
 
 
 class Timed(NamedTuple):
-    """An operation on paper. start, end: seconds from the step's start."""
+    """An operation in simulation. start, end: seconds from the step's start."""
 
     pp_rank: int
     operation: Operation

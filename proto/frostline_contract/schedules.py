@@ -68,7 +68,7 @@ class Schedule:
             degrees += (slices, first_learning)
         elif slices > 1:
             degrees += (slices,)
-        operations = [typed(told) for told in self.order(*degrees)]
+        operations = [typed(given) for given in self.order(*degrees)]
         return [one for one in operations if one.stage >= first_learning or (one.kind is Kind.FORWARD and one.slice == 0)]
 
 

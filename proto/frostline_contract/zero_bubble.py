@@ -49,7 +49,7 @@ class ZeroBubble:
         learning = pp_degree * each - first_learning
         room = int(self.times * learning) + self.more + each * (slices - 1)
         ways = [(0, False)] if each == 1 else list(product((slices, slices - 1, slices + 1), (False, True)))
-        runs = [PaperRun(stages, num_microbatches, slices, first_learning, room, *way) for way in ways]
+        runs = [SimulatedRun(stages, num_microbatches, slices, first_learning, room, *way) for way in ways]
         found = [orders for orders in (run.run() for run in runs) if orders is not None]
         return min(found, key=lambda orders: orders[0])[1]
 
@@ -89,7 +89,7 @@ class _Rank:
         return not (any(self.forwards) or any(self.gradients) or self.undivided or self.late)
 
 
-class PaperRun:
+class SimulatedRun:
     """A simulation of the whole pipeline.
 
     Args:

@@ -77,9 +77,9 @@ class Simulated:
     def watch(self) -> "asyncio.Future[None]":
         """Record when each message comes, until the returned future is done."""
         request = pb.WatchPlanRequest(worker_id=self.worker_id).SerializeToString()
-        return self._connection.stream("WatchPlan", request, self._hear)
+        return self._connection.stream("WatchPlan", request, self._receive)
 
-    def _hear(self, data: bytes) -> None:
+    def _receive(self, data: bytes) -> None:
         message = pb.WatchPlanResponse.FromString(data)
         kind = message.WhichOneof("message")
         if kind == "decision":
@@ -100,14 +100,14 @@ class Simulated:
             if not quiet:
                 self._asked_at = now
             if call is None or call.done.done():
-                call = self._connection.conversation("Heartbeats", self._heartbeat(quiet), self._hear_answer)
+                call = self._connection.conversation("Heartbeats", self._heartbeat(quiet), self._receive_answer)
             else:
                 self._connection.more(call, self._heartbeat(quiet))
             await asyncio.sleep(1.0)
             if self._asked_at is not None and time.monotonic() - self._asked_at > ANSWER_SECONDS:
                 raise TimeoutError(f"a heartbeat of {self.worker_id} was not answered within {ANSWER_SECONDS:g} s")
 
-    def _hear_answer(self, data: bytes) -> None:
+    def _receive_answer(self, data: bytes) -> None:
         assert pb.HeartbeatsResponse.FromString(data).heartbeat.known, f"{self.worker_id} was given up"
         assert self._asked_at is not None, "an answer that was not asked for"
         self._answered_at = time.monotonic()
@@ -180,9 +180,9 @@ class Clients:
     async def prepare(self) -> dict[str, Any]:
         """Wait for a plan that the members switch to, and prepare it. Returns the moment at which all had received it."""
         plan = await self._next_plan("continue")
-        told = time.monotonic()
+        reported = time.monotonic()
         await asyncio.gather(*(worker.prepare(plan) for worker in self.workers))
-        return {"told": told, "bytes": plan.ByteSize()}
+        return {"told": reported, "bytes": plan.ByteSize()}
 
     async def switch(self) -> dict[str, Any]:
         """Run the prepared plan on all workers from now on, as after the vote that switches once all are ready."""
@@ -195,13 +195,13 @@ class Clients:
         """Return the next plan with this kind of start, once all workers of this process have it."""
         found: set[int] = set()
 
-        def heard() -> bool:
+        def received() -> bool:
             nonlocal found
             known = [{number for number, plan in worker.plans.items() if plan.start == start} for worker in self.workers]
             found = set.intersection(*known)
             return bool(found)
 
-        await self._until(heard)
+        await self._until(received)
         return self.workers[0].plans[max(found)]
 
     async def at(self, step: int) -> dict[str, Any]:

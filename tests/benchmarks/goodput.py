@@ -38,8 +38,8 @@ def goodput(effort: Effort) -> Report:
     for turn in range(effort.pairs(TRACES)):
         for name in kills if turn % 2 == 0 else reversed(kills):
             kills[name] += _trace(_world(name), QUICK_SECONDS if effort.quick else KILL_EVERY_SECONDS)
-            told = ", ".join(f"{kill.share:.1f} %" for kill in kills[name][-KILLS:])
-            print(f"  turn {turn}: {name} {told}", flush=True)
+            reported = ", ".join(f"{kill.share:.1f} %" for kill in kills[name][-KILLS:])
+            print(f"  turn {turn}: {name} {reported}", flush=True)
     shares = {name: [kill.share for kill in found] for name, found in kills.items()}
     medians = {f"{name} %": Spread.of(values).median for name, values in shares.items()}
     rates = ", ".join(f"{name} {statistics.median(kill.rate for kill in found):.1f}" for name, found in kills.items())

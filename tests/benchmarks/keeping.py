@@ -59,4 +59,4 @@ def _turns(members: list[dict[str, Any]], side: str, what: str) -> list[tuple[fl
 
 def _update_note(members: list[dict[str, Any]]) -> str:
     updates = [1e3 * statistics.median(part.get("update", 0.0) for part in member["with"]["parts"]) for member in members]
-    return "update of the wards, ms a member: " + ", ".join(f"{update:.2f}" for update in updates)
+    return "update of the unit replicas, ms a member: " + ", ".join(f"{update:.2f}" for update in updates)

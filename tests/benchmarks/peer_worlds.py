@@ -100,13 +100,13 @@ class Torchft(World):
         self._replicas[2] = self._replica(2)
 
 
-def commits_of_survivors(told: list[dict[str, Any]]) -> list[Commit]:
+def commits_of_survivors(reported: list[dict[str, Any]]) -> list[Commit]:
     """Return the steps that all their members have committed. The process of replica 2, the killed one, names the world.
 
     A peer that waits for the newcomer goes straight from four replicas to four: only replica 2's process differs.
     """
     by_step: dict[int, dict[int, dict[str, Any]]] = {}
-    for line in told:
+    for line in reported:
         by_step.setdefault(line["step"], {})[line["replica"]] = line
     found = []
     for step, lines in sorted(by_step.items()):

@@ -9,8 +9,8 @@ from transformers import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
 from frostline_trainer.families.gpt2 import GPT2, Block
-from frostline_trainer.sharded.install import tile_unit
-from frostline_trainer.sharded.tiles import Tiles
+from frostline_trainer.tensor.install import tile_unit
+from frostline_trainer.tensor.tiles import Tiles
 from tests.benchmarks.measuring import Effort, Report, Row, Spread, interleave_both, milliseconds, ratios
 
 TURNS = 24

@@ -159,16 +159,16 @@ def _reshape(run_dir: Path, clients: list[ClientProcess], count: int) -> dict[st
     try:
         started = time.monotonic()
         operator.command("reshape", pp_degree=2 * DEPTH, dp_degree=count // (2 * DEPTH))
-        told = _all(clients, "prepare")
+        reported = _all(clients, "prepare")
         prepared = time.monotonic() - started
         ended = _all(clients, "switch")
     finally:
         operator.close()
     return {
         "seconds": max(answer["at"] for answer in ended) - started,
-        "told": max(answer["told"] for answer in told) - started,
+        "told": max(answer["told"] for answer in reported) - started,
         "prepared": prepared,
-        "bytes": told[0]["bytes"],
+        "bytes": reported[0]["bytes"],
         "shape": f"pp {ended[0]['pp_degree']} x dp {ended[0]['dp_degree']}",
     }
 

@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
     with laboratory(root) as made:
         for outcome in _outcomes(made, cases, arguments.jobs):
             outcomes.append(outcome)
-            _tell(outcome, len(outcomes), len(cases), time.monotonic() - started)
+            _print_outcome(outcome, len(outcomes), len(cases), time.monotonic() - started)
             if not outcome.problems and not arguments.keep:
                 made.forget(outcome)
             if arguments.out:
@@ -93,7 +93,7 @@ def _outcomes(made: Laboratory, cases: list[Case], jobs: int) -> Iterator[Outcom
         pool.shutdown()
 
 
-def _tell(outcome: Outcome, number: int, total: int, seconds: float) -> None:
+def _print_outcome(outcome: Outcome, number: int, total: int, seconds: float) -> None:
     left = seconds / number * (total - number)
     print(f"[{number}/{total}, {left / 60:.0f} min left] {case_line(outcome)}", flush=True)
     if outcome.problems:

@@ -51,8 +51,8 @@ class Actor:
         """
         self._to_come = list(enumerate(sorted(acts, key=lambda act: act.step)))
         self._corpus, self._folder = folder / CORPUS, folder
-        self.told, self.writes = folder / "acts", folder / "writes"
-        for made in (self.told, self.writes):
+        self.reported, self.writes = folder / "acts", folder / "writes"
+        for made in (self.reported, self.writes):
             made.mkdir(parents=True)
         self.stops = 0
 
@@ -97,7 +97,7 @@ class Actor:
         said = {"index": index, "workers": befallen, "step": running.step, "time_seconds": time.time()}
         if act.kind == "kill_all":
             said["plans_bytes"] = _length(running.folder / "plans.jsonl")
-        (self.told / f"{index}.json").write_text(json.dumps(said))
+        (self.reported / f"{index}.json").write_text(json.dumps(said))
         if act.kind == SECOND_OWNER:
             self._own_as_second(index, running)
         elif act.kind == "reshape":
@@ -155,7 +155,7 @@ class Actor:
         return asked.returncode, asked.stdout.strip()[-300:]
 
     def _complain(self, index: int, text: str) -> None:
-        (self.told / f"{index}.wrong").write_text(text)
+        (self.reported / f"{index}.wrong").write_text(text)
 
     def _load(self, weights: Path) -> None:
         """Make these the model's weights; a process that has the old file open keeps it."""

@@ -51,7 +51,7 @@ def ways() -> list[Case]:
     """Return one case of each way in which state is lost or kept."""
     three = [planned("kill_worker", 13, worker, "load") for worker in (0, 1, 2)]
     recovery = [planned("kill_worker", 12, 1, "norms"), planned("kill_worker", 11, 3, "recovery")]
-    unheard = [planned("kill_controller", 12, 0, "planned"), planned("kill_worker", 14, 2, "prepared")]
+    unreached = [planned("kill_controller", 12, 0, "planned"), planned("kill_worker", 14, 2, "prepared")]
     return [
         case("owner-and-buddy", three, "lost", checkpoint_every=5),
         case("whole-node", [planned("kill_node", 20, 0)], "lost", shape=(2, 2), pods_per_node=4, checkpoint_every=5),
@@ -69,7 +69,7 @@ def ways() -> list[Case]:
         case("during-recovery", recovery, workers=5, shape=(5, 1)),
         case("during-reshape", [planned("kill_worker", 12, 1, "reshape")], shape=(None, None), reshapes=((12, 2, 2), (24, 4, 1))),
         case("during-freeze", [planned("kill_worker", 10, 2, "freeze")], shape=(2, 2), variant="tied"),
-        case("planned-unheard", unheard),
+        case("planned-unheard", unreached),
         case("controller-recovering", [planned("kill_worker", 14, 2, "seen"), planned("kill_controller", 12, 0, "recovering")]),
         case("half-a-checkpoint", [planned("kill_in_checkpoint", 10, 1)], checkpoint_every=5),
         case("no-cache", [planned("kill_redis", 16, 0), planned("kill_cache_server", 24, 0)], shape=(2, 2), cache=True),

@@ -1,7 +1,7 @@
 """The permitted cost of faults, from the holders of each piece when the faults hit. Pure: reads a timeline, not the run's
 decisions.
 
-Each generation that answers a failure is judged separately. The plan of the generation before names the owners and keepers of
+Each generation that answers a failure is judged separately. The plan of the generation before names the owners and buddies of
 each piece; the faults name the workers that are dead, silent or torn since. The remaining copies of each piece decide: where
 every piece has one, nothing may be lost; where one piece has none, all workers go back to the newest complete checkpoint.
 """
@@ -226,8 +226,8 @@ def _fenced(base: Life, life: Life, hits: list[Hit]) -> list[str]:
     """Check that the run epoch is raised where a whole world may live on out of reach, and only there."""
     if life.plan.base != base.plan.generation:
         return []
-    unheard = {worker for hit in hits if hit.fault.kind not in ENDING - KILLED_RUN | ERRORS for worker in hit.workers}
-    expected = base.plan.run_epoch + (set(base.plan.placement.workers) <= unheard)
+    unreached = {worker for hit in hits if hit.fault.kind not in ENDING - KILLED_RUN | ERRORS for worker in hit.workers}
+    expected = base.plan.run_epoch + (set(base.plan.placement.workers) <= unreached)
     if life.plan.run_epoch != expected:
         return [f"{life.name} has run epoch {life.plan.run_epoch}, expected {expected} after {base.name}'s {base.plan.run_epoch}"]
     return []

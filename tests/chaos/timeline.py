@@ -160,11 +160,11 @@ def _hits(folder: Path, case: Case) -> tuple[Hit, ...]:
     return tuple(sorted(found, key=lambda hit: hit.time_seconds))
 
 
-def _befallen(fault: Fault, told: list[str], named: set[str]) -> tuple[str, ...]:
+def _befallen(fault: Fault, announced: list[str], named: set[str]) -> tuple[str, ...]:
     """Return the workers that a fault hit: of a pod's fault all its workers, also those that a new controller did not yet know
     when it wrote the event."""
-    pods = {worker.partition("/")[0] for worker in told} if fault.kind in FAULTS_OF_A_POD else set()
-    return tuple(sorted({*told, *(worker for worker in named if worker.partition("/")[0] in pods)}))
+    pods = {worker.partition("/")[0] for worker in announced} if fault.kind in FAULTS_OF_A_POD else set()
+    return tuple(sorted({*announced, *(worker for worker in named if worker.partition("/")[0] in pods)}))
 
 
 def _act_hit(act: Act, said: dict[str, Any], plans: Path) -> Hit:

@@ -42,9 +42,9 @@ def test_capabilities_for_rdma() -> None:
 
 def test_nccl_is_told_of_the_network() -> None:
     given = {"socket_interface": "^docker0,lo", "hca": "mlx5_0:1", "gid_index": 0, "debug": "WARN"}
-    told = environment(render(f"kubernetes.trainer.nccl={json.dumps(given)}").container(*TRAINER))
+    reported = environment(render(f"kubernetes.trainer.nccl={json.dumps(given)}").container(*TRAINER))
     wanted = {"NCCL_SOCKET_IFNAME": "^docker0,lo", "NCCL_IB_HCA": "mlx5_0:1", "NCCL_IB_GID_INDEX": "0", "NCCL_DEBUG": "WARN"}
-    assert {name: told[name] for name in wanted} == wanted
+    assert {name: reported[name] for name in wanted} == wanted
     assert not [name for name in environment(render().container(*TRAINER)) if name.startswith("NCCL")]
 
 

@@ -61,6 +61,6 @@ class Addresses:
         return self.service(node, f"10.{self.number}.255.1")
 
 
-def real(heard: str) -> str:
+def real(seen: str) -> str:
     """Return the real address of a pod, from the one that the API server has."""
-    return "127." + heard.split(".", 1)[1]
+    return "127." + seen.split(".", 1)[1]

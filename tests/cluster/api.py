@@ -127,9 +127,9 @@ class Follower(threading.Thread):
         found = self._rest.get(self._path, **self._query)
         there = {one["metadata"]["uid"]: one for one in found["items"]}
         for uid in self._known.keys() - there.keys():
-            self._tell(self._known[uid], True)
+            self._publish(self._known[uid], True)
         for one in there.values():
-            self._tell(one, False)
+            self._publish(one, False)
         self.listed.set()
         return found["metadata"]["resourceVersion"]
 
@@ -141,9 +141,9 @@ class Follower(threading.Thread):
                 if event["type"] == "ERROR":
                     raise Refused(int(event["object"].get("code", 0)), str(event["object"].get("message")))
                 version = event["object"]["metadata"]["resourceVersion"]
-                self._tell(event["object"], event["type"] == "DELETED")
+                self._publish(event["object"], event["type"] == "DELETED")
 
-    def _tell(self, found: Json, gone: bool) -> None:
+    def _publish(self, found: Json, gone: bool) -> None:
         if self._stopped.is_set():
             return
         uid = found["metadata"]["uid"]

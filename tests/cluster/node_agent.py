@@ -149,7 +149,7 @@ class NodeAgent:
                 changed, self._changed = self._changed, {}
             for uid, life in changed.items():
                 try:
-                    self._tell(life)
+                    self._publish(life)
                 except TROUBLE as error:
                     log.info("status not written pod=%s error=%s", life.pod["metadata"]["name"], error)
                     with self._lock:
@@ -157,7 +157,7 @@ class NodeAgent:
             if self._changed and not self._crashed.wait(0.5):
                 self._news.set()
 
-    def _tell(self, life: PodLife) -> None:
+    def _publish(self, life: PodLife) -> None:
         metadata = life.pod["metadata"]
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
         is_over = life.over

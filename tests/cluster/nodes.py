@@ -76,12 +76,12 @@ class Node:
         self._network.cut(self.name, False)
         self._running.set()
         rest = Rest("https://{}:{}".format(*self._api), self._plane.tokens[NODES], str(self._plane.ca_file), CALL_SECONDS)
-        heard_at = [self._plane.addresses.pod(self._index, count) for count in range(250)]
+        seen_at = [self._plane.addresses.pod(self._index, count) for count in range(250)]
         place = Place(
             rest=rest, folder=self.folder, mark=self._mark, address=self._address, back_off=self.options.back_off,
             running=self._running, variables=lambda pod: self._variables(rest, pod), changed=lambda life: agent.changed(life),
         )  # fmt: skip
-        agent = NodeAgent(rest, self._registration(), heard_at, place)
+        agent = NodeAgent(rest, self._registration(), seen_at, place)
         self._agent = agent
         agent.start()
 

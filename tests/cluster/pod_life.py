@@ -49,12 +49,12 @@ class PodLife(threading.Thread):
     said: its status, as the API server should have it. over: it was deleted and none of its processes runs any more.
     """
 
-    def __init__(self, place: Place, pod: Json, heard_at: str) -> None:
+    def __init__(self, place: Place, pod: Json, seen_at: str) -> None:
         metadata = pod["metadata"]
         super().__init__(name=f"pod {metadata['name']}", daemon=True)
         self.pod, self.over, self.vanished = pod, False, False
         self.folder = place.folder / f"{metadata['name']}.{metadata['uid'][:8]}"
-        self._place, self._heard_at = place, heard_at
+        self._place, self._seen_at = place, seen_at
         self._wake = threading.Event()
         self._delete_at: float | None = None
         self._crashed = False
@@ -64,18 +64,18 @@ class PodLife(threading.Thread):
         self._started_at = timestamp()
         self.said: Json = {}
         policy, spec = pod["spec"].get("restartPolicy", "Always"), pod["spec"]
-        of_each = (place.back_off, real(heard_at), place.running)
+        of_each = (place.back_off, real(seen_at), place.running)
         first_policy = "OnFailure" if policy == "Always" else policy
         self.first = [ContainerLife(one, first_policy, *of_each) for one in spec.get("initContainers", ())]
         self.containers = [ContainerLife(one, policy, *of_each) for one in spec["containers"]]
-        self._sources = Sources(place.rest, self._as_heard_inside(pod))
+        self._sources = Sources(place.rest, self._as_seen_inside(pod))
         share = metadata.get("annotations", {}).get(TOKEN_SHARE_ANNOTATION, TOKEN_SHARE)
         self._volumes = Volumes(self._sources, self.folder / "v", float(share))
 
     def update(self, pod: Json) -> None:
         """The object has changed. A deletion begins the grace period, or shortens it."""
         self.pod = pod
-        self._sources.pod = self._as_heard_inside(pod)
+        self._sources.pod = self._as_seen_inside(pod)
         if pod["metadata"].get("deletionTimestamp"):
             self._delete_within(float(pod["metadata"].get("deletionGracePeriodSeconds") or 0.0))
 
@@ -104,7 +104,7 @@ class PodLife(threading.Thread):
             for container in (*self.first, *self.containers):
                 container.vanish()
             if not self._crashed:
-                self._tell()
+                self._publish()
                 self.over = True
                 self._place.changed(self)
 
@@ -117,11 +117,11 @@ class PodLife(threading.Thread):
             except (OSError, Unsupported, *TROUBLE) as error:
                 self._error = str(error)[:500]
                 log.info("pod not ready to start pod=%s error=%s", self.pod["metadata"]["name"], error)
-                self._tell()
+                self._publish()
                 self._pause(TRY_AGAIN_SECONDS)
                 continue
             self._error = ""
-            variables = {**variables, "FROSTLINE_BIND_HOST": real(self._heard_at)}
+            variables = {**variables, "FROSTLINE_BIND_HOST": real(self._seen_at)}
             mark = f"{self._place.mark}/{self.pod['metadata']['uid']}"
             return Surroundings(variables, self._volumes.folders, self.folder, mark)
         return None
@@ -135,7 +135,7 @@ class PodLife(threading.Thread):
                 if not container.is_over:
                     container.advance(self._sources, around, grace_seconds)
             self._refresh()
-            self._tell()
+            self._publish()
             if waiting is None or not waiting.succeeded:
                 self._pause(TICK_SECONDS)
             if all(one.is_over for one in self.containers) or any(one.is_over and not one.succeeded for one in self.first):
@@ -157,11 +157,11 @@ class PodLife(threading.Thread):
                     container.ask_to_end(max(0.0, asked_for - time.monotonic()))
             for container in both:
                 container.reap()
-            self._tell()
+            self._publish()
             self._pause(TICK_SECONDS)
 
     def _wait_for_deletion(self) -> None:
-        self._tell()
+        self._publish()
         while not self._ends():
             self._pause(1.0)
 
@@ -187,7 +187,7 @@ class PodLife(threading.Thread):
         while not self._place.running.wait(0.2) and not self._crashed:
             continue
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         said = self._status()
         if said != self.said:
             self.said = said
@@ -208,8 +208,8 @@ class PodLife(threading.Thread):
             "phase": phase,
             "hostIP": self._place.address,
             "hostIPs": [{"ip": self._place.address}, REPLACED],
-            "podIP": self._heard_at,
-            "podIPs": [{"ip": self._heard_at}, REPLACED],
+            "podIP": self._seen_at,
+            "podIPs": [{"ip": self._seen_at}, REPLACED],
             "startTime": self._started_at,
             "conditions": [self._condition(name, value, more) for name, (value, more) in wanted.items()],
             "initContainerStatuses": first,
@@ -231,9 +231,9 @@ class PodLife(threading.Thread):
         self._conditions[name] = {key: known[key] for key in ("type", "status", "lastTransitionTime")}
         return {**self._conditions[name], "reason": "", "message": "", **more}
 
-    def _as_heard_inside(self, pod: Json) -> Json:
+    def _as_seen_inside(self, pod: Json) -> Json:
         """Return the pod with real addresses, for the downward API."""
         inside = copy.deepcopy(pod)
-        ip = real(self._heard_at)
+        ip = real(self._seen_at)
         inside.setdefault("status", {}).update(podIP=ip, podIPs=[{"ip": ip}], hostIP=self._place.address)
         return inside

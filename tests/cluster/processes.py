@@ -34,11 +34,11 @@ def marked(mark: str) -> list[int]:
 
 def signal_marked(mark: str, number: int) -> None:
     """Send a signal to all marked processes, also to those that start meanwhile."""
-    told: set[int] = set()
-    while new := set(marked(mark)) - told:
+    reported: set[int] = set()
+    while new := set(marked(mark)) - reported:
         for process_id in new:
             send(process_id, number)
-        told |= new
+        reported |= new
 
 
 def working_in(folders: list[str]) -> list[int]:

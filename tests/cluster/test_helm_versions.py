@@ -33,8 +33,8 @@ def test_helm_test_finds_a_release_well(release: Release, helm: str) -> None:
     release.install(**long())
     release.wait_for_step(5)
     assert "Succeeded" in release.helm_test()
-    told = "".join(
+    reported = "".join(
         file.read_text() for node in release.cluster.nodes.values() for file in node.folder.glob("digits-check*/*.log")
     )
     for line in ("ok      controller", "ok      authentication", "ok      cache"):
-        assert line in told
+        assert line in reported

@@ -22,8 +22,8 @@ def test_a_run_is_seen_and_steered(release: Release, tmp_path: Path) -> None:
     assert "freeze by command" in frostline(release, "freeze", "digits", "3")
     wait_for(lambda: "freeze point 3" in frostline(release, "status", "digits"), "the freeze to be shown", 60)
     assert "checkpoint by command" in frostline(release, "checkpoint", "digits")
-    told = frostline(release, "resize", "digits", "3")
-    assert "3 workers" in told and "answered by 3" in told
+    reported = frostline(release, "resize", "digits", "3")
+    assert "3 workers" in reported and "answered by 3" in reported
     assert "refused" in release.cluster.kubectl("frostline", "freeze", "digits", "99", namespace=release.namespace, check=False)
     assert "digits-trainer-0: " in frostline(release, "logs", "digits", "--pod", "trainer", "--lines", "3")
     page = tmp_path / "report.html"

@@ -20,9 +20,9 @@ def test_what_a_run_settled_is_in_its_job_file_and_a_replay_on_another_placement
     first = workshop.run(tmp_path / "first", AUTO, "--workers", "2")
     assert first.code == 0, first.story()
     settled = training_of(first)
-    [told] = first.events("numerics")
+    [reported] = first.events("numerics")
     names = f"micro_batch_size {settled['micro_batch_size']} and reduction_leaves {settled['reduction_leaves']} (auto)"
-    assert told["reason"].startswith(names)
+    assert reported["reason"].startswith(names)
     assert names in first.output
     again = workshop.run(tmp_path / "again", AUTO, "--workers", "1", "--replay", str(first.folder))
     assert training_of(again) == settled

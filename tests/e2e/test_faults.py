@@ -119,9 +119,9 @@ def test_preemptions_cost_no_step(one_worker: Ended, workshop: Workshop, tmp_pat
     happened = [ended.fault(index) for index in range(4)]
     assert [fault["kind"] for fault in happened] == [fault["kind"] for fault in faults]
     assert happened[1]["step"] == 22
-    told = [event["reason"] for event in ended.events("fault")]
-    assert len(told) == 4
-    assert told[1] == "planned: kill_worker of trainer-1 at step 22 in exchange"
+    reported = [event["reason"] for event in ended.events("fault")]
+    assert len(reported) == 4
+    assert reported[1] == "planned: kill_worker of trainer-1 at step 22 in exchange"
     assert len(ended.events("failure")) >= 2, ended.lines("events.jsonl")
     check_ledger(ended, workers=3)
 
@@ -217,8 +217,8 @@ def test_a_whole_world_that_was_cut_off_publishes_no_step_of_the_new_one(
     assert [(plan["run_epoch"], plan["lineage"]) for plan in restored] == [(1, 1)]
     step = restored[0]["start_step"]
     # The old members train on, and publish, until they lack a decision: none that was taken after the cut reached them.
-    unheard = min(decision["effective_step"] for decision in ended.decisions if decision["decided_in"] == 1)
-    assert step % 5 == 0 and 10 <= step < unheard
+    unreached = min(decision["effective_step"] for decision in ended.decisions if decision["decided_in"] == 1)
+    assert step % 5 == 0 and 10 <= step < unreached
     taken_up = json.loads((ended.folder / "checkpoints" / "epochs" / "1.json").read_text())["from"]
     assert taken_up.startswith("0/") and taken_up.endswith(f"/{step}"), "the newest that the old world published"
     assert not [path for path in (ended.folder / "checkpoints" / "0").glob("*/*/manifest.json") if int(path.parent.name) > step]

@@ -36,8 +36,10 @@ def test_the_prefix_is_frozen_and_cached_from_the_first_step(alone: Ended) -> No
     assert [record["freeze_point"] for record in records] == [3] * 26 + [4] * 34
     assert all(record["unit_gradient_norms"][:3] == [0.0] * 3 and record["unit_gradient_norms"][3] > 0 for record in records[:26])
     assert sum(record["cache_hits"] for record in records[:26]) > 0, "before anything else has frozen"
-    told = alone.events("freeze")[0]
-    assert told["step"] == 1 and told["reason"].startswith("freeze.initial_units is 3: units 0 to 2 are frozen from step 1")
+    reported = alone.events("freeze")[0]
+    assert reported["step"] == 1 and reported["reason"].startswith(
+        "freeze.initial_units is 3: units 0 to 2 are frozen from step 1"
+    )
     measured = alone.lines("statistics.jsonl")[1]["unit_output_changes"]
     assert measured[:3] == [0.0] * 3 and measured[-1] == 0.0 and all(0 < one < 1 for one in measured[3:-1])
 

@@ -137,8 +137,10 @@ def test_a_run_that_has_trained_to_its_end_waits_for_room(shop_on_disk: Workshop
     running.wait_for_step(30)
     disk.fill()
     try:
-        told = running.wait_until(lambda: "its weights cannot be written (" in status(shop_on_disk, disk, "ends"), "a word of it")
-        assert told
+        reported = running.wait_until(
+            lambda: "its weights cannot be written (" in status(shop_on_disk, disk, "ends"), "a word of it"
+        )
+        assert reported
     finally:
         disk.free()
     ended = running.end()

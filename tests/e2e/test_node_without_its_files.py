@@ -35,8 +35,8 @@ def put(folder: Path, name: str) -> None:
 
 
 def cannot_start(running: Running, words: str) -> bool:
-    told = [line["reason"] for line in json_lines(running.folder / "events.jsonl") if line["kind"] == "cannot_start"]
-    return any(words in reason for reason in told)
+    reported = [line["reason"] for line in json_lines(running.folder / "events.jsonl") if line["kind"] == "cannot_start"]
+    return any(words in reason for reason in reported)
 
 
 def test_a_run_goes_on_while_one_node_has_another_model_or_none(workshop: Workshop, tmp_path: Path) -> None:

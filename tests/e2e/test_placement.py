@@ -47,8 +47,8 @@ def test_a_model_that_does_not_fit_one_worker_is_trained_by_a_pipeline(
     assert ended.digest == one_worker.digest
     assert ended.plans[0]["placement"]["degrees"] == {"dp": 1, "pp": 2}
     assert all(plan["placement"]["predicted_peak_bytes"] <= cap for plan in ended.plans)
-    told = ended.result["memory"]
-    assert all(0 < row["tensor_bytes"] <= cap for row in told), told
+    reported = ended.result["memory"]
+    assert all(0 < row["tensor_bytes"] <= cap for row in reported), reported
     assert not ended.events("memory_over_cap")
 
 

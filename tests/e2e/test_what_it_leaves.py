@@ -67,17 +67,17 @@ def test_every_record_lies_in_the_generation_that_it_names(left: Ended) -> None:
 
 
 def test_every_interval_says_what_its_members_carried_and_hold(left: Ended) -> None:
-    told = [record for record in left.records if record["usage"]]
-    assert [record["step"] for record in told] == [8, 16, 24, 32, 40, 48, 56]
-    for record in told:
+    reported = [record for record in left.records if record["usage"]]
+    assert [record["step"] for record in reported] == [8, 16, 24, 32, 40, 48, 56]
+    for record in reported:
         degrees = record["degrees"]
         assert len(record["usage"]) == degrees["dp"] * degrees["pp"]
         assert all(one["resident"]["weights"] for one in record["usage"])
         assert any({"gradients", "moments"} <= set(one["resident"]) for one in record["usage"]), "some stage learns"
     sent = left.result["traffic"]["sent"]
     assert {"pp", "dp_gradients", "moves", "cache", "other"} <= set(sent)
-    assert sent["pp"] == sum(one["sent"].get("pp", 0) for record in told for one in record["usage"])
-    assert set(left.result["traffic"]["last_interval"]) == {one["worker_id"] for one in told[-1]["usage"]}
+    assert sent["pp"] == sum(one["sent"].get("pp", 0) for record in reported for one in record["usage"])
+    assert set(left.result["traffic"]["last_interval"]) == {one["worker_id"] for one in reported[-1]["usage"]}
     assert "Traffic and resident memory" in (left.folder / "report.html").read_text()
 
 

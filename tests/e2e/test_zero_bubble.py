@@ -46,9 +46,9 @@ def check_traces(ended: Ended) -> None:
         leaves, first_learning = placement["leaf_bounds"][1], sum(bound <= line["freeze_point"] for bound in bounds[1:])
         assert placement["degrees"]["dp"] > 1 or leaves == 8, "a leaf is a micro-batch here"
         order = schedule_named(placement["schedule"]).operations(pp_rank, *degrees, leaves, 1, first_learning)
-        told = line["operations"]
-        assert [(one["kind"], one["stage"], one["micro_batch"]) for one in told] == [operation[:3] for operation in order]
-        times = [second for one in told for second in (one["start"], one["end"])]
+        reported = line["operations"]
+        assert [(one["kind"], one["stage"], one["micro_batch"]) for one in reported] == [operation[:3] for operation in order]
+        times = [second for one in reported for second in (one["start"], one["end"])]
         assert times == sorted(times)
     assert ranks and all(found == set(range(plans[at]["degrees"]["pp"])) for (at, _), found in ranks.items())
     assert {"v_half", "zb_h2"} <= {plans[at]["schedule"] for at, _ in ranks}

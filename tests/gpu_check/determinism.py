@@ -41,12 +41,12 @@ def determinism(setting: Setting) -> None:
     sizes = ("gpt2",) if setting.quick else subjects.FAMILIES
     small = [(family, precision) for family in families for precision in precisions]
     large = [(family, precision) for family in sizes for precision in precisions if precision in LARGE_PRECISIONS]
-    setting.told.expect(
+    setting.findings.expect(
         [_small(*one) for one in small] + [_large(*one) for one in large] + [PROBE, COPIES, PLACES, PADDING, SYNCHRONISATIONS]
     )
     for precision in ORACLE_TYPES:
         if not accepted(precision, setting.device):
-            setting.told.tell(f"every family in {precision}", Verdict.UNSEEN, f"no job may say so on {setting.device}")
+            setting.findings.add(f"every family in {precision}", Verdict.UNSEEN, f"no job may say so on {setting.device}")
     for family, precision in small:
         ask_small(setting, family, precision)
     ask_probe(setting)
@@ -93,7 +93,7 @@ def ask_small(setting: Setting, family: str, precision: str) -> None:
     found = differences(case, runs[:1]) if precision in ORACLE_TYPES else []
     if replace(runs[0], tags={}) != replace(runs[1], tags={}):  # which name the plan's generation
         found.append("two runs differ")
-    setting.told.judge(_small(family, precision), not found, "; ".join(found[:3]))
+    setting.findings.judge(_small(family, precision), not found, "; ".join(found[:3]))
 
 
 def run_alone(case: Case) -> Any:
@@ -103,8 +103,8 @@ def run_alone(case: Case) -> Any:
 
 
 def ask_probe(setting: Setting) -> None:
-    told = [new_context("digits", f"training.device={setting.device}") for _ in range(2)]
-    setting.told.judge(PROBE, told[0].probe_digest == told[1].probe_digest, told[0].probe_detail)
+    pair = [new_context("digits", f"training.device={setting.device}") for _ in range(2)]
+    setting.findings.judge(PROBE, pair[0].probe_digest == pair[1].probe_digest, pair[0].probe_detail)
 
 
 # ---- sizes that people train
@@ -114,7 +114,7 @@ def ask_large(setting: Setting, family: str, precision: str) -> None:
     first = subjects.build(family, setting.device, precision)
     digests = {_trained(first) for _ in range(REPEATS)}
     words = f"{subjects.words(family, setting.device)}; {REPEATS} runs of {STEPS} steps, {len(digests)} digest(s)"
-    setting.told.judge(_large(family, precision), len(digests) == 1, words)
+    setting.findings.judge(_large(family, precision), len(digests) == 1, words)
 
 
 def _trained(first: RunContext) -> str:
@@ -147,7 +147,7 @@ def ask_copies(setting: Setting) -> None:
     same = sum(unit_digest(copies[unit]) == then[unit] for unit in states)
     moved_on = sum(unit_digest(state) != then[unit] for unit, state in states.items())
     words = f"{same} of {len(states)} units as they were, {moved_on} have moved on"
-    setting.told.judge(COPIES, same == moved_on == len(states), words)
+    setting.findings.judge(COPIES, same == moved_on == len(states), words)
 
 
 def ask_places(setting: Setting) -> None:
@@ -161,7 +161,7 @@ def ask_places(setting: Setting) -> None:
         alone = unit(rows[:1].contiguous(), {})
     moved, single = bool((together == turned).all()), bool((together[:1] == alone).all())
     figures = {"rows moved, equal": float(moved), "row alone, equal": float(single)}
-    setting.told.tell(PLACES, Verdict.MEASURED, "the start-up check of a run finds it out by itself", figures)
+    setting.findings.add(PLACES, Verdict.MEASURED, "the start-up check of a run finds it out by itself", figures)
 
 
 def ask_padding(setting: Setting) -> None:
@@ -176,14 +176,14 @@ def ask_padding(setting: Setting) -> None:
                 dependence = find_padding_dependence(context, own)
                 figures[f"{family} in {precision}"] = float(not dependence)
                 found += [f"{family}: {dependence}"] if dependence else []
-    told = "; ".join(["the start-up check of a run finds it out by itself", *found])
-    setting.told.tell(PADDING, Verdict.MEASURED, told, figures)
+    detail = "; ".join(["the start-up check of a run finds it out by itself", *found])
+    setting.findings.add(PADDING, Verdict.MEASURED, detail, figures)
 
 
 def count_synchronisations(setting: Setting) -> None:
     """Count the synchronisations that torch itself reports in one step after a warm-up."""
     if not setting.on_gpu:
-        setting.told.tell(SYNCHRONISATIONS, Verdict.UNSEEN, "a CPU has nothing to wait for")
+        setting.findings.add(SYNCHRONISATIONS, Verdict.UNSEEN, "a CPU has nothing to wait for")
         return
     context = subjects.build("gpt2", setting.device, "mixed_bfloat16")
     stepper = Stepper(context, one_worker(context))
@@ -198,5 +198,5 @@ def count_synchronisations(setting: Setting) -> None:
         where = f"{one.filename.rpartition('frostline_trainer/')[2]}:{one.lineno}"
         places[where] = places.get(where, 0) + 1
     top = sorted(places.items(), key=lambda item: -item[1])[:8]
-    setting.told.tell(SYNCHRONISATIONS, Verdict.MEASURED, ", ".join(f"{where} {count} times" for where, count in top),
+    setting.findings.add(SYNCHRONISATIONS, Verdict.MEASURED, ", ".join(f"{where} {count} times" for where, count in top),
                       {"a step": float(len(said))})  # fmt: skip

@@ -38,7 +38,7 @@ def digests(setting: Setting) -> None:
     cases = [case for case in (CASES[:1] if setting.quick else CASES) if accepted(case.dtype, setting.device)]
     shapes = SHAPES[3:4] if setting.quick else SHAPES
     asked = [(case, backend) for case in cases for backend in BACKENDS]
-    setting.told.expect([line for case, backend in asked for line in _lines(setting, case, backend, shapes)])
+    setting.findings.expect([line for case, backend in asked for line in _lines(setting, case, backend, shapes)])
     pools = {backend: WarmWorkers() for backend in BACKENDS}
     try:
         for case in cases:
@@ -83,10 +83,10 @@ def _judge(setting: Setting, line: str, case: Case, alone: Run, run: Callable[[]
     try:
         runs = run()
     except (AssertionError, RuntimeError) as error:
-        setting.told.judge(line, False, str(error).strip()[-400:])
+        setting.findings.judge(line, False, str(error).strip()[-400:])
         return
     found = differing(case, runs, alone)
-    setting.told.judge(line, not found, "; ".join(found[:3]) or f"{alone.digest[:12]}")
+    setting.findings.judge(line, not found, "; ".join(found[:3]) or f"{alone.digest[:12]}")
 
 
 def differing(case: Case, runs: Sequence[Run], alone: Run) -> list[str]:

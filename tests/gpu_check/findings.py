@@ -40,7 +40,7 @@ class Finding:
     figures: dict[str, float] = field(default_factory=dict)
 
 
-class Told:
+class Findings:
     """The findings of a part: a file of JSON lines, which is whole after every line.
 
     file: new or empty; the part's process appends to it, the harness reads it.
@@ -53,13 +53,13 @@ class Told:
         """Announce the lines that this part will ask; those that it does not reach are reported as not seen."""
         self._append({"expected": list(lines)})
 
-    def tell(self, line: str, verdict: Verdict, detail: str = "", figures: Mapping[str, float] | None = None) -> None:
+    def add(self, line: str, verdict: Verdict, detail: str = "", figures: Mapping[str, float] | None = None) -> None:
         print(f"  {verdict}: {line}" + (f": {detail}" if detail else ""), flush=True)
         self._append({"finding": asdict(Finding(line, verdict, detail, dict(figures or {})))})
 
     def judge(self, line: str, good: bool, detail: str = "", figures: Mapping[str, float] | None = None) -> None:
-        """`tell` that a promise holds, or that it does not."""
-        self.tell(line, Verdict.PASSED if good else Verdict.FAILED, detail, figures)
+        """`add` that a promise holds, or that it does not."""
+        self.add(line, Verdict.PASSED if good else Verdict.FAILED, detail, figures)
 
     def _append(self, entry: dict[str, object]) -> None:
         with self._file.open("a", encoding="utf-8") as file:
@@ -82,5 +82,5 @@ def read_findings(file: Path, missing: str) -> list[Finding]:
         if "finding" in entry:
             fields = entry["finding"]
             found.append(Finding(fields["line"], Verdict(fields["verdict"]), fields["detail"], fields["figures"]))
-    told = {finding.line for finding in found}
-    return found + [Finding(line, Verdict.UNSEEN, missing) for line in expected if line not in told]
+    reported = {finding.line for finding in found}
+    return found + [Finding(line, Verdict.UNSEEN, missing) for line in expected if line not in reported]

@@ -77,7 +77,7 @@ def run_part(part: Part, orders: Orders, keep: Callable[[Outcome], None]) -> Non
     """Run one part until it ends or its limit is reached, and end all processes that it leaves behind."""
     folder = orders.folder / part.name
     folder.mkdir(parents=True)
-    told, output = folder / "findings.jsonl", folder / "output.txt"
+    findings, output = folder / "findings.jsonl", folder / "output.txt"
     words = {**asdict(orders), "folder": str(folder), "function": part.function}
     started, ended = time.monotonic(), "interrupted"
     with output.open("wb") as file:
@@ -92,7 +92,7 @@ def run_part(part: Part, orders: Orders, keep: Callable[[Outcome], None]) -> Non
             end_everything(process)
             seconds = time.monotonic() - started
             text = "" if ended == "completed" else output.read_text(encoding="utf-8", errors="replace")[-TAIL:]
-            outcome = Outcome(part, ended, round(seconds, 1), read_findings(told, f"the part {_in_words(ended)}"), text)
+            outcome = Outcome(part, ended, round(seconds, 1), read_findings(findings, f"the part {_in_words(ended)}"), text)
             _print(outcome)
             keep(outcome)
 

@@ -23,7 +23,7 @@ CASE = Case("gpt2_tied", freezing=(), steps=12)
 def kills(setting: Setting) -> None:
     """Kill one of four workers (SIGKILL) in each phase, on (2, 2); then three go on as (3, 1)."""
     phases = ("exchange",) if setting.quick else PHASES
-    setting.told.expect([_line(setting, backend, phase) for backend in (GLOO, NCCL) for phase in phases])
+    setting.findings.expect([_line(setting, backend, phase) for backend in (GLOO, NCCL) for phase in phases])
     for backend in (GLOO, NCCL):
         if backend == NCCL and not setting.on_gpu:
             _simulated(setting, phases)
@@ -57,19 +57,19 @@ def _judge(setting: Setting, backend: Backend, phase: str, case: Case, alone: Ou
         assert_undisturbed(ended, alone)
         assert len(ended.survivors) == WORKERS - 1, f"{len(ended.survivors)} workers were left of {WORKERS}, one was killed"
     except (AssertionError, RuntimeError) as error:
-        setting.told.judge(_line(setting, backend, phase), False, str(error).strip()[-400:])
+        setting.findings.judge(_line(setting, backend, phase), False, str(error).strip()[-400:])
         return
-    setting.told.judge(_line(setting, backend, phase), True, ended.outcome.digest[:12])
+    setting.findings.judge(_line(setting, backend, phase), True, ended.outcome.digest[:12])
 
 
 def _simulated(setting: Setting, phases: Sequence[str]) -> None:
     for phase in phases:
         line = _line(setting, NCCL, phase)
         if phase not in ("schedule", "exchange", "vote"):
-            setting.told.tell(line, Verdict.UNSEEN, "behind the vote no message travels over NCCL: gloo's line says as much")
+            setting.findings.add(line, Verdict.UNSEEN, "behind the vote no message travels over NCCL: gloo's line says as much")
             continue
         found = kill_over_simulated_nccl(Case("gpt2_tied", dropout=0.0), Layout(2, 2), 3, 1, phase)
-        setting.told.judge(line, not found, "; ".join(found[:3]))
+        setting.findings.judge(line, not found, "; ".join(found[:3]))
 
 
 def _folder(setting: Setting) -> Path:

@@ -56,8 +56,8 @@ def describe() -> Machine:
     for index in range(torch.cuda.device_count()):
         device = torch.device("cuda", index)
         torch.ones(1, device=device).add_(1).cpu()
-        told = device_facts(device).model_dump(mode="json")
-        gpus.append({name: told[name] for name in ("name", "uuid", "multiprocessors", "memory_bytes", "driver")})
+        known = device_facts(device).model_dump(mode="json")
+        gpus.append({name: known[name] for name in ("name", "uuid", "multiprocessors", "memory_bytes", "driver")})
     return Machine(gpus, facts)
 
 

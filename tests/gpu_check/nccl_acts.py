@@ -124,7 +124,7 @@ def _crossing(seat: Seat, name: str, apart: bool) -> dict[str, Any]:
     """Cross as 1F1B does on two ranks; apart: one communicator for each direction. Ends with the first size that does not
     pass."""
     passed: list[int] = []
-    told: dict[str, Any] = {"passed KiB": passed, "stuck KiB": 0}
+    answer: dict[str, Any] = {"passed KiB": passed, "stuck KiB": 0}
     for size in SIZES_KIB if seat.real else SIZES_KIB[:1]:
         down = joined(seat, f"{name} {size} down")
         up = joined(seat, f"{name} {size} up") if apart else down
@@ -137,12 +137,12 @@ def _crossing(seat: Seat, name: str, apart: bool) -> dict[str, Any]:
             work.wait()
         done = seat.finished(STUCK_SECONDS)
         seat.meet(f"{name} {size} tried")
-        told |= end(*((down, up) if apart else (down,)))
+        answer |= end(*((down, up) if apart else (down,)))
         if not done:
             drained = seat.finished(DONE_SECONDS)
-            return told | {"stuck KiB": size, "drained": drained, "usable": drained and usable(seat)}
+            return answer | {"stuck KiB": size, "drained": drained, "usable": drained and usable(seat)}
         passed.append(size)
-    return told
+    return answer
 
 
 def early_wait(seat: Seat) -> dict[str, Any]:
@@ -169,10 +169,10 @@ def silence(seat: Seat) -> dict[str, Any]:
     work = one.recv([tensor], 0, 0)
     work.wait()
     done = seat.finished(8.0)
-    told: dict[str, Any] = {"done": done, "error": getattr(one.get_error(), "name", str(one.get_error()))}
-    told |= end(one)
-    told |= {"drained": seat.finished(10.0), "wait raised": raised_by(work.wait)}
-    return told | {"usable": told["drained"] and usable(seat)}
+    answer: dict[str, Any] = {"done": done, "error": getattr(one.get_error(), "name", str(one.get_error()))}
+    answer |= end(one)
+    answer |= {"drained": seat.finished(10.0), "wait raised": raised_by(work.wait)}
+    return answer | {"usable": answer["drained"] and usable(seat)}
 
 
 def survivor(seat: Seat) -> dict[str, Any]:
@@ -184,9 +184,9 @@ def survivor(seat: Seat) -> dict[str, Any]:
         return {}
     one.recv([tensor], 0, 0).wait()
     time.sleep(2.0)
-    told = end(one)
+    answer = end(one)
     time.sleep(ALIVE_SECONDS)
-    return told | {"alive s": ALIVE_SECONDS, "usable": usable(seat)}
+    return answer | {"alive s": ALIVE_SECONDS, "usable": usable(seat)}
 
 
 def short_timeout(seat: Seat) -> dict[str, Any]:
@@ -201,13 +201,13 @@ def short_timeout(seat: Seat) -> dict[str, Any]:
 
 def lonely(seat: Seat) -> dict[str, Any]:
     """Connect without member 1."""
-    told: dict[str, Any] = {}
+    answer: dict[str, Any] = {}
     if seat.index == 0:
         began = time.monotonic()
-        told["raised"] = raised_by(lambda: seat.join(seat.make("lonely"), seconds=2.0))
-        told |= {"after s": time.monotonic() - began, "usable": usable(seat)}
+        answer["raised"] = raised_by(lambda: seat.join(seat.make("lonely"), seconds=2.0))
+        answer |= {"after s": time.monotonic() - began, "usable": usable(seat)}
     seat.meet("lonely is over")
-    return told
+    return answer
 
 
 def duplicate(seat: Seat) -> dict[str, Any]:

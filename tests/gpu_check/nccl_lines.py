@@ -127,15 +127,15 @@ QUICK = ("order", "early_wait", "crossing_on_two")
 def nccl_lines(setting: Setting) -> None:
     """Check every line, over two processes on a GPU, or over simulated NCCL without one."""
     lines = [line for line in LINES if not setting.quick or line.act in QUICK]
-    setting.told.expect([line.text for line in lines])
+    setting.findings.expect([line.text for line in lines])
     if setting.on_gpu:
         _ask_all(setting, lines)
         return
     for act in dict.fromkeys(line.act for line in lines if line.simulated):
-        _tell(setting, [line for line in lines if line.act == act and line.simulated], simulated(act))
+        _add(setting, [line for line in lines if line.act == act and line.simulated], simulated(act))
     for line in lines:
         if not line.simulated:
-            setting.told.tell(line.text, Verdict.UNSEEN, "the simulation has no such rule: only a GPU can say")
+            setting.findings.add(line.text, Verdict.UNSEEN, "the simulation has no such rule: only a GPU can say")
 
 
 def _ask_all(setting: Setting, lines: Sequence[Line]) -> None:
@@ -148,22 +148,22 @@ def _ask_all(setting: Setting, lines: Sequence[Line]) -> None:
         later = [(group, beside.submit(in_processes, setting, group[0])) for group in sleeping]
         for group in asked.values():
             if group not in sleeping:
-                _tell(setting, group, in_processes(setting, group[0]))
+                _add(setting, group, in_processes(setting, group[0]))
         for group, ended in later:
-            _tell(setting, group, ended.result())
+            _add(setting, group, ended.result())
 
 
-def _tell(setting: Setting, lines: Sequence[Line], ended: Ended) -> None:
+def _add(setting: Setting, lines: Sequence[Line], ended: Ended) -> None:
     for line in lines:
         seen = "; ".join(f"member {place}: {_in_words(ended, place)}" for place in range(2))
         if line.holds is None:
-            setting.told.tell(line.text, Verdict.MEASURED, seen, line.figures(ended))
+            setting.findings.add(line.text, Verdict.MEASURED, seen, line.figures(ended))
             continue
         if line.act == "duplicate" and setting.gpus > 1:
-            setting.told.tell(line.text, Verdict.UNSEEN, "each member has a GPU of its own here")
+            setting.findings.add(line.text, Verdict.UNSEEN, "each member has a GPU of its own here")
             continue
         verdict = Verdict.CONFIRMED if line.holds(ended) else Verdict.REFUTED
-        setting.told.tell(line.text, verdict, "" if verdict is Verdict.CONFIRMED else seen, line.figures(ended))
+        setting.findings.add(line.text, verdict, "" if verdict is Verdict.CONFIRMED else seen, line.figures(ended))
 
 
 def _in_words(ended: Ended, place: int) -> str:
@@ -200,8 +200,8 @@ def in_processes(setting: Setting, line: Line, library: str = "nccl") -> Ended:
 
 
 def _answer(text: str) -> Any:
-    told = [line.removeprefix(ANSWER) for line in text.splitlines() if line.startswith(ANSWER)]
-    return json.loads(told[-1]) if told else None
+    answers = [line.removeprefix(ANSWER) for line in text.splitlines() if line.startswith(ANSWER)]
+    return json.loads(answers[-1]) if answers else None
 
 
 def simulated(act: str) -> Ended:

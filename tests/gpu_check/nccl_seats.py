@@ -138,8 +138,8 @@ class ThreadSeat:
 def main(act: str, index: str, port: str, library: str) -> None:
     """Run a process's part in an act."""
     seat = ProcessSeat(int(index), int(port), library)
-    told = getattr(nccl_acts, act)(seat)
-    print(ANSWER + json.dumps(told), flush=True)
+    reply = getattr(nccl_acts, act)(seat)
+    print(ANSWER + json.dumps(reply), flush=True)
     # Wait until both members are done, since a member that leaves is not a silent one. The other one may be dead, or hang.
     deadline = time.monotonic() + 5.0
     come = seat._store.add("leaving", 1)

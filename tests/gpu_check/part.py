@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.gpu_check.findings import Told
+from tests.gpu_check.findings import Findings
 from tests.gpu_check.setting import Setting
 
 
@@ -14,7 +14,8 @@ def main(words: str) -> int:
     """Run the function that the harness names. Its exception ends this process with a traceback and status 1."""
     said = json.loads(words)
     folder = Path(said["folder"])
-    setting = Setting(said["device"], said["quick"], folder, Told(folder / "findings.jsonl"), said["gpus"], tuple(said["nccl"]))
+    findings = Findings(folder / "findings.jsonl")
+    setting = Setting(said["device"], said["quick"], folder, findings, said["gpus"], tuple(said["nccl"]))
     module, _, function = said["function"].partition(":")
     where = module if module.startswith("tests.") else f"tests.gpu_check.{module}"
     getattr(importlib.import_module(where), function)(setting)

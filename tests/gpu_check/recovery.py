@@ -15,11 +15,11 @@ def recovery(setting: Setting) -> None:
     bounds."""
     shapes = SHAPES[:1] if setting.quick else SHAPES
     kills = 1 if setting.quick else KILLS
-    setting.told.expect([_line(shape) for shape in shapes])
+    setting.findings.expect([_line(shape) for shape in shapes])
     for shape in shapes:
         taken = [_one_kill(setting, shape, seed) for seed in range(kills)]
         figures = {"median s": statistics.median(taken), "longest s": max(taken)}
-        setting.told.tell(_line(shape), Verdict.MEASURED, f"{kills} kills of a run of the digits job", figures)
+        setting.findings.add(_line(shape), Verdict.MEASURED, f"{kills} kills of a run of the digits job", figures)
 
 
 def _line(shape: tuple[int, int]) -> str:

@@ -19,7 +19,7 @@ SHARING = (2, 30)
 def runs(setting: Setting) -> None:
     """The tiny digits run in several worlds."""
     lines = [ALONE, FROZEN] if setting.quick else [ALONE, FROZEN, KILLED, VERIFIED, OVER_NCCL]
-    setting.told.expect(lines)
+    setting.findings.expect(lines)
     with warm_preload() as preload:
         workshop = Workshop(preload)
         try:
@@ -31,7 +31,7 @@ def runs(setting: Setting) -> None:
 def _ask(setting: Setting, workshop: Workshop) -> None:
     on_device = {"training": {"device": setting.device}}
     alone = workshop.run(setting.folder / "alone", {**on_device, "cache": {"use": "never"}})
-    setting.told.judge(ALONE, alone.code == 0, alone.digest[:12] if alone.code == 0 else alone.story()[-400:])
+    setting.findings.judge(ALONE, alone.code == 0, alone.digest[:12] if alone.code == 0 else alone.story()[-400:])
     if alone.code:
         return
     many = {**on_device, "placement": {"workers": WORKERS}}
@@ -42,18 +42,18 @@ def _ask(setting: Setting, workshop: Workshop) -> None:
     kills = [{"kind": "kill_worker", "step": step, "worker": worker} for step, worker in ((20, 1), (40, 2))]
     _judge(setting, KILLED, workshop.run(setting.folder / "killed", {**many, "faults": kills}), alone)
     verified = workshop.command("verify", str(frozen.folder))
-    setting.told.judge(VERIFIED, verified.returncode == 0, (verified.stdout + verified.stderr).strip().splitlines()[-1][:200])
+    setting.findings.judge(VERIFIED, verified.returncode == 0, (verified.stdout + verified.stderr).strip().splitlines()[-1][:200])
     _ask_over_nccl(setting, workshop, many, kills, alone)
 
 
 def _ask_over_nccl(setting: Setting, workshop: Workshop, many: dict[str, Any], kills: Any, alone: Ended) -> None:
     if not setting.on_gpu:
-        setting.told.tell(OVER_NCCL, Verdict.UNSEEN, "there is no GPU")
+        setting.findings.add(OVER_NCCL, Verdict.UNSEEN, "there is no GPU")
         return
     if setting.gpus < WORKERS and setting.nccl < SHARING:
         version = ".".join(map(str, setting.nccl))
         why = f"NCCL {version} refuses workers that share {setting.gpus} GPU(s); digests and kills ask with a made-up host each"
-        setting.told.tell(OVER_NCCL, Verdict.UNSEEN, why)
+        setting.findings.add(OVER_NCCL, Verdict.UNSEEN, why)
         return
     changes = {**many, "placement": {**many["placement"], "backend": "nccl"}, "faults": kills}
     with warm_preload(NCCL_MULTI_RANK_GPU_ENABLE="1") as preload:
@@ -67,11 +67,11 @@ def _ask_over_nccl(setting: Setting, workshop: Workshop, many: dict[str, Any], k
 
 def _judge(setting: Setting, line: str, ended: Ended, alone: Ended) -> None:
     if ended.code:
-        setting.told.judge(line, False, ended.story()[-600:])
+        setting.findings.judge(line, False, ended.story()[-600:])
         return
     found = [] if ended.digest == alone.digest else [f"digest {ended.digest[:12]}, alone {alone.digest[:12]}"]
     found += [] if ended.numerics == alone.numerics else ["losses or norms of a step differ"]
     hits = sum(record["cache_hits"] for record in ended.records)
     backends = sorted({plan["backend"] for plan in ended.plans})
     seen = f"shapes (pp, dp) {ended.shapes}, {hits} cache hits, over {', '.join(backends)}"
-    setting.told.judge(line, not found and len(ended.shapes) > 1 and hits > 0, "; ".join([*found, seen]))
+    setting.findings.judge(line, not found and len(ended.shapes) > 1 and hits > 0, "; ".join([*found, seen]))

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.gpu_check.findings import Told
+from tests.gpu_check.findings import Findings
 
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -27,7 +27,7 @@ class Setting:
     device: str
     quick: bool
     folder: Path
-    told: Told
+    findings: Findings
     gpus: int
     nccl: tuple[int, ...]
 

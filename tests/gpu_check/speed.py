@@ -24,7 +24,7 @@ CACHE_BYTES = 4 << 30
 def speed(setting: Setting) -> None:
     """Measure every subject's step, and the epochs of those whose prefix is long."""
     families = ("gpt2",) if setting.quick else subjects.FAMILIES
-    setting.told.expect(
+    setting.findings.expect(
         [_step_line(setting, family) for family in families] + [_epoch_line(setting, family) for family in families]
     )
     for family in families:
@@ -54,14 +54,14 @@ def ask_step(setting: Setting, family: str) -> None:
     first = engine.step(), loop.step()
     close = abs(first[0] - first[1]) < 0.02 * abs(first[1])  # bfloat16 has eight bits; a wrong model would be far off
     if not close:
-        setting.told.judge(_step_line(setting, family), False, f"engine and loop do not compute the same: losses {first}")
+        setting.findings.judge(_step_line(setting, family), False, f"engine and loop do not compute the same: losses {first}")
         return
     seconds = interleave({"engine": lambda: engine.step(), "plain": lambda: loop.step()}, 2 if setting.quick else PAIRS)
     figures = {f"{name} ms": 1e3 * statistics.median(taken) for name, taken in seconds.items()}
     figures["engine / plain"] = statistics.median(ratios(seconds["engine"], seconds["plain"]))
     size = subjects.SIZES[family, setting.device]
     figures["samples/s"] = 1e3 * size.batch / figures["engine ms"]
-    setting.told.tell(_step_line(setting, family), Verdict.MEASURED, "", figures)
+    setting.findings.add(_step_line(setting, family), Verdict.MEASURED, "", figures)
 
 
 def ask_epochs(setting: Setting, family: str) -> None:
@@ -113,7 +113,7 @@ def _measure(setting: Setting, family: str, stack: CacheStack, folder: Path) -> 
         "hits %": 100.0 * counts.hits / max(1, counts.hits + counts.misses),
     }
     seen = "allowed: by the planner's unit times, where a fetch costs nothing"
-    setting.told.tell(_epoch_line(setting, family), Verdict.MEASURED if counts.hits else Verdict.FAILED, seen, figures)
+    setting.findings.add(_epoch_line(setting, family), Verdict.MEASURED if counts.hits else Verdict.FAILED, seen, figures)
 
 
 def _fill(context: RunContext, reader: object, cache: object) -> None:

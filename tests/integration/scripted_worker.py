@@ -240,7 +240,7 @@ class ScriptedWorker:
         plan: Plan,
         step: int,
         units: Iterable[int] = (),
-        heard: Plan | None = None,
+        newest_received: Plan | None = None,
         tag: StateTag | None = None,
         prepared: bool = False,
         seen: Iterable[SeenVote] = (),
@@ -257,14 +257,14 @@ class ScriptedWorker:
         fates = [pb.PlanFate(generation=wire(switched), switched=True)] if switched else []
         self.stub.ReportRecovery(
             pb.ReportRecoveryRequest(
-                worker_id=self.worker_id, incarnation=1, generation=wire(heard or plan), ran=wire(plan), error=error,
+                worker_id=self.worker_id, incarnation=1, generation=wire(newest_received or plan), ran=wire(plan), error=error,
                 pieces=[pb.PieceReport(piece=unit, intact=True, state=state, prepared=prepared) for unit in units],
                 seen=[to_message(vote, plan_pb2.SeenVote) for vote in seen], fates=fates, fenced=fenced,
             ),
             timeout=5,
         )  # fmt: skip
 
-    def told_of_end(self, other: "ScriptedWorker", reason: str = "exit -9", error: str = "") -> None:
+    def reported_end_of(self, other: "ScriptedWorker", reason: str = "exit -9", error: str = "") -> None:
         """Send the report of the parent of `other`'s process after that process's death."""
         self.stub.Leave(pb.LeaveRequest(worker_id=other.worker_id, reason=reason, ended=True, error=error), timeout=5)
 

@@ -46,7 +46,7 @@ class World:
     def kill(self, worker: ScriptedWorker) -> None:
         """Kill a worker as by SIGKILL: its stream closes, and its process's parent reports the end."""
         worker.silence()
-        next(other for other in self.workers if other is not worker and not other.silent).told_of_end(worker)
+        next(other for other in self.workers if other is not worker and not other.silent).reported_end_of(worker)
 
     def checkpoint(self, step: int, lineage: int = 0, generation: str = "1.1") -> None:
         """Write a complete checkpoint of run epoch 0."""

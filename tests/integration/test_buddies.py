@@ -54,7 +54,9 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("layout", "domains"), SHAPES, ids=str)
-def test_a_ward_is_its_owners_unit_after_every_step(layout: Layout, domains: tuple[int, ...], warm_workers: WarmWorkers) -> None:
+def test_a_unit_replica_is_its_owners_unit_after_every_step(
+    layout: Layout, domains: tuple[int, ...], warm_workers: WarmWorkers
+) -> None:
     alone = lone_run(warm_workers, TIED)
     runs = run_series(warm_workers, TIED, [Segment(layout, TIED.steps, domains=domains)])
     assert losses_of(runs) == alone.losses, "keeping changes nothing"
@@ -63,9 +65,9 @@ def test_a_ward_is_its_owners_unit_after_every_step(layout: Layout, domains: tup
     check_gradients(runs, TIED.steps)
     assert {run.covered[step] for run in runs for step in run.covered} == {ALL}
     assert {run.digest for run in runs} == {alone.digest}
-    wards = [len(run.tags) for run in runs]
-    assert sum(wards) > NUM_UNITS * layout.dp_degree, "somebody keeps a unit that it does not own"
-    assert len({tag for run in runs for tag in run.tags.values()}) == 1, "frozen wards too are at the last step's tag"
+    kept_units = [len(run.tags) for run in runs]
+    assert sum(kept_units) > NUM_UNITS * layout.dp_degree, "somebody keeps a unit that it does not own"
+    assert len({tag for run in runs for tag in run.tags.values()}) == 1, "frozen unit replicas too are at the last step's tag"
 
 
 NUMERICS = [
@@ -126,7 +128,7 @@ JOURNEY = (
 """Fresh -> fewer -> a joiner -> two replicas in one domain, with freezes on the way."""
 
 
-def test_wards_move_with_a_reshape_and_are_whole_from_its_first_moment(warm_workers: WarmWorkers) -> None:
+def test_unit_replicas_move_with_a_reshape_and_are_whole_from_its_first_moment(warm_workers: WarmWorkers) -> None:
     alone = lone_run(warm_workers, TIED)
     runs = run_series(warm_workers, TIED, JOURNEY)
     assert losses_of(runs) == alone.losses
@@ -138,7 +140,7 @@ def test_wards_move_with_a_reshape_and_are_whole_from_its_first_moment(warm_work
     assert {run.covered[step] for run in runs for step in run.covered} == {ALL}
 
 
-def test_a_former_ward_is_not_sent_again(warm_workers: WarmWorkers) -> None:
+def test_a_former_unit_replica_is_not_sent_again(warm_workers: WarmWorkers) -> None:
     """w1 was the buddy of all units that it owns now: a reshape onto a buddy moves nothing."""
     case = replace(TIED, steps=4)
     series = [Segment(Layout(2, 1), 2, domains=(0, 1)), Segment(Layout(1, 1, 1, "1f1b", (1,)), 4)]
@@ -147,7 +149,7 @@ def test_a_former_ward_is_not_sent_again(warm_workers: WarmWorkers) -> None:
     assert runs[1].digest == lone_run(warm_workers, case).digest
 
 
-def test_a_checkpoint_gives_wards_their_state(warm_workers: WarmWorkers, tmp_path: Path) -> None:
+def test_a_checkpoint_gives_unit_replicas_their_state(warm_workers: WarmWorkers, tmp_path: Path) -> None:
     runs = run_series(warm_workers, TIED, [Segment(Layout(4, 1), 4, domains=(0, 1, 2, 3))], str(tmp_path), checkpoint_step=4)
     (folder,) = {run.checkpoint for run in runs}
     resumed = run_series(warm_workers, TIED, [Segment(Layout(3, 1), 8, 1, domains=(0, 1, 2))], str(tmp_path), resume=(folder, 4))

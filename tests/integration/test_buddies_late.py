@@ -47,10 +47,10 @@ def test_a_late_commit_has_the_bits_of_one_in_time(freezing: tuple[tuple[int, in
 
 def test_a_torn_unit_stays_torn(warm_workers: WarmWorkers) -> None:
     plan = fresh_plan(warm_workers)
-    own, ward = plan.placement.units_of("w1")[0], plan.wards_of("w1")[-1]
-    answers = everywhere(warm_workers, "commit_late", [{}, {"torn": (own, ward)}, {}])
+    own, kept_unit = plan.placement.units_of("w1")[0], plan.replicas_kept_by("w1")[-1]
+    answers = everywhere(warm_workers, "commit_late", [{}, {"torn": (own, kept_unit)}, {}])
     needed = set(plan.needs("w1"))
-    assert set(answers[1]["whole"]) == needed - {own, ward}
+    assert set(answers[1]["whole"]) == needed - {own, kept_unit}
     for other in (answers[0], answers[2]):
         for unit in set(answers[1]["whole"]) & other["once"].keys():
             assert answers[1]["once"][unit] == other["once"][unit], "what was whole has everybody's bits"

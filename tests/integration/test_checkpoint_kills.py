@@ -125,7 +125,9 @@ def fill_up_and_free(root: str) -> None:
     trouble: list[tuple[int, str]] = []
     published: list[int] = []
     writer = new_writer(
-        WriterNotices(lambda folder, manifest, seconds: published.append(manifest["step"]), lambda *told: trouble.append(told))
+        WriterNotices(
+            lambda folder, manifest, seconds: published.append(manifest["step"]), lambda *reported: trouble.append(reported)
+        )
     )
     folder = Path(root)
     for step in range(1, 7):

@@ -87,8 +87,8 @@ def test_a_gpu_that_failed_twice_is_not_used_any_more(world: Callable[..., World
     assert run.operator.status().quarantined == []
     run.workers.append(third.join())
     reaped(run, third, "GPU-b")
-    (told,) = wait_for(lambda: events(run, "quarantine"), "the event")
-    assert told["reason"] == f"GPU GPU-b of node {first.node} failed 2 times and is not used any more in this run"
+    (reported,) = wait_for(lambda: events(run, "quarantine"), "the event")
+    assert reported["reason"] == f"GPU GPU-b of node {first.node} failed 2 times and is not used any more in this run"
     (one,) = run.operator.status().quarantined
     assert (one.node, one.uuid, one.failures) == (first.node, "GPU-b", 2)
     refused = ScriptedWorker(run.folder, 9, node=first.node)
@@ -132,12 +132,12 @@ def test_a_plan_that_ran_out_of_memory_is_not_made_again(world: Callable[..., Wo
     short_of_memory(run, plan, run.workers[1], 20)
     answer = answer_to(plan, run.workers[0])
     assert answer.start == "survivors" and answer.placement.predicted_peak_bytes < planned
-    (told,) = wait_for(lambda: events(run, "out_of_memory"), "the event")
-    assert told["reason"] == (
+    (reported,) = wait_for(lambda: events(run, "out_of_memory"), "the event")
+    assert reported["reason"] == (
         f"worker trainer-1 ran out of memory: planned {planned:,} bytes for the fullest worker, measured 7,000,000 of the "
         "device's 8,000,000; no plan that needs as much is made again"
     )
-    assert told["detail"]["planned_bytes"] == planned
+    assert reported["detail"]["planned_bytes"] == planned
     for worker in run.workers:
         worker.enter(answer, 20)
     short_of_memory(run, answer, run.workers[0], 20)

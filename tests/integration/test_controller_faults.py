@@ -130,12 +130,12 @@ def test_the_controller_kills_itself_at_its_step_and_its_successor_lives(world: 
     made.at(6)
     wait_for(lambda: made.operator.status().step == 6, "step 6 is known to the successor")
     assert made.controller.poll() is None
-    told = [line["reason"] for line in made.lines("events.jsonl") if line["kind"] == "fault"]
-    assert told == ["planned: kill_controller at step 4 in step"]
+    reported = [line["reason"] for line in made.lines("events.jsonl") if line["kind"] == "fault"]
+    assert reported == ["planned: kill_controller at step 4 in step"]
 
 
-@pytest.mark.parametrize(("phase", "heard"), [("planned", False), ("announced", True)])
-def test_the_controller_dies_before_or_after_a_plan_is_heard(world: Callable[..., World], phase: str, heard: bool) -> None:
+@pytest.mark.parametrize(("phase", "received"), [("planned", False), ("announced", True)])
+def test_the_controller_dies_before_or_after_a_plan_is_heard(world: Callable[..., World], phase: str, received: bool) -> None:
     made = world(faults=[{"kind": "kill_controller", "step": 4, "phase": phase}])
     made.start()
     made.at(5)
@@ -143,7 +143,7 @@ def test_the_controller_dies_before_or_after_a_plan_is_heard(world: Callable[...
     assert made.controller.poll() is None, "there was no plan at step 4 or later yet"
     made.operator.command("reshape", pp_degree=2, dp_degree=1)
     assert made.controller.wait(10) == -9
-    if heard:
+    if received:
         assert str(made.workers[0].next_plan("continue").generation) == "1.2"
     else:
         kinds = {message.WhichOneof("message") for message in made.workers[0].messages.queue}

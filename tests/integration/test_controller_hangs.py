@@ -22,7 +22,7 @@ UNITS = range(6)
 USUAL = {"schedule": 0.02, "exchange": 0.01, "vote": 0.01}
 
 
-class Telling(ScriptedWorker):
+class ReportingWorker(ScriptedWorker):
     """A worker whose heartbeats report its phase, since when, and whether it waits for others."""
 
     stands: dict[str, Any] | None = None
@@ -47,7 +47,7 @@ class Telling(ScriptedWorker):
 @pytest.fixture
 def started(world: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[World, Plan]]:
     """Start a run of that many workers, all members of the first plan, at step 20."""
-    monkeypatch.setattr("tests.integration.scripted_world.ScriptedWorker", Telling)
+    monkeypatch.setattr("tests.integration.scripted_world.ScriptedWorker", ReportingWorker)
 
     def make(count: int, wanted: int = 0, **controller: float) -> tuple[World, Plan]:
         run = world(placement={"workers": wanted or count}, controller={**CONTROLLER, **controller})
@@ -63,7 +63,7 @@ def hangs(run: World) -> list[dict]:
     return [event for event in run.lines("events.jsonl") if event["kind"] == "hang"]
 
 
-def tell_stack(worker: ScriptedWorker, reason: str) -> None:
+def report_stack(worker: ScriptedWorker, reason: str) -> None:
     event = pb.RunEvent(kind="hang", step=20, reason=reason, detail={"worker": worker.worker_id, "stack": "in user code, line 7"})
     worker.records(events=[event])
 
@@ -76,7 +76,7 @@ def test_a_deadlocked_member_is_asked_for_its_stacks_and_excluded(started: Calla
     for other in others:
         other.stand("exchange", waiting=True)
     notice = stuck.next("stack")
-    tell_stack(stuck, notice.reason)
+    report_stack(stuck, notice.reason)
     fence = others[0].next("fence")
     assert FLOOR <= time.monotonic() - began < FLOOR + 2.0, "within the deadline and two seconds"
     assert fence.reason.startswith(
@@ -87,11 +87,11 @@ def test_a_deadlocked_member_is_asked_for_its_stacks_and_excluded(started: Calla
     answer = others[0].next_plan("survivors")
     assert time.monotonic() - began < FLOOR + 2.5
     assert stuck.worker_id not in answer.participants
-    (told,) = wait_for(lambda: hangs(run), "the event")
-    assert (told["step"], told["detail"]["stack"]) == (20, "in user code, line 7")
-    assert told["detail"]["worker"] == stuck.worker_id
-    assert told["seconds"] >= FLOOR
-    assert told["reason"].startswith(f"worker trainer-{stuck.ordinal} hangs in schedule after step 20, for ")
+    (reported,) = wait_for(lambda: hangs(run), "the event")
+    assert (reported["step"], reported["detail"]["stack"]) == (20, "in user code, line 7")
+    assert reported["detail"]["worker"] == stuck.worker_id
+    assert reported["seconds"] >= FLOOR
+    assert reported["reason"].startswith(f"worker trainer-{stuck.ordinal} hangs in schedule after step 20, for ")
     with pytest.raises(grpc.RpcError, match="is excluded: "):
         stuck.register()  # its heartbeats go on until its pod is deleted, and are answered that it is unknown
     gone = {worker.worker_id: worker.state for worker in run.operator.status().workers}
@@ -101,7 +101,7 @@ def test_a_deadlocked_member_is_asked_for_its_stacks_and_excluded(started: Calla
 def test_who_hangs_makes_place_where_the_answer_needs_a_replacement(world: Callable[..., World]) -> None:
     """Only `placement.min_workers` workers exist: the pod is deleted before there is a plan; its replacement is in the plan."""
     run = world(placement={"workers": 2, "min_workers": 2}, controller=CONTROLLER)
-    run.workers = [Telling(run.folder, ordinal).join() for ordinal in range(2)]
+    run.workers = [ReportingWorker(run.folder, ordinal).join() for ordinal in range(2)]
     for worker in run.workers:
         plan = worker.next_plan("fresh")
         worker.enter(plan, 0)
@@ -123,7 +123,7 @@ def test_who_hangs_makes_place_where_the_answer_needs_a_replacement(world: Calla
 def test_whoever_shares_the_pod_of_an_excluded_member_is_in_no_plan_either(world: Callable[..., World]) -> None:
     """The pod is deleted once the next plan is sent: a plan that names its other worker would fail at once."""
     run = world(placement={"workers": 4, "workers_per_pod": 2}, controller=CONTROLLER)
-    run.workers = [Telling(run.folder, place // 2, local_rank=place % 2).join() for place in range(4)]
+    run.workers = [ReportingWorker(run.folder, place // 2, local_rank=place % 2).join() for place in range(4)]
     for worker in run.workers:
         plan = worker.next_plan("fresh")
         worker.enter(plan, 0)
@@ -172,9 +172,9 @@ def test_a_frozen_member_is_excluded_although_it_says_nothing_any_more(started: 
         other.recover(plan, 20, UNITS, fenced=True, error="")
     answer = others[0].next_plan("survivors")
     assert frozen.worker_id not in answer.participants
-    (told,) = wait_for(lambda: hangs(run), "the event")
-    assert told["detail"]["stack"] == ""
-    assert "is silent for" in told["reason"]
+    (reported,) = wait_for(lambda: hangs(run), "the event")
+    assert reported["detail"]["stack"] == ""
+    assert "is silent for" in reported["reason"]
 
 
 def test_who_waits_for_a_member_that_has_just_been_given_up_is_not_blamed(started: Callable[..., tuple[World, Plan]]) -> None:
@@ -207,9 +207,9 @@ def test_where_all_stand_alike_all_are_fenced_and_asked(started: Callable[..., t
         worker.recover(plan, 20, UNITS, fenced=True, error="")
     answer = run.workers[0].next_plan("survivors")
     assert set(answer.placement.workers) == {worker.worker_id for worker in run.workers}, "nobody is to blame"
-    (told,) = wait_for(lambda: hangs(run), "the event")
-    assert told["detail"]["worker"] == ""
-    assert told["reason"].startswith("all 2 members stand in exchange after step 20")
+    (reported,) = wait_for(lambda: hangs(run), "the event")
+    assert reported["detail"]["worker"] == ""
+    assert reported["reason"].startswith("all 2 members stand in exchange after step 20")
 
 
 def test_a_slow_member_with_a_history_and_a_first_step_are_let_be(started: Callable[..., tuple[World, Plan]]) -> None:

@@ -65,7 +65,7 @@ class TestBuddies:
         assert plan.uncovered == ()
         status = run.operator.status()
         keeps = {worker.worker_id: list(worker.keeps) for worker in status.workers}
-        assert keeps == {worker: plan.wards_of(worker) for worker in plan.placement.workers}
+        assert keeps == {worker: plan.replicas_kept_by(worker) for worker in plan.placement.workers}
         assert sorted(unit for units in keeps.values() for unit in units) == list(UNITS)
 
     def test_one_node_leaves_everything_uncovered(self, world: Callable[..., World]) -> None:

@@ -78,8 +78,8 @@ def goes_on(folder: Path, workers: list[ScriptedWorker]) -> Plan:
     assert (state.state, state.paused, state.message, state.retries.count) == ("running", False, "", 0)
     assert not events(folder, "end")
     assert not events(folder, "failure")
-    told = [message.WhichOneof("message") for worker in workers for message in worker.messages.queue]
-    assert not {"drain", "end", "fence"} & set(told)
+    reported = [message.WhichOneof("message") for worker in workers for message in worker.messages.queue]
+    assert not {"drain", "end", "fence"} & set(reported)
     return plan
 
 

@@ -158,8 +158,8 @@ def test_outcome_is_stored_and_everyone_is_told_to_exit(world: Callable[..., Wor
     assert run.operator.status().state == "completed"
 
 
-@pytest.mark.parametrize("told", ["entered", "by its records alone"])
-def test_a_switch_while_the_run_drains_is_in_the_history(world: Callable[..., World], told: str) -> None:
+@pytest.mark.parametrize("reported", ["entered", "by its records alone"])
+def test_a_switch_while_the_run_drains_is_in_the_history(world: Callable[..., World], reported: str) -> None:
     run = world()
     run.start()
     run.at(10)
@@ -173,7 +173,7 @@ def test_a_switch_while_the_run_drains_is_in_the_history(world: Callable[..., Wo
     for worker in run.members(plan):
         worker.next("drain")
     for worker in run.members(plan):
-        if told == "entered":
+        if reported == "entered":
             worker.enter(plan, 12)
         else:
             worker.generation, worker.step = wire(plan), 12

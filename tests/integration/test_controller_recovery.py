@@ -29,11 +29,11 @@ def test_a_killed_member_costs_no_step_where_its_units_have_a_buddy(world: Calla
     assert [answer.holders_of(unit) for unit in UNITS] == [[survivor.worker_id]] * 6
     assert set(answer.sources) == {answer.state_source} == {survivor.worker_id}
     survivor.enter(answer, 20)
-    told = failures(run)[0]
-    assert "all units at step 20 from survivors" in told["reason"]
-    assert "is gone: exit -9" in told["reason"]
-    assert (told["lost_steps"], told["step"]) == (0, 20)
-    assert 0 < told["seconds"] < 5
+    reported = failures(run)[0]
+    assert "all units at step 20 from survivors" in reported["reason"]
+    assert "is gone: exit -9" in reported["reason"]
+    assert (reported["lost_steps"], reported["step"]) == (0, 20)
+    assert 0 < reported["seconds"] < 5
     line = plan_lines(run)[-1]
     assert (line["first_step"], line["start"]) == (21, "survivors")
     facts = line["answers"]
@@ -65,7 +65,7 @@ def test_a_plan_that_was_never_ready_costs_nothing_when_its_only_member_is_cut_o
     survivor.ready(prepared)
     lone.silence()
     survivor.next("fence")
-    survivor.recover(plan, 20, UNITS, heard=prepared, fenced=True, error="")
+    survivor.recover(plan, 20, UNITS, newest_received=prepared, fenced=True, error="")
     answer = answer_to(prepared, survivor)
     assert (answer.start, answer.start_tag) == ("survivors", at(plan, 20))
     assert (answer.run_epoch, answer.lineage) == (0, 0)
@@ -78,14 +78,14 @@ def test_who_gives_state_and_is_lost_with_its_machine_is_not_waited_for_long(wor
     run.operator.command("reshape", pp_degree=1, dp_degree=1)
     prepared = run.workers[0].next_plan("continue")
     for worker in run.workers:
-        worker.recover(plan, 20, plan.placement.units_of(worker.worker_id), heard=prepared)
+        worker.recover(plan, 20, plan.placement.units_of(worker.worker_id), newest_received=prepared)
     answer = answer_to(prepared, run.workers[0])
     (member,) = (worker for worker in run.workers if worker.worker_id in answer.placement.workers)
     (giver,) = (worker for worker in run.workers if worker.worker_id in answer.leavers)
     giver.silence()
     while member.next("fence").generation.counter != answer.generation.counter:
         pass
-    member.recover(plan, 20, plan.placement.units_of(member.worker_id), heard=answer, fenced=True, error="")
+    member.recover(plan, 20, plan.placement.units_of(member.worker_id), newest_received=answer, fenced=True, error="")
     after = answer_to(answer, member)
     assert (after.start, after.start_step) == ("checkpoint", 12), "long before the deadline of 120 s"
     log = (run.folder / "controller.log").read_text()
@@ -118,9 +118,9 @@ def test_what_nobody_holds_at_one_step_goes_back_and_says_so(world: Callable[...
     for worker in (survivor, joiner):
         worker.enter(answer, 12)
     lacking = [unit for unit in UNITS if unit not in own]
-    told = failures(run)[0]
-    assert f"back to step 12: units {lacking} are held by nobody" in told["reason"]
-    assert (told["lost_steps"], told["lineage"]) == (8, 1)
+    reported = failures(run)[0]
+    assert f"back to step 12: units {lacking} are held by nobody" in reported["reason"]
+    assert (reported["lost_steps"], reported["lineage"]) == (8, 1)
     assert plan_lines(run)[-1]["answers"]["missing"] == lacking
 
 
@@ -162,13 +162,13 @@ def test_a_recovery_that_fails_itself_goes_on_with_the_vote_of_its_plan(world: C
     interrupted = behind.next_plan("survivors")
     run.kill(ahead)
     assert behind.next("fence").generation.counter == interrupted.generation.counter
-    behind.recover(plan, 20, UNITS, heard=interrupted, prepared=True, fenced=True)
+    behind.recover(plan, 20, UNITS, newest_received=interrupted, prepared=True, fenced=True)
     answer = behind.next_plan("survivors")
     assert (answer.base, answer.start_tag, answer.vote) == (interrupted.generation, at(plan, 21), vote_of(plan, 21))
     behind.enter(answer, 21)
-    told = failures(run, 2)
-    assert "(interrupted)" in told[0]["reason"]
-    assert "all units at step 21" in told[1]["reason"]
+    reported = failures(run, 2)
+    assert "(interrupted)" in reported[0]["reason"]
+    assert "all units at step 21" in reported[1]["reason"]
 
 
 def test_a_promise_for_an_older_plan_is_asked_for_again(world: Callable[..., World]) -> None:
@@ -180,10 +180,10 @@ def test_a_promise_for_an_older_plan_is_asked_for_again(world: Callable[..., Wor
     members[0].recover(first, 20, UNITS)  # has not received the plan
     fence = members[0].next("fence")
     assert fence.generation.counter == following.generation.counter
-    members[1].recover(first, 20, UNITS, heard=following)
+    members[1].recover(first, 20, UNITS, newest_received=following)
     time.sleep(0.3)
     assert run.operator.status().generation.counter == first.generation.counter, "half a promise starts nothing"
-    members[0].recover(first, 20, UNITS, heard=following)
+    members[0].recover(first, 20, UNITS, newest_received=following)
     assert members[0].next_plan("survivors").generation.counter > following.generation.counter
 
 
@@ -194,9 +194,11 @@ def test_some_have_switched_and_some_have_not(world: Callable[..., World]) -> No
     following = run.workers[0].next_plan("continue")
     assert [following.holders_of(unit) for unit in (0, 5)] == [list(following.placement.workers)] * 2
     behind, ahead = run.members(first)
-    ahead.recover(following, 21, UNITS, tag=at(first, 21), seen=[vote_of(first, 21)], switched=following, heard=following)
+    ahead.recover(
+        following, 21, UNITS, tag=at(first, 21), seen=[vote_of(first, 21)], switched=following, newest_received=following
+    )
     behind.next("fence")
-    behind.recover(first, 20, UNITS, prepared=True, heard=following, fenced=True)
+    behind.recover(first, 20, UNITS, prepared=True, newest_received=following, fenced=True)
     answer = behind.next_plan("survivors")
     assert (answer.start_tag, answer.vote) == (at(first, 21), vote_of(first, 21))
     lines = wait_for(lambda: (found := plan_lines(run))[2:] and found, "the plan that ran unseen is in the history")
@@ -210,8 +212,8 @@ def test_the_only_holder_takes_part_though_it_leaves(world: Callable[..., World]
     following = staying.next_plan("continue")
     assert leaving.worker_id in following.leavers
     run.kill(dead)
-    leaving.recover(plan, 20, UNITS, heard=following)
-    staying.recover(plan, 20, range(1, 6), heard=following)
+    leaving.recover(plan, 20, UNITS, newest_received=following)
+    staying.recover(plan, 20, range(1, 6), newest_received=following)
     answer = staying.next_plan("survivors")
     assert (answer.placement.workers, answer.leavers) == ((staying.worker_id,), (leaving.worker_id,))
     assert (answer.holders_of(0), answer.sources[0]) == ([leaving.worker_id], leaving.worker_id)

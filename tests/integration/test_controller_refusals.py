@@ -142,10 +142,10 @@ def test_only_rank_0_of_the_running_generation_tells_how_the_run_ended(run) -> N
     folder, workers = run
     spare = ScriptedWorker(folder, 10).join()
     outcome = pb.RunOutcome(status="completed", digest="f" * 64, steps=64)
-    for teller in (spare, workers[1]):
-        code, text = code_of(lambda teller=teller: teller.records(generation=workers[0].generation, outcome=outcome))
+    for reporter in (spare, workers[1]):
+        code, text = code_of(lambda reporter=reporter: reporter.records(generation=workers[0].generation, outcome=outcome))
         assert code == grpc.StatusCode.FAILED_PRECONDITION
-        assert text == f"worker {teller.worker_id!r} told the end of generation 1.1, which its rank 0 tells while it runs"
+        assert text == f"worker {reporter.worker_id!r} told the end of generation 1.1, which its rank 0 tells while it runs"
     spare.close()
     assert Operator(folder).status().state == "running"
     assert not (folder / "result.json").exists()

@@ -120,8 +120,8 @@ def test_resume_takes_up_a_run_that_was_stopped_while_it_drained(world: Callable
     for worker in again:
         worker.enter(plan, 8)
     wait_for(lambda: run.operator.status().state == "running", "running")
-    told = list(again[0].messages.queue)
-    assert not any(message.WhichOneof("message") == "drain" for message in told)
+    reported = list(again[0].messages.queue)
+    assert not any(message.WhichOneof("message") == "drain" for message in reported)
 
 
 def test_a_resume_whose_checkpoints_are_gone_waits_for_them_and_says_so(world: Callable[..., World]) -> None:

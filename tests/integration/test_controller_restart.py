@@ -154,8 +154,8 @@ def test_members_that_are_not_back_yet_are_not_left_out_of_the_shape(pair: Calla
     for worker in run.workers:
         worker.heartbeat(9)
     wait_for(lambda: "no reshape" in (run.folder / "controller.log").read_text(), "the planner was asked when all were back")
-    heard = [message.plan for message in list(early.messages.queue) if message.HasField("plan")]
-    assert not [plan for plan in heard if plan.start == "continue"], "who has not come back yet has not gone"
+    received = [message.plan for message in list(early.messages.queue) if message.HasField("plan")]
+    assert not [plan for plan in received if plan.start == "continue"], "who has not come back yet has not gone"
 
 
 def test_who_is_asked_to_stop_before_the_members_are_back_waits_for_them(pair: Callable[..., Pair]) -> None:
@@ -274,12 +274,12 @@ def test_other_numerics_are_taken_only_where_the_user_says_so_and_are_recorded(p
     newcomer.weights = "other weights"
     newcomer.register()
 
-    def told() -> list[str]:
+    def reported() -> list[str]:
         return [line["reason"] for line in run.lines("events.jsonl") if "numerics changed" in line["reason"]]
 
-    wait_for(told, "it is recorded")
-    assert len(told()) == 1
-    assert "probe probe (scripted) -> another prob (scripted), initial weights weights -> other weight" in told()[0]
+    wait_for(reported, "it is recorded")
+    assert len(reported()) == 1
+    assert "probe probe (scripted) -> another prob (scripted), initial weights weights -> other weight" in reported()[0]
     newcomer.channel.close()
 
 

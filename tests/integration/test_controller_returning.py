@@ -95,7 +95,7 @@ def test_a_former_members_old_state_is_no_way_round_what_came_since(world: Calla
         run.checkpoint(checkpoint)
     run.kill(going_on)
     spare.next("fence")
-    spare.recover(plan, 21, UNITS, heard=following, fenced=True)
+    spare.recover(plan, 21, UNITS, newest_received=following, fenced=True)
     answer = answer_to(following, spare)
     assert answer.lineage == 1, "steps up to 29 are known to the world: what is computed from 21 on again is a new lineage"
     if checkpoint:
@@ -116,8 +116,8 @@ def test_a_lineage_that_no_plan_began_leaves_no_trace(world: Callable[..., World
     assert (lossy.start_tag, lossy.lineage) == (at(plan, 20), 1)
     run.kill(other)
     behind.next("fence")
-    behind.recover(plan, 20, UNITS, prepared=True, heard=lossy, fenced=True)
-    torn.recover(plan, 20, (), heard=lossy, seen=[vote_of(plan, 21)])  # the report shows the vote after all
+    behind.recover(plan, 20, UNITS, prepared=True, newest_received=lossy, fenced=True)
+    torn.recover(plan, 20, (), newest_received=lossy, seen=[vote_of(plan, 21)])  # the report shows the vote after all
     answer = behind.next_plan("survivors")
     assert (answer.start_tag, answer.lineage) == (at(plan, 21), 0)
     for worker in (behind, torn):
@@ -178,7 +178,7 @@ class TestController:
         first.recover(plan, 20, UNITS, fenced=True)  # sent again, as after every registration
         second.next("fence")
         second.recover(plan, 20, UNITS, fenced=True)
-        first.told_of_end(dead)
+        first.reported_end_of(dead)
         answer = first.next_plan("survivors")
         assert time.monotonic() - began < 5
         assert (answer.generation.incarnation, answer.start_tag) == (2, at(plan, 20))
@@ -203,7 +203,7 @@ class TestController:
         run.restart_controller()
         began = time.monotonic()
         survivor.connect_again()
-        survivor.told_of_end(dead)
+        survivor.reported_end_of(dead)
         survivor.next("fence")
         survivor.recover(plan, 20, UNITS, fenced=True)
         assert survivor.next_plan("survivors").placement.workers == (survivor.worker_id,)
@@ -241,7 +241,7 @@ class TestRunEpoch:
         fresh = run.join(2)
         for worker in old:
             worker.silence()
-            fresh[0].told_of_end(worker)
+            fresh[0].reported_end_of(worker)
         answer = answer_to(plan, fresh[0])
         assert (answer.start, answer.run_epoch, answer.lineage) == ("fresh", 0, 1)
         assert "back to step 0" in answer.reason

@@ -116,10 +116,10 @@ def test_a_worker_that_has_not_heard_what_was_settled_is_refused(world):
 
 
 def test_frostline_run_has_settled_before_and_leaves_the_reason(world, tmp_path):
-    told = {"micro_batch_size": 4, "reduction_leaves": 8, "reason": "because of what was measured"}
+    reported = {"micro_batch_size": 4, "reduction_leaves": 8, "reason": "because of what was measured"}
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / "run.json").write_text(json.dumps({"version": 1, "settled": told}))
+    (folder / "run.json").write_text(json.dumps({"version": 1, "settled": reported}))
     run = world()
-    wait_for(lambda: run.operator.status().numerics_reason == told["reason"], "the status says why")
+    wait_for(lambda: run.operator.status().numerics_reason == reported["reason"], "the status says why")
     assert yaml.safe_load((folder / "job.yaml").read_text())["training"]["micro_batch_size"] == 4

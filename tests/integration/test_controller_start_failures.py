@@ -23,7 +23,7 @@ def mistake(run: World, worker: ScriptedWorker, text: str = LOST) -> None:
     worker.stub.Leave(request, timeout=5)
 
 
-def told(run: World) -> list[str]:
+def reported(run: World) -> list[str]:
     return [line["reason"] for line in run.lines("events.jsonl") if line["kind"] == "cannot_start"]
 
 
@@ -41,9 +41,9 @@ def test_one_pods_mistake_is_told_and_the_others_train_on(world: Callable[..., W
     replacement.weights = "of another model"
     with pytest.raises(grpc.RpcError):
         replacement.register()
-    wait_for(lambda: len(told(run)) == 2, "both are told, each once")
-    assert told(run)[0] == f"trainer-{dead.ordinal} cannot start: {LOST}; it is tried again"
-    assert "initial weights are 'of another m'" in told(run)[1]
+    wait_for(lambda: len(reported(run)) == 2, "both are told, each once")
+    assert reported(run)[0] == f"trainer-{dead.ordinal} cannot start: {LOST}; it is tried again"
+    assert "initial weights are 'of another m'" in reported(run)[1]
     message = f"1 workers cannot start: trainer-{dead.ordinal}: initial weights"
     wait_for(lambda: run.operator.status().message.startswith(message), "the status says so a moment after the event")
     assert run.operator.status().state == "running"

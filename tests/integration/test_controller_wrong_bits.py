@@ -66,9 +66,9 @@ def test_it_goes_back_to_before_the_first_wrong_step_and_redone_steps_are_not_co
         worker.enter(back, 8)
     wait_for(lambda: "the cache is off, a cached value was wrong: " in run.operator.status().message, "the status says so")
     run.workers[0].records(record(9, lineage=1, generation="1.2", loss=3.0, numerics_hash="h9"))
-    (told,) = wrong_bits(run)
-    assert TEXT in told["reason"]
-    assert told["step"] == 8
+    (reported,) = wrong_bits(run)
+    assert TEXT in reported["reason"]
+    assert reported["step"] == 8
     run.restart_controller()
     for worker in run.workers:
         worker.connect_again()
@@ -83,7 +83,7 @@ def test_what_survivors_still_hold_of_it_is_not_gone_on_with(world: Callable[...
     run = world(placement={"workers": 2}, controller=QUICK)
     plan, back = gone_back(run)
     for worker in run.workers:  # no worker has entered the plan yet
-        worker.recover(plan, 20, UNITS, heard=back)
+        worker.recover(plan, 20, UNITS, newest_received=back)
     again = answer_to(back, run.workers[0])
     assert (again.start, again.start_step) == ("checkpoint", 8)
 
@@ -102,15 +102,15 @@ def test_whose_bits_differ_from_all_others_is_excluded(world: Callable[..., Worl
     assert answer.start == "fresh"
     assert odd.worker_id not in answer.participants
     wait_for(lambda: state_of(run, odd) == "gone", "the odd one's pod is given up")
-    (told,) = wrong_bits(run)
-    detail = told["detail"]
+    (reported,) = wrong_bits(run)
+    detail = reported["detail"]
     assert detail["workers"] == [odd.worker_id]
     (place,) = (worker for worker in run.operator.status().workers if worker.worker_id == odd.worker_id)
     assert detail["pods"] == [place.pod_name]
     assert (len(detail["nodes"]), len(detail["devices"])) == (1, 1)
     assert (detail["audited_step"], detail["micro_batch"]) == ("20", "3")
     named = f"{place.pod_name} is on node {detail['nodes'][0]}, device {detail['devices'][0]}"
-    assert told["reason"].startswith(named), "where the cluster, which cuts off long messages, keeps it"
+    assert reported["reason"].startswith(named), "where the cluster, which cuts off long messages, keeps it"
     assert f"wrong bits: {named}" in run.operator.status().message
     assert json.loads((run.folder / "checkpoints" / "epochs" / "1.json").read_text())["run_epoch"] == 1
 
@@ -152,8 +152,8 @@ def test_who_may_be_wrong_makes_place_where_the_answer_needs_a_replacement(world
     answer = answer_to(plan, replacements[0])
     assert answer.start == "fresh"
     assert set(answer.placement.workers) == {worker.worker_id for worker in replacements}
-    (told,) = wait_for(lambda: wrong_bits(run), "it is told")
-    assert sorted(told["detail"]["workers"]) == sorted(one.worker_id for one in both)
+    (reported,) = wait_for(lambda: wrong_bits(run), "it is told")
+    assert sorted(reported["detail"]["workers"]) == sorted(one.worker_id for one in both)
 
 
 def test_of_two_copies_that_differ_both_holders_are_told_and_neither_is_excluded(world: Callable[..., World]) -> None:
@@ -164,13 +164,13 @@ def test_of_two_copies_that_differ_both_holders_are_told_and_neither_is_excluded
         distrust(worker, plan, 20, 1, holders=f"{first.worker_id} {second.worker_id}")
     answer = answer_to(plan, first)
     assert set(answer.placement.workers) == {first.worker_id, second.worker_id}
-    (told,) = wait_for(lambda: wrong_bits(run), "it is told")
-    assert told["detail"]["workers"] == []
-    assert told["detail"]["holders"] == [
+    (reported,) = wait_for(lambda: wrong_bits(run), "it is told")
+    assert reported["detail"]["workers"] == []
+    assert reported["detail"]["holders"] == [
         {"worker": one.worker_id, "pod": f"trainer-{one.ordinal}", "node": one.node, "device": "cpu"} for one in (first, second)
     ]
     places = [f"trainer-{one.ordinal} is on node {one.node}, device cpu" for one in (first, second)]
-    assert told["reason"].startswith(f"one of: {'; '.join(places)}")
+    assert reported["reason"].startswith(f"one of: {'; '.join(places)}")
     assert f"wrong bits: one of: {places[0]}" in run.operator.status().message
 
 
@@ -183,9 +183,9 @@ def test_who_computed_wrong_is_told_once_though_the_plan_could_not_be_written(wo
         distrust(worker, plan, 20, 1, workers=(odd.worker_id,))
     answer = answer_to(plan, first)
     run.met("plans.jsonl")
-    (told,) = wait_for(lambda: wrong_bits(run), "it is told")
-    assert told["detail"]["workers"] == [odd.worker_id]
-    assert (told["detail"]["nodes"], told["detail"]["audited_step"]) == ([odd.node], "20")
+    (reported,) = wait_for(lambda: wrong_bits(run), "it is told")
+    assert reported["detail"]["workers"] == [odd.worker_id]
+    assert (reported["detail"]["nodes"], reported["detail"]["audited_step"]) == ([odd.node], "20")
     for worker in (first, second):
         worker.enter(answer, 0)
     failures(run)
@@ -203,10 +203,10 @@ def test_who_computed_wrong_is_told_once_though_the_controller_died_behind_its_p
     first.register()
     first.watch()
     answer = answer_to(run.plan, first)
-    (told,) = wait_for(lambda: wrong_bits(run), "the successor tells it")
-    assert (told["lineage"], told["step"], told["generation"]) == (answer.lineage, 0, str(answer.generation))
-    assert told["detail"]["workers"] == [odd.worker_id]
-    assert told["reason"].startswith(f"trainer-1 is on node {odd.node}, device cpu"), "though it never met the worker"
+    (reported,) = wait_for(lambda: wrong_bits(run), "the successor tells it")
+    assert (reported["lineage"], reported["step"], reported["generation"]) == (answer.lineage, 0, str(answer.generation))
+    assert reported["detail"]["workers"] == [odd.worker_id]
+    assert reported["reason"].startswith(f"trainer-1 is on node {odd.node}, device cpu"), "though it never met the worker"
     run.kill_controller()
     run.replace_controller()
     first.register()

@@ -49,7 +49,7 @@ def stack(tmp_path: Path) -> Iterator[CacheStack]:
 def train(case: Case, stack: CacheStack | None, before_step: Callable[[int], None] = lambda step: None,
           tile: PrefixTile = MICRO_BATCH) -> CachedRun:  # fmt: skip
     """Train on one worker; without a stack nothing is cached and the prefix is computed with its micro-batch."""
-    context, state, told = build_case(case), RunState(), CachedRun()
+    context, state, reported = build_case(case), RunState(), CachedRun()
     address, token = (stack.address, stack.tokens.by_role[WORKER]) if stack else ("", "")
     caching = CacheUse(context, address, token, f"worker-{id(context)}", stack.run_dir if stack else Path())
     placement = Layout(1, 1).placement(0).model_copy(update={"use_cache": True})
@@ -61,17 +61,17 @@ def train(case: Case, stack: CacheStack | None, before_step: Callable[[int], Non
             point = case.freeze_point_at(step)
             if point != state.freeze_point:
                 freeze(generation, caching, state, step, point)
-            train_step(generation, case, step, told.run)
+            train_step(generation, case, step, reported.run)
             if caching.cache is not None:
                 assert caching.cache.flush(20.0)
-                counted, told.counts[point] = told.counts.get(point), caching.cache.take_counts()
+                counted, reported.counts[point] = reported.counts.get(point), caching.cache.take_counts()
                 if counted is not None:
-                    told.counts[point] = add(counted, told.counts[point])
+                    reported.counts[point] = add(counted, reported.counts[point])
                 generation.prefetch(range(step + 1, step + 2))
-        told.run.digest = world_digest(generation)
+        reported.run.digest = world_digest(generation)
     finally:
         caching.close()
-    return told
+    return reported
 
 
 @cache

@@ -42,7 +42,7 @@ def faulty(world: Callable[..., World]) -> Callable[..., World]:
     return make
 
 
-def told(run: World, kind: str) -> list[str]:
+def reported(run: World, kind: str) -> list[str]:
     return [line["reason"] for line in run.lines("events.jsonl") if line["kind"] == kind]
 
 
@@ -87,7 +87,7 @@ def test_events_are_acknowledged_when_they_are_written(faulty: Callable[..., Wor
         run.workers[0].records(events=[strange, *events])
     run.workers[0].records(events=[strange, *events])
     run.workers[1].records(events=events)
-    assert told(run, "checkpoint") == ["checkpoint 1", "checkpoint 2", "checkpoint 3"]
+    assert reported(run, "checkpoint") == ["checkpoint 1", "checkpoint 2", "checkpoint 3"]
     assert run.controller.poll() is None
     assert "event of an unknown kind='eclipse'" in (run.folder / "controller.log").read_text()
 
@@ -99,7 +99,7 @@ def test_the_first_plan_is_told_though_a_write_failed(world: Callable[..., World
     plan = run.start()
     assert str(plan.generation) == "1.1"
     run.met(place)
-    wait_for(lambda: told(run, "start"), "the start is told")
+    wait_for(lambda: reported(run, "start"), "the start is told")
     assert [line["kind"] for line in run.lines("plans.jsonl")] == ["plan"]
 
 
@@ -132,7 +132,7 @@ def test_a_switch_is_told_once_however_often_it_could_not_be_written(faulty: Cal
     run.plant("state", times=3)
     for worker in run.workers:
         worker.enter(plan, 6)
-    wait_for(lambda: told(run, "reshape"), "the switch is told")
+    wait_for(lambda: reported(run, "reshape"), "the switch is told")
     assert [line["kind"] for line in run.lines("plans.jsonl")] == ["plan", "plan_end", "plan"]
 
 
@@ -140,7 +140,9 @@ def test_commands_are_carried_out_though_their_state_could_not_be_written(faulty
     run = faulty()
     run.plant("state")
     run.operator.command("freeze", freeze_point=2)
-    wait_for(lambda: told(run, "command") == ["freeze by command: freeze point 2 with the next decision"], "the freeze is told")
+    wait_for(
+        lambda: reported(run, "command") == ["freeze by command: freeze point 2 with the next decision"], "the freeze is told"
+    )
     run.plant("state")
     run.operator.command("reshape", pp_degree=2, dp_degree=1)
     assert run.workers[0].next_plan("continue").placement.pp_degree == 2
@@ -149,8 +151,8 @@ def test_commands_are_carried_out_though_their_state_could_not_be_written(faulty
     for worker in run.workers:
         assert worker.next("drain").reason == "suspend by command"
     wait_for(lambda: COMMAND not in LocalBackend(run.folder / "cluster").read().annotations, "the command is removed")
-    wait_for(lambda: len(told(run, "command")) == 3, "all are told")
-    assert told(run, "command")[1:] == ["reshape by command: pp 2 x dp 1", "suspend by command"]
+    wait_for(lambda: len(reported(run, "command")) == 3, "all are told")
+    assert reported(run, "command")[1:] == ["reshape by command: pp 2 x dp 1", "suspend by command"]
 
 
 def test_a_command_is_answered_when_it_is_durable_and_not_before(faulty: Callable[..., World]) -> None:
@@ -176,7 +178,7 @@ def test_two_members_that_leave_are_both_paused_for(faulty: Callable[..., World]
     run.workers[0].records(outcome=pb.RunOutcome(status="suspended", steps=3))
     for worker in run.workers:
         assert "goes on by itself from step 3" in worker.next("end").reason
-    assert len(told(run, "pause")) == 1, "told once, though it could not be written at once"
+    assert len(reported(run, "pause")) == 1, "told once, though it could not be written at once"
 
 
 def test_a_decision_in_force_gets_its_line_and_its_end_one_event(faulty: Callable[..., World]) -> None:
@@ -190,7 +192,7 @@ def test_a_decision_in_force_gets_its_line_and_its_end_one_event(faulty: Callabl
     assert "completed" in run.workers[1].next("end").reason
     result = json.loads((run.folder / "result.json").read_text())
     assert [event["kind"] for event in result["events"]].count("end") == 1
-    assert len(told(run, "end")) == 1
+    assert len(reported(run, "end")) == 1
     assert [line["kind"] for line in run.lines("plans.jsonl")] == ["plan", "decision", "plan_end"]
 
 
@@ -219,7 +221,7 @@ def test_a_controller_that_cannot_write_while_it_starts_tries_again(faulty: Call
     run.operator.command("reshape", pp_degree=2, dp_degree=1)
     plan = run.workers[0].next_plan("continue")
     assert (plan.generation.incarnation, plan.placement.pp_degree) == (2, 2)
-    assert not told(run, "failure"), "the time for which workers are awaited begins when they can reach it"
+    assert not reported(run, "failure"), "the time for which workers are awaited begins when they can reach it"
     assert [line["kind"] for line in run.lines("plans.jsonl")] == ["plan"]
     said = (run.folder / "controller.log").read_text()
     assert said.count("No space left on device (planted at ") >= 3 and "free some space" in said

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu_check.findings import Told
+from tests.gpu_check.findings import Findings
 from tests.gpu_check.nccl_lines import LINES, Line, in_processes, simulated
 from tests.gpu_check.setting import Setting
 
@@ -29,7 +29,7 @@ def line_of(act: str, seconds: float = 60.0) -> Line:
 
 
 def setting(folder: Path) -> Setting:
-    return Setting("cpu", False, folder, Told(folder / "findings"), 0, ())
+    return Setting("cpu", False, folder, Findings(folder / "findings"), 0, ())
 
 
 def test_members_are_processes_that_answer(tmp_path: Path) -> None:

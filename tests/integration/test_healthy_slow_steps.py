@@ -102,16 +102,18 @@ class Simulated:
 
     def _judge(self, m: int, stay: Stay) -> None:
         moment = stay.end - 1e-6
-        told = [moment if other == m else moment - self.random.uniform(0, HEARTBEAT) for other in range(MEMBERS)]
-        members = [self._progress(other, told[other], moment, stay) for other in range(MEMBERS)]
+        reported = [moment if other == m else moment - self.random.uniform(0, HEARTBEAT) for other in range(MEMBERS)]
+        members = [self._progress(other, reported[other], moment, stay) for other in range(MEMBERS)]
         self.judged += 1
         verdict = judge(members, self.floor, SILENT)
         if verdict is not None:
             self.verdicts.append(verdict.reason)
 
-    def _progress(self, m: int, told: float, moment: float, judged: Stay) -> Progress:
-        stay = next((one for one in self.recent[m] if one.start <= told < one.end), self.recent[m][0])
-        return Progress(f"w{m}", True, stay.step, stay.phase, told - stay.start, told >= stay.waits, self.p99[m], moment - told)
+    def _progress(self, m: int, reported: float, moment: float, judged: Stay) -> Progress:
+        stay = next((one for one in self.recent[m] if one.start <= reported < one.end), self.recent[m][0])
+        return Progress(
+            f"w{m}", True, stay.step, stay.phase, reported - stay.start, reported >= stay.waits, self.p99[m], moment - reported
+        )
 
 
 def simulate(load: Load, floor: float, steps: int, seed: int) -> Simulated:

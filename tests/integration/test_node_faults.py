@@ -26,7 +26,7 @@ from frostline_trainer.process.plug import PLANNED_FAULTS
 from tests.integration.scripted_worker import make_run, wait_for
 from tests.integration.test_local_cluster import ENV, workers
 
-HEARD_SECONDS = 0.05
+RECEIVED_SECONDS = 0.05
 """Seconds from a worker's SIGKILL until it is reported to the controller, on a machine with a free core."""
 
 
@@ -123,10 +123,10 @@ class Listener(control_pb2_grpc.ControlServicer):
     """A Control service that collects reports of ended workers."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[float, pb.LeaveRequest]] = []
+        self.received: list[tuple[float, pb.LeaveRequest]] = []
 
     def Leave(self, request: pb.LeaveRequest, context: Any) -> pb.LeaveResponse:
-        self.heard.append((time.monotonic(), request))
+        self.received.append((time.monotonic(), request))
         return pb.LeaveResponse()
 
 
@@ -156,15 +156,15 @@ def test_the_controller_hears_of_a_killed_worker_at_once(cluster: Callable[..., 
         now = wait_for(lambda: (found := workers(made, "trainer-0"))[number:] and found[number], "a worker")  # noqa: B023
         killed = time.monotonic()
         os.kill(int(now["process"]), signal.SIGKILL)
-        wait_for(lambda: len(listener.heard) > number, "its end is heard of")  # noqa: B023
-        at, said = listener.heard[number]
+        wait_for(lambda: len(listener.received) > number, "its end is heard of")  # noqa: B023
+        at, said = listener.received[number]
         assert said.ended
         assert said.worker_id.startswith(f"{now['uid']}/")
         assert said.reason == "its process ended: SIGKILL"
         delays.append(at - killed)
-    assert len({said.worker_id for _, said in listener.heard}) == 5, "each process has a nonce of its own"
+    assert len({said.worker_id for _, said in listener.received}) == 5, "each process has a nonce of its own"
     # Other processes of the machine may take a core now and then; the promise is about the time of the report itself.
-    assert min(delays) < HEARD_SECONDS, delays
+    assert min(delays) < RECEIVED_SECONDS, delays
 
 
 @pytest.mark.parametrize("how", ["agent", "pod", "node"])
@@ -178,7 +178,7 @@ def test_the_end_of_a_worker_whose_agent_died_is_told_too(cluster: Callable[...,
         made.backend.delete_pod("trainer-0", 0.0)
     else:
         made.backend.break_machine("kill_node", "trainer-0", 1.0)
-    _, said = wait_for(lambda: listener.heard and listener.heard[0], "its end is heard of")
+    _, said = wait_for(lambda: listener.received and listener.received[0], "its end is heard of")
     assert said.worker_id.startswith(f"{first['uid']}/")
     assert said.ended
 
@@ -191,12 +191,12 @@ def test_an_end_is_told_when_the_controller_is_back(tmp_path: Path, listen: Any)
     assert not reporter.report(env, -9), "no run, nobody to tell"
     (tmp_path / "controller.address").write_text("127.0.0.1:9\n")
     with ThreadPoolExecutor(1) as pool:
-        telling = pool.submit(reporter.report, env, 70)
+        reporting = pool.submit(reporter.report, env, 70)
         time.sleep(0.3)
-        assert not telling.done()
+        assert not reporting.done()
         listener = listen(tmp_path)
-        assert telling.result(10) is True
-    assert [(said.worker_id, said.reason) for _, said in listener.heard] == [("uid/n", "its process ended: exit code 70")]
+        assert reporting.result(10) is True
+    assert [(said.worker_id, said.reason) for _, said in listener.received] == [("uid/n", "its process ended: exit code 70")]
     assert reporter.connect(env)
 
 
@@ -208,7 +208,7 @@ def test_a_pod_that_is_cut_off_is_told_of_afterwards(tmp_path: Path, listen: Any
            "FROSTLINE_CUT": str(tmp_path / "cut"), "FROSTLINE_PLUG": PLANNED_FAULTS,
            "FROSTLINE_CONTROLLER": str(tmp_path / "controller.address")}  # fmt: skip
     assert ExitReporter().report(env, -9)
-    ((at, _),) = listener.heard
+    ((at, _),) = listener.received
     assert at >= healed - 0.02
 
 
@@ -221,7 +221,7 @@ def test_more_runs_than_connections(tmp_path: Path, listen: Any) -> None:
         env = {"FROSTLINE_POD_UID": f"uid-{number}", "FROSTLINE_WORKER_NONCE": "n", "FROSTLINE_TOKEN": "t",
                "FROSTLINE_CONTROLLER": str(folder / "controller.address")}  # fmt: skip
         assert reporter.report(env, -9)
-    assert [[said.worker_id for _, said in one.heard] for one in listeners] == [[f"uid-{n}/n"] for n in range(6)]
+    assert [[said.worker_id for _, said in one.received] for one in listeners] == [[f"uid-{n}/n"] for n in range(6)]
 
 
 def test_nobody_is_told_of_a_worker_without_a_run() -> None:
@@ -234,4 +234,4 @@ def test_a_worker_that_ends_by_itself_is_not_told_of(tmp_path: Path, listen: Any
            "FROSTLINE_TOKEN": "t", "FROSTLINE_CONTROLLER": str(tmp_path / "controller.address")}  # fmt: skip
     code = subprocess.run([sys.executable, "-m", "frostline_trainer.process.agent"], env=env, timeout=30, check=False).returncode
     assert code == 2
-    assert listener.heard == []
+    assert listener.received == []

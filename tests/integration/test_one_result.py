@@ -139,9 +139,9 @@ def test_a_run_that_is_resumed_can_end_anew_and_a_root_that_was_used_before_does
         third.close()
 
 
-@pytest.mark.parametrize(("status", "told"), [("failed", True), ("completed", False)])
+@pytest.mark.parametrize(("status", "reported"), [("failed", True), ("completed", False)])
 def test_a_place_that_cannot_be_written_keeps_no_failure_from_being_told(
-    world: Callable[..., World], tmp_path: Path, status: str, told: bool
+    world: Callable[..., World], tmp_path: Path, status: str, reported: bool
 ) -> None:
     root = tmp_path / "elsewhere"
     run = world(checkpoint={"uri": str(root)})
@@ -150,7 +150,7 @@ def test_a_place_that_cannot_be_written_keeps_no_failure_from_being_told(
     (root / "epochs").write_text("a file where the folder should be")
     handing_in = threading.Thread(target=hand_in, args=(run.workers[0], "a", status))
     handing_in.start()
-    if told:
+    if reported:
         handing_in.join()
         assert run.workers[0].next("end", 60.0)
         assert result(run.folder)["status"] == "failed"

@@ -15,7 +15,7 @@ from frostline_contract.plan import GLOO, Backend, Decision
 from frostline_controller.recovery.facts import GoBack, GoOn
 from frostline_proto.v1 import control_pb2 as pb
 from tests.exact_cases import Case
-from tests.hand_controller import HandController, HandMadeRun, Told, numerics
+from tests.hand_controller import HandController, HandMadeRun, Received, numerics
 from tests.hand_made_plans import Layout
 from tests.recovery_member import Lived
 from tests.warm_workers import Call, WarmWorkers
@@ -33,7 +33,7 @@ class Outcome:
     """How a run with failures ended. lived: by worker number, None for one that died."""
 
     outcome: pb.RunOutcome
-    told: Told
+    received: Received
     run: HandMadeRun
     lived: list[Lived | None]
 
@@ -46,7 +46,7 @@ class Outcome:
         """The numerics of the surviving lineage's steps, in order."""
         kept: dict[int, tuple[Any, ...]] = {}
         starts = {plan.lineage: plan.start_step for plan in reversed(self.run.plans) if plan.start != "continue"}
-        for (lineage, step), record in sorted(self.told.records.items()):
+        for (lineage, step), record in sorted(self.received.records.items()):
             if all(later <= lineage or step <= start for later, start in starts.items()):
                 kept[step] = numerics(record)
         return [kept[step] for step in sorted(kept)]
@@ -92,7 +92,7 @@ def run_with_faults(pool: WarmWorkers, folder: Path, layouts: Sequence[Layout], 
         outcome = run.lead()
         thread.join(60.0)
         assert not failure, failure
-        return Outcome(outcome, service.told, run, answers)
+        return Outcome(outcome, service.received, run, answers)
     finally:
         service.close()
         thread.join(5.0)
@@ -121,7 +121,7 @@ def alone(warm_workers: WarmWorkers, tmp_path_factory: pytest.TempPathFactory) -
 
 def assert_undisturbed(ended: Outcome, alone: Outcome) -> None:
     """Assert that losses, statistics, decisions, weights and moments have the bits of the undisturbed run."""
-    assert ended.outcome.status == "completed", (ended.outcome.message, ended.told.errors)
+    assert ended.outcome.status == "completed", (ended.outcome.message, ended.received.errors)
     assert ended.records == alone.records
     assert ended.outcome.digest == alone.outcome.digest
     whole = alone.survivors[0].pieces
@@ -132,7 +132,7 @@ def assert_undisturbed(ended: Outcome, alone: Outcome) -> None:
 
 
 def _statistics(ended: Outcome) -> list[Any]:
-    newest = {number: one for (_, number), one in sorted(ended.told.statistics.items())}
+    newest = {number: one for (_, number), one in sorted(ended.received.statistics.items())}
     return [newest[number].model_copy(update={"lineage": 0}) for number in sorted(newest)]
 
 
@@ -237,5 +237,5 @@ def test_what_nobody_has_comes_back_from_the_checkpoint_with_everything_else(
     ended = run_with_faults(warm_workers, tmp_path, [Layout(4, 1), Layout(3, 1)], [kill(1, 7, "schedule")], dying=range(4))
     assert [type(one) for one in ended.run.answers] == [GoBack]
     assert ended.run.plans[-1].checkpoint_path.endswith("/4")
-    assert max(ended.told.records) == (1, CASE.steps)
+    assert max(ended.received.records) == (1, CASE.steps)
     assert_undisturbed(ended, alone)

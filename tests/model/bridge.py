@@ -106,15 +106,15 @@ class Bridge:
 
     # ---- what a worker accepts
 
-    def takes(self, worker: int, heard: Order, plan: int) -> bool:
-        """Whether the plan table of a worker whose newest generation is `heard` accepts an announcement of `plan`."""
-        key = (worker, heard, plan)
+    def takes(self, worker: int, newest_received: Order, plan: int) -> bool:
+        """Whether the plan table of a worker whose newest generation is `newest_received` accepts an announcement of `plan`."""
+        key = (worker, newest_received, plan)
         found = self._takes.get(key)
         if found is None:
             view = self.views[plan]
-            table = PlanTable(worker_name(worker), newest=generation_id(heard))
-            if heard[1] == view.order[1]:
-                table.rows[heard[1]] = Row(view.plan, PlanState.OVER)
+            table = PlanTable(worker_name(worker), newest=generation_id(newest_received))
+            if newest_received[1] == view.order[1]:
+                table.rows[newest_received[1]] = Row(view.plan, PlanState.OVER)
             found = self._takes[key] = table.receive(view.plan)
         return found
 
@@ -189,12 +189,12 @@ class Bridge:
                 held.append(HeldPiece(piece, tag, prepared=piece in ready and state == report.run))
         return SurvivorReport(
             worker_id=worker_name(worker),
-            heard=generation_id(report.heard),
+            newest_received=generation_id(report.newest_received),
             ran=self.views[report.ran].plan.generation if report.ran != NONE else None,
             held=tuple(held),
             seen=tuple(seen_vote(vote) for vote in report.seen) if "seen-votes" not in self.off else (),
             switched=frozenset(generation_id(order) for order in report.switched),
-            dead=frozenset(generation_id(order) for order in report.dead),
+            expired=frozenset(generation_id(order) for order in report.expired),
         )
 
     def tag(self, state: int) -> StateTag | None:

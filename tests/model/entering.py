@@ -34,12 +34,12 @@ def entering_moves(universe: Universe, world: World, index: int, worker: Worker)
     who = worker_name(index)
     if worker.mode in IN_GROUPS and can_stop(universe, world, index, worker):
         title = universe.title(worker.plan)
-        stopped = stop(worker)._replace(dead=_fates(universe, world, worker))
+        stopped = stop(worker)._replace(expired=_fates(universe, world, worker))
         yield f"{who}: a collective of {title} fails, it drops its groups", universe.put(world, index, stopped), False
     if world.side[index] == 0:
         yield from _report(universe, world, index, worker)
         for plan in universe.durable(world):
-            yield from _hear(universe, world, index, worker, plan)
+            yield from _receive(universe, world, index, worker, plan)
     if worker.mode == JOINING:
         yield from _learn_of_switch(universe, world, index, worker)
     if worker.mode == ENTERING and not worker.settled:
@@ -66,10 +66,14 @@ def _fates(universe: Universe, world: World, worker: Worker) -> tuple[Order, ...
     These include the plans that its ballot does not name, since it votes no more.
     """
     if worker.mode not in (RUNNING, VOTING):
-        return worker.dead
+        return worker.expired
     followers = [(plan, universe.view(plan).order) for plan in switches_of(universe, world, worker.plan)]
-    unnamed = [order for plan, order in followers if order <= worker.heard and plan != worker.ready and order not in worker.dead]
-    return (*worker.dead, *unnamed)
+    unnamed = [
+        order
+        for plan, order in followers
+        if order <= worker.newest_received and plan != worker.ready and order not in worker.expired
+    ]
+    return (*worker.expired, *unnamed)
 
 
 # ---- reporting
@@ -81,8 +85,8 @@ def _report(universe: Universe, world: World, index: int, worker: Worker) -> Ite
     who = worker_name(index)
     current = universe.view(leader.current)
     is_sign = index in current.members or (leader.prepared != NONE and worker.ran == leader.prepared)
-    untold = worker.mode == STOPPED and leader.reports[index] is None and worker.heard >= current.order
-    if untold and (leader.recovering or is_sign):
+    unreported = worker.mode == STOPPED and leader.reports[index] is None and worker.newest_received >= current.order
+    if unreported and (leader.recovering or is_sign):
         yield f"{who} reports", _delivered(universe, world, index, worker), False
     newest = universe.newest(leader)
     asked = {*current.participants}
@@ -91,23 +95,24 @@ def _report(universe: Universe, world: World, index: int, worker: Worker) -> Ite
     if worker.mode == STOPPED:
         asked.add(index)  # it reported itself out of an older generation, and is answered with a fence
     report = leader.reports[index]
-    if leader.recovering and index in asked and worker.mode != SPARE and (report is None or report.heard < newest):
-        heard = max(worker.heard, newest)
-        fenced = stop(worker)._replace(dead=_fates(universe, world, worker)) if worker.mode != STOPPED else worker
-        fenced = fenced._replace(heard=heard)
+    if leader.recovering and index in asked and worker.mode != SPARE and (report is None or report.newest_received < newest):
+        newest_received = max(worker.newest_received, newest)
+        fenced = stop(worker)._replace(expired=_fates(universe, world, worker)) if worker.mode != STOPPED else worker
+        fenced = fenced._replace(newest_received=newest_received)
         after = _delivered(universe, world, index, fenced)
         if "promise" in universe.off:
-            after = universe.put(after, index, worker if worker.mode == JOINING else fenced._replace(heard=worker.heard))
+            after = universe.put(
+                after, index, worker if worker.mode == JOINING else fenced._replace(newest_received=worker.newest_received)
+            )
         yield f"{who} is fenced from {name(newest)} and reports", after, False
-    elif leader.recovering and index in asked and worker.mode == SPARE and (report is None or report.heard < newest):
-        fenced = worker._replace(heard=max(worker.heard, newest))
+    elif leader.recovering and index in asked and worker.mode == SPARE and (report is None or report.newest_received < newest):
+        fenced = worker._replace(newest_received=max(worker.newest_received, newest))
         yield f"{who}, a spare, is fenced from {name(newest)} and reports", _delivered(universe, world, index, fenced), False
 
 
 def report_of(worker: Worker) -> Report:
-    return Report(
-        worker.heard, worker.ran, worker.pieces, worker.run, worker.prepared, worker.seen, worker.switched, worker.dead
-    )  # fmt: skip
+    known = (worker.newest_received, worker.ran, worker.pieces, worker.run, worker.prepared)
+    return Report(*known, worker.seen, worker.switched, worker.expired)
 
 
 def _delivered(universe: Universe, world: World, index: int, worker: Worker) -> World:
@@ -122,36 +127,36 @@ def _delivered(universe: Universe, world: World, index: int, worker: Worker) -> 
 # ---- hearing
 
 
-def _hear(universe: Universe, world: World, index: int, worker: Worker, plan: int) -> Iterator[Move]:
+def _receive(universe: Universe, world: World, index: int, worker: Worker, plan: int) -> Iterator[Move]:
     """Receive an announcement, in time or late, with its effect on this worker."""
     view = universe.view(plan)
     if worker.ran != NONE and view.order <= universe.view(worker.ran).order:
         return
-    if not universe.bridge.takes(index, worker.heard, plan):
+    if not universe.bridge.takes(index, worker.newest_received, plan):
         return
     who, title = worker_name(index), name(view.order)
     if view.kind == CONTINUE:
         if index in view.participants and worker.mode == SPARE and index in view.members:
-            joining = worker._replace(mode=JOINING, plan=plan, heard=view.order)
+            joining = worker._replace(mode=JOINING, plan=plan, newest_received=view.order)
             yield f"{who} hears {title} and prepares to join", universe.put(world, index, joining), False
         elif (
             worker.mode in (RUNNING, VOTING)
             and universe.view(worker.plan).order == view.base
             and _joiners_ready(universe, world, plan)
         ):
-            heard = worker._replace(heard=view.order, withdrawn=False)
-            yield f"{who} hears {title} and that its participants are ready", universe.put(world, index, heard), False
+            newest_received = worker._replace(newest_received=view.order, withdrawn=False)
+            yield f"{who} hears {title} and that its participants are ready", universe.put(world, index, newest_received), False
         return
     if worker.plan != NONE and universe.view(worker.plan).order >= view.order:
         return
     if index not in view.participants:
-        if worker.mode == SPARE and worker.heard >= view.order:
+        if worker.mode == SPARE and worker.newest_received >= view.order:
             return
-        spare = stop(worker)._replace(mode=SPARE, heard=view.order)
+        spare = stop(worker)._replace(mode=SPARE, newest_received=view.order)
         yield f"{who} hears {title}, which does not name it: a spare", universe.put(world, index, spare), False
         return
     mode = ENTERING if index in view.members else LEAVING
-    entering = stop(worker)._replace(mode=mode, plan=plan, heard=view.order, withdrawn=False)
+    entering = stop(worker)._replace(mode=mode, plan=plan, newest_received=view.order, withdrawn=False)
     yield f"{who} hears {title} and enters", universe.put(world, index, entering), False
 
 

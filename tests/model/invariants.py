@@ -29,8 +29,8 @@ def check_members(universe: "Universe", world: World, plan: int) -> None:
     runs = {member: universe.worker(world, member).run for member in view.members}
     contents = {states[run] for run in runs.values()}
     if len(contents) > 1:
-        told = ", ".join(f"{worker_name(member)} {states[run]}" for member, run in runs.items())
-        raise Broken("I1", f"members of {name(view.order)} run from different states: {told}")
+        reported = ", ".join(f"{worker_name(member)} {states[run]}" for member, run in runs.items())
+        raise Broken("I1", f"members of {name(view.order)} run from different states: {reported}")
     (run,) = contents
     for member in view.members:
         for piece in universe.bridge.prepared_pieces(plan, member):
@@ -160,8 +160,8 @@ def _check_holders(universe: "Universe", world: World, leader: Leader, found: Go
                 raise Broken("I3", f"{worker_id} is named for piece {piece} at {found.state}, but cannot come to it", label)
             contents.setdefault(state, []).append(f"piece {piece} of {worker_id}")
     if len({universe.bridge.states[state] for state in contents}) > 1:
-        told = "; ".join(f"{', '.join(whose)}: {universe.bridge.states[state]}" for state, whose in contents.items())
-        raise Broken("I3", f"the pieces come from different contents: {told}", label)
+        reported = "; ".join(f"{', '.join(whose)}: {universe.bridge.states[state]}" for state, whose in contents.items())
+        raise Broken("I3", f"the pieces come from different contents: {reported}", label)
     (start,) = contents
     return start
 
@@ -264,7 +264,7 @@ def _check_epoch(universe: "Universe", leader: Leader, found: NewEpoch, label: s
         view = next(view for view in views if view.order == order)
         for member in view.members:
             report = leader.reports[member]
-            if member in leader.ended or (report is not None and report.heard >= order):
+            if member in leader.ended or (report is not None and report.newest_received >= order):
                 raise Broken("I5", f"the epoch is raised for {name(order)} though {worker_name(member)} answers for it", label)
 
 

@@ -90,12 +90,12 @@ def _plan_switch(universe: Universe, world: World, leader: Leader) -> Iterator[M
         left = world.left._replace(withdrawals=world.left.withdrawals - 1)
         workers = list(world.workers)
         for index, worker in universe.all_workers(world):
-            if world.side[index] == 0 and worker.heard == view.order and worker.mode in (RUNNING, VOTING):
+            if world.side[index] == 0 and worker.newest_received == view.order and worker.mode in (RUNNING, VOTING):
                 workers[index] = universe.workers.number(worker._replace(withdrawn=True))
         after = world._replace(left=left, workers=tuple(workers))
         yield f"the controller takes {name(view.order)} back", after, False
     for index in universe.view(leader.current).members:
-        if world.side[index] == 0 and view.order in universe.worker(world, index).dead:
+        if world.side[index] == 0 and view.order in universe.worker(world, index).expired:
             dropped = universe.with_leader(world, leader._replace(prepared=NONE))
             yield f"the controller hears that no vote switched to {name(view.order)}, and drops it", dropped, False
             return

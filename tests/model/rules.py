@@ -41,8 +41,8 @@ RULES = {
             "reshape-replicas",
         ),
         Rule(
-            "former-wards",
-            "buddies keep their former wards until the new generation's first vote",
+            "former-replicas",
+            "buddies keep their former unit replicas until the new generation's first vote",
             "they are dropped at the switch",
             "reshape",
         ),
@@ -96,7 +96,7 @@ RULES = {
         ),
         Rule(
             "acknowledged",
-            "a vote is entered only with the gradients of one's wards in hand",
+            "a vote is entered only with the gradients of one's unit replicas in hand",
             "buddies enter the vote without them, and the copies fall behind",
             "pair",
         ),

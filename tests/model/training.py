@@ -70,7 +70,9 @@ def _peers_compute(universe: Universe, world: World, index: int, worker: Worker)
 def _ballots(universe: Universe, world: World, index: int, worker: Worker, step: int) -> Iterator[int]:
     """Yield the plans that the worker's ballot may name: the notice that all are ready may have arrived, or not yet."""
     yield NONE
-    plan = next((plan for plan in switches_of(universe, world, worker.plan) if universe.view(plan).order == worker.heard), NONE)
+    plan = next(
+        (plan for plan in switches_of(universe, world, worker.plan) if universe.view(plan).order == worker.newest_received), NONE
+    )
     if plan != NONE and not worker.withdrawn and universe.bridge.votable(index, plan, step):
         yield plan
 
@@ -140,20 +142,20 @@ def _note(universe: Universe, world: World, index: int, worker: Worker, passed: 
     """Store the vote before anything else, with its consequences for prepared plans and for pieces kept until a first vote."""
     plan, step, switch = passed
     view = universe.view(plan)
-    dead, switched = list(worker.dead), list(worker.switched)
+    expired, switched = list(worker.expired), list(worker.switched)
     for other in switches_of(universe, world, plan):
         order, until = universe.view(other).order, universe.view(other).plan.switch_until
-        heard = worker.heard >= order
+        newest_received = worker.newest_received >= order
         if other == switch and order not in switched:
             switched.append(order)
-        elif heard and other != switch and order not in dead and (step > until or worker.withdrawn):
-            dead.append(order)
+        elif newest_received and other != switch and order not in expired and (step > until or worker.withdrawn):
+            expired.append(order)
     pieces = worker.pieces
     if worker.fresh:
         pieces = keep_only(pieces, view.needs[index])
     return worker._replace(
         seen=remember(worker.seen, universe.vote(plan, step)),
-        dead=tuple(dead),
+        expired=tuple(expired),
         switched=tuple(switched),
         pieces=pieces,
         fresh=False,
@@ -183,12 +185,12 @@ def _settle(universe: Universe, index: int, worker: Worker, plan: int, run: int,
 
 
 def _hand_over(universe: Universe, index: int, worker: Worker, base: int, switch: int) -> Worker:
-    """Keep pieces that are no longer needed until the new generation's first vote: rules "former-units" and "former-wards"."""
+    """Keep pieces that are no longer needed until the new generation's first vote: rules "former-units" and "former-replicas"."""
     needs, owned = universe.view(switch).needs[index], universe.view(base).plan.pieces_of(worker_name(index))
     sourced = [piece for piece, source in enumerate(universe.view(switch).sources) if source == index]
     gone = set()
     for piece in range(len(worker.pieces)):
-        rule = "former-units" if piece in owned else "former-wards"
+        rule = "former-units" if piece in owned else "former-replicas"
         if rule in universe.off and piece not in needs and piece not in sourced:
             gone.add(piece)
     return worker._replace(pieces=tuple(NONE if piece in gone else state for piece, state in enumerate(worker.pieces)))
@@ -216,7 +218,7 @@ def _is_lost(universe: Universe, world: World, index: int, worker: Worker, peer:
         return True
     if other.plan == NONE:
         # It has dropped its groups, or is a spare. A worker that has not received this generation may still come to enter it.
-        return other.heard >= order or worker.mode not in (ENTERING, LEAVING)
+        return other.newest_received >= order or worker.mode not in (ENTERING, LEAVING)
     if other.plan == worker.plan:
         return False
     theirs = universe.view(other.plan)

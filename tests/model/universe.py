@@ -53,7 +53,7 @@ class Universe:
                 pieces = tuple(view.start if piece in needed else NONE for piece in every)
                 worker = Worker(RUNNING, plan, plan, view.order, view.start, pieces, fresh=True, settled=True)
             else:
-                worker = Worker(SPARE, heard=view.order, pieces=(NONE,) * self.configuration.num_pieces)
+                worker = Worker(SPARE, newest_received=view.order, pieces=(NONE,) * self.configuration.num_pieces)
             workers.append(self.workers.number(worker))
         leader = Leader(incarnation=1, current=plan, reports=(None,) * len(workers))
         return World(

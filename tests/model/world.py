@@ -55,12 +55,12 @@ class Worker(NamedTuple):
     Attributes:
         plan: the plan that it runs, enters or leaves with.
         ran: the plan in whose votes it took part last.
-        heard: the newest generation that it has received.
+        newest_received: the newest generation that it has received.
         run: its run state.
         pieces: for each piece the state that it holds.
         prepared: the plan in whose generation the gradients of run's next step are complete.
         seen: the last two votes.
-        switched, dead: plans of which it knows that they were switched to, or have expired.
+        switched, expired: plans of which it knows that they were switched to, or have expired.
         ready: the plan that its ballot names.
         fresh: no vote of this generation has been seen.
         settled: it holds the pieces that the plan requires.
@@ -70,13 +70,13 @@ class Worker(NamedTuple):
     mode: str
     plan: int = NONE
     ran: int = NONE
-    heard: Order = NOBODY
+    newest_received: Order = NOBODY
     run: int = NONE
     pieces: tuple[int, ...] = ()
     prepared: int = NONE
     seen: tuple[Vote, ...] = ()
     switched: tuple[Order, ...] = ()
-    dead: tuple[Order, ...] = ()
+    expired: tuple[Order, ...] = ()
     ready: int = NONE
     fresh: bool = False
     settled: bool = False
@@ -86,14 +86,14 @@ class Worker(NamedTuple):
 class Report(NamedTuple):
     """A worker's report to a leader."""
 
-    heard: Order
+    newest_received: Order
     ran: int
     pieces: tuple[int, ...]
     run: int
     prepared: int
     seen: tuple[Vote, ...]
     switched: tuple[Order, ...]
-    dead: tuple[Order, ...]
+    expired: tuple[Order, ...]
 
 
 class Leader(NamedTuple):

@@ -16,7 +16,7 @@ class Verdict:
     detail: str
 
 
-def judge(copy: Path, mutants: Iterable[Mutant], tell: Callable[[str], None]) -> list[Verdict]:
+def judge(copy: Path, mutants: Iterable[Mutant], log: Callable[[str], None]) -> list[Verdict]:
     """Return one verdict for each mutant. Tests that fail without the bug prove nothing, so they do not count as a catch."""
     check_imports(copy)
     clean: dict[tuple[str, ...], str | None] = {}
@@ -26,7 +26,7 @@ def judge(copy: Path, mutants: Iterable[Mutant], tell: Callable[[str], None]) ->
             verdict = _judge_one(copy, mutant, clean)
         except PlantError as error:
             verdict = Verdict(mutant.name, False, str(error))
-        tell(f"{'caught ' if verdict.caught else 'MISSED '} {mutant.name:<22} {mutant.bug}\n         {verdict.detail}")
+        log(f"{'caught ' if verdict.caught else 'MISSED '} {mutant.name:<22} {mutant.bug}\n         {verdict.detail}")
         verdicts.append(verdict)
     return verdicts
 

@@ -38,7 +38,7 @@ SHARE_MUTANTS: tuple[Mutant, ...] = (
         GROUPS,
     ),
     Mutant(
-        "all-owners-tell",
+        "all-owners-report",
         "each member of a group tells the vote the norms of the share that all of it own",
         (
             Edit(

@@ -219,8 +219,8 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 TRAINER + "step/generation.py",
-                "        self._fence()\n        self.keeper.post()\n",
-                "        self.keeper.post()\n",
+                "        self._fence()\n        self.replication.post()\n",
+                "        self.replication.post()\n",
             ),
         ),
         ("tests/unit/trainer/test_engine_fence.py",),
@@ -243,8 +243,8 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 TRAINER + "generations/worker.py",
-                "        end_if_sick(failure)\n        heard = ",
-                "        heard = ",
+                "        end_if_sick(failure)\n        received = ",
+                "        received = ",
             ),
         ),
         ("tests/integration/test_sick_devices.py::test_a_worker_whose_device_fails_ends_and_reports_nothing",),

@@ -2,7 +2,7 @@
 
 from tests.mutants.plant import Edit, Mutant
 
-SHARDED = "trainer/frostline_trainer/sharded/"
+SHARDED = "trainer/frostline_trainer/tensor/"
 EXACT = ("tests/integration/test_exactness_tensor_tiles.py", "-m", "not wide")
 GROUPS = ("tests/integration/test_tensor_groups.py",)
 

@@ -108,10 +108,10 @@ class CellLoop:
             seen = torch.arange(stop)[None, :] <= torch.arange(start, stop)[:, None]
             mask = seen.to(hidden.device) & valid[:, None, None, :stop]
         positions = torch.arange(start, stop, device=hidden.device)[None]
-        told = {} if isinstance(self.model, GPT2LMHeadModel) else {
+        reported = {} if isinstance(self.model, GPT2LMHeadModel) else {
             "position_embeddings": self.model.model.rotary_emb(hidden, positions)
         }  # fmt: skip
-        output = self.units[unit][0](hidden, attention_mask=mask, past_key_values=lists, **told)
+        output = self.units[unit][0](hidden, attention_mask=mask, past_key_values=lists, **reported)
         return output[0] if isinstance(output, tuple) else output
 
     def _types(self) -> torch.autocast:

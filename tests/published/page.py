@@ -139,8 +139,8 @@ def _value(value: float, unit: str) -> str:
 
 def _thresholds() -> str:
     lines = ["| layers frozen when K is reached | published | by our `paper_greedy` rule |", "|---|---|---|"]
-    for name, told, found in threshold_rows():
-        lines.append(f"| {name} | {_reached(told)} | {_reached(found)} |")
+    for name, reported, found in threshold_rows():
+        lines.append(f"| {name} | {_reached(reported)} | {_reached(found)} |")
     return "\n".join(lines)
 
 

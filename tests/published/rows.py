@@ -11,7 +11,7 @@ import yaml
 from frostline_controller.simulation.history import NOTHING_FREEZES
 from frostline_controller.simulation.replay import Length, Replay, replay
 from tests.published.setting import ALL, TASKS, Task, baseline, our_run, their_run, their_world, with_parts, with_placement
-from tests.unit.controller.test_planner_paper import (
+from tests.unit.controller.test_planner_pipetransformer import (
     BERT_EMBEDDING,
     BERT_HEAD,
     VIT_EMBEDDING,
@@ -154,8 +154,8 @@ def threshold_rows() -> list[tuple[str, dict[int, int], dict[int, int]]]:
         "vit from 4": lambda: compression_thresholds(*vit, 4),
         "bert from 8": lambda: compression_thresholds(*bert, 8),
     }
-    told = published()["thresholds"]
-    return [(name, {int(stages): int(layers) for stages, layers in told[name].items()}, ask[name]()) for name in ask]
+    reported = published()["thresholds"]
+    return [(name, {int(stages): int(layers) for stages, layers in reported[name].items()}, ask[name]()) for name in ask]
 
 
 @cache

@@ -190,8 +190,8 @@ def test_a_lineage_begins_where_a_plan_that_was_switched_to_may_have_voted_unhea
     answer = replace(life(3, "survivors", 15, "abcd", lineage=1), plan=plan)
     killed = hit("kill_worker", "e", 15, "checkpoint", generation="1.2", at=VOTED_AT + 10)
     assert not any("begins lineage" in complaint for complaint in verdict(FIRST, switched, answer, hits=(killed,)).complaints)
-    heard = life(3, "survivors", 15, "abcd", lineage=1)
-    assert any("begins lineage 1" in complaint for complaint in verdict(FIRST, switched, heard, hits=(killed,)).complaints)
+    received = life(3, "survivors", 15, "abcd", lineage=1)
+    assert any("begins lineage 1" in complaint for complaint in verdict(FIRST, switched, received, hits=(killed,)).complaints)
 
 
 def test_going_on_keeps_the_lineage() -> None:

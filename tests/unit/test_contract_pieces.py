@@ -64,7 +64,7 @@ def plan_with(**fields: object) -> Plan:
 def test_a_plan_tells_state_by_pieces_and_workers_by_index() -> None:
     plan = plan_with(state_ranges=2, source_indices=(0, 2, 1, 1), buddy_indices=(1, 1, NOBODY, NOBODY), uncovered=(2, 3))
     assert (plan.sources, plan.buddies) == (("a", "c", "b", "b"), ("b", "b", "", ""))
-    assert (plan.pieces_of("a"), plan.wards_of("b"), plan.needs("b")) == ([0, 1], [0, 1], [0, 1, 2, 3])
+    assert (plan.pieces_of("a"), plan.replicas_kept_by("b"), plan.needs("b")) == ([0, 1], [0, 1], [0, 1, 2, 3])
     assert (plan.owners(3), plan.needed_by(0)) == (["b"], ["a", "b"])
 
 

@@ -45,13 +45,13 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.mark.usefixtures("installed")
 def test_an_entry_point_is_an_order_in_triples_or_a_schedule_with_figures() -> None:
-    bare, told = schedule_named("bare"), schedule_named("with_figures")
+    bare, reported = schedule_named("bare"), schedule_named("with_figures")
     wanted = [Operation(kind, 1, m) for kind in (Kind.FORWARD, Kind.BACKWARD) for m in range(2)]
-    assert bare.operations(1, 2, 1, 2) == told.operations(1, 2, 1, 2) == wanted
+    assert bare.operations(1, 2, 1, 2) == reported.operations(1, 2, 1, 2) == wanted
     assert bare.figures is None
     assert bare.known_figures.in_flight(0, 2, 1, 5) == 5
-    assert told.known_figures.in_flight(0, 2, 1, 5) == 2
-    assert told.known_figures.bubble(0, [1.0], [1.0], 1, 5) == 0.5
+    assert reported.known_figures.in_flight(0, 2, 1, 5) == 2
+    assert reported.known_figures.bubble(0, [1.0], [1.0], 1, 5) == 0.5
 
 
 @pytest.mark.usefixtures("installed")

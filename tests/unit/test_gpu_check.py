@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.gpu_check.findings import Finding, Told, Verdict, read_findings
+from tests.gpu_check.findings import Finding, Findings, Verdict, read_findings
 from tests.gpu_check.harness import Outcome
 from tests.gpu_check.machine import Machine
 from tests.gpu_check.nccl_lines import LINES
@@ -50,7 +50,7 @@ def start(folder: Path, *parts: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen([sys.executable, "-c", RUN, str(folder), *parts], cwd=ROOT, stdout=subprocess.DEVNULL)
 
 
-def told_by(folder: Path) -> dict[str, Any]:
+def report_of(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "report.json").read_text())
 
 
@@ -66,7 +66,7 @@ def processes_of(folder: Path) -> list[int]:
 def test_a_part_is_ended_at_its_limit_with_all_that_it_started_and_the_others_go_on(tmp_path: Path) -> None:
     assert start(tmp_path, "hangs=8", "crashes=60", "good=60").wait(SECONDS) == 1
     assert not [process for process in processes_of(tmp_path) if psutil.pid_exists(process)]
-    report = told_by(tmp_path)
+    report = report_of(tmp_path)
     ends = {part["part"]["name"]: part["ended"] for part in report["parts"]}
     assert ends == {"hangs": "killed at its limit", "crashes": "ended with 1", "good": "completed"}
     found = {(part["part"]["name"], one["line"]): one for part in report["parts"] for one in part["findings"]}
@@ -87,7 +87,7 @@ def test_an_interruption_leaves_a_report_and_no_process(number: signal.Signals, 
     os.kill(process.pid, number)
     assert process.wait(SECONDS) == 1
     assert not [one for one in mine if psutil.pid_exists(one)]
-    report = told_by(tmp_path)
+    report = report_of(tmp_path)
     assert (report["interrupted"], report["good"], report["not_begun"]) == (number.name, False, ["crashes"])
     assert [part["ended"] for part in report["parts"]] == ["completed", "interrupted"]
     assert f"Interrupted by {number.name}" in (tmp_path / "report.md").read_text()
@@ -119,9 +119,9 @@ def test_the_parts_fit_into_forty_minutes_and_are_there() -> None:
 
 
 def test_a_line_that_was_half_written_is_left_out(tmp_path: Path) -> None:
-    told = Told(tmp_path / "findings")
-    told.expect(["one", "two"])
-    told.judge("one", True)
+    findings = Findings(tmp_path / "findings")
+    findings.expect(["one", "two"])
+    findings.judge("one", True)
     with (tmp_path / "findings").open("a") as file:
         file.write('{"finding": {"line": "tw')
     assert [(one.line, one.verdict) for one in read_findings(tmp_path / "findings", "killed")] == [

@@ -31,5 +31,5 @@ def test_what_the_page_claims_to_reproduce_is_within_its_goal() -> None:
         *(row.name for row in micro_batch_rows()),
     ):
         assert name in met
-    assert all(found == told for _, told, found in threshold_rows())
+    assert all(found == reported for _, reported, found in threshold_rows())
     assert all(abs(row.difference) < 0.25 for row in throughput_rows())

@@ -1,4 +1,4 @@
-"""Zero-bubble orders: what they hold and how long they take on paper, with nothing frozen and behind frozen stages."""
+"""Zero-bubble orders: what they hold and how long they take in simulation, with nothing frozen and behind frozen stages."""
 
 from itertools import product
 

@@ -140,12 +140,12 @@ class Walked:
         often = ", ".join(f"{file} {times} times" for file, times in sorted(self.entered.items()) if times > ENTERED_MAX)
         lines = [f"{walk.name}: passes {len(self.passed)} files (goal {walk.goal}, today's bound {walk.passed}) and touches "
                  f"{len(self.touched)} (bound {walk.touched}); entered too often: {often or 'none'}"]  # fmt: skip
-        told: set[str] = set()
+        reported: set[str] = set()
         for act, passed, touched in self.by_act:
             lines.append(f"  {act.place}")
-            lines += [f"      {file}" for file in sorted(passed - told)]
-            lines += [f"      ({file})" for file in sorted(touched - passed - told)]
-            told |= passed | touched
+            lines += [f"      {file}" for file in sorted(passed - reported)]
+            lines += [f"      ({file})" for file in sorted(touched - passed - reported)]
+            reported |= passed | touched
         return "\n".join([*lines, *(f"  {place}  did not happen" for place in self.absent)])
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from frostline_contract.job.training import OptimizerSection
-from frostline_trainer.step.norms import gradient_norms, tell
+from frostline_trainer.step.norms import gradient_norms, host_figures
 from frostline_trainer.step.optimizer import UnitOptimizer
 
 COPIED_BYTES_MAX = 64 << 20
@@ -33,7 +33,7 @@ class Update:
         self._optimizer = UnitOptimizer(section, [(0, nn.ParameterList(copies))], {})
 
     def __call__(self) -> None:
-        tell(gradient_norms(self._gradients))
+        host_figures(gradient_norms(self._gradients))
         self._total.mul_(1.0)
         self._optimizer.step(0.0)
 

@@ -131,10 +131,10 @@ def _run_all(purpose: str, trials: list[Trial], arguments: argparse.Namespace, s
         place = f"{purpose} {number}/{len(trials)}  {trial.arm}-{trial.seed}"
         say(f"{place}  in {trial.folder}")
 
-        def tell(step: int, place: str = place) -> None:
+        def on_step(step: int, place: str = place) -> None:
             say(f"{place}  step {step}")
 
-        outcome = run_trial(trial, arguments.file, arguments.overrides, tell)
+        outcome = run_trial(trial, arguments.file, arguments.overrides, on_step)
         outcomes.append(outcome)
         final = "  ".join(f"{name} {value:.4f}" for name, value in outcome.final.items())
         say(f"{place}  {outcome.wall_seconds:.1f} s  {final}")

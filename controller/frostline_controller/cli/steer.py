@@ -32,7 +32,7 @@ def status(arguments: argparse.Namespace) -> int:
 
 
 def _sweep_status(sweep: SweepDirectory, arguments: argparse.Namespace) -> int:
-    from frostline_controller.sweep.telling import table_of, table_text
+    from frostline_controller.sweep.wording import table_of, table_text
 
     while True:
         running = bool(owner(sweep.path))  # read first, so that the sweep's last writes are shown

@@ -155,13 +155,15 @@ def _time_lines(comparison: Comparison) -> list[str]:
 
 def _ledger_lines(comparison: Comparison) -> list[str]:
     """Return a table of the uses of worker-seconds in the timed runs: means over the seeds of each arm, side by side."""
-    told = {arm: [one.ledger for one in comparison.times if one.arm == arm and one.ledger is not None] for arm in comparison.arms}
-    arms = [arm for arm in comparison.arms if told[arm]]
+    ledgers = {
+        arm: [one.ledger for one in comparison.times if one.arm == arm and one.ledger is not None] for arm in comparison.arms
+    }
+    arms = [arm for arm in comparison.arms if ledgers[arm]]
     if not arms:
         return []
 
     def row(name: str, seconds: Callable[[Ledger], float]) -> list[str]:
-        return [name, *(f"{statistics.fmean(seconds(one) for one in told[arm]):,.1f}" for arm in arms)]
+        return [name, *(f"{statistics.fmean(seconds(one) for one in ledgers[arm]):,.1f}" for arm in arms)]
 
     rows = [row(words.use_name(use), lambda one, use=use: one.used.get(use, 0.0)) for use in Use]
     rows.append(row("together", lambda one: one.total))

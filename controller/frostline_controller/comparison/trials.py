@@ -17,7 +17,7 @@ from frostline_controller.local_run.separate_process import RunError, mistakes
 from frostline_controller.report.data import read_run
 from frostline_controller.report.figures import RunFigures, read_figures
 
-TELL_SECONDS = 20.0
+REPORT_SECONDS = 20.0
 """Seconds between reports of a long run's progress."""
 
 PARTS = ("freeze", "pipeline", "replicas", "cache")
@@ -62,10 +62,10 @@ def name_of(arm: str) -> str:
     return "freezing" if arm == "freeze" else arm
 
 
-def run_trial(trial: Trial, job_file: str, overrides: list[str], tell: Callable[[int], None] | None = None) -> Outcome:
+def run_trial(trial: Trial, job_file: str, overrides: list[str], on_step: Callable[[int], None] | None = None) -> Outcome:
     """Make the run, or read it where it exists already. Raises CommandError with the run's exit status where it fails.
 
-    tell(step): called at intervals while it trains.
+    on_step(step): called at intervals while it trains.
     """
     places = RunDirectory(trial.folder)
     if places.ended_as() != RunStatus.COMPLETED:
@@ -77,10 +77,10 @@ def run_trial(trial: Trial, job_file: str, overrides: list[str], tell: Callable[
                 job = load_job(job_file, [*overrides, *trial.settings(), f"placement.workers={trial.workers}"])
             request = NewRun(job=job, job_file=Path(job_file).resolve(), out=str(trial.folder))
             process, metrics = in_a_process(request, keep_output=False), JsonlTail(places.metrics)
-            while not process.wait(TELL_SECONDS):
+            while not process.wait(REPORT_SECONDS):
                 steps = [line["step"] for line in metrics.new() if "step" in line]
-                if tell is not None and steps:
-                    tell(steps[-1])
+                if on_step is not None and steps:
+                    on_step(steps[-1])
             process.end()
         except RunError as error:
             ended = CommandError(f"{trial.folder}: {error}; the same command goes on from here")

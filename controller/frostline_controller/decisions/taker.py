@@ -16,7 +16,7 @@ from frostline_proto.v1 import control_pb2 as pb
 log = logging.getLogger(__name__)
 
 
-class Deciding:
+class DecisionTaker:
     """Makes each interval's decision once. `newest` changes with every decision, so that the planner is asked again."""
 
     def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox, replayed: tuple[Decision, ...] | None) -> None:
@@ -60,7 +60,7 @@ class Deciding:
                 break
             await self._bind(decision)
             await self._mark_voids()
-        await self._tell_effects()
+        await self._announce_effects()
 
     def _is_taken(self, decision: Decision) -> bool:
         return any(_key(one) == _key(decision) for one in self._facts.state.decisions)
@@ -134,10 +134,10 @@ class Deciding:
         await self.write_history()
         log.warning("decision void number=%s lineage=%s reason=%r", void.number, void.lineage, reason)
 
-    async def _tell_effects(self) -> None:
+    async def _announce_effects(self) -> None:
         """Write events: for the units frozen from step 1, each rollback, and each change of the freeze point once in force."""
         facts, store, outbox = self._facts, self._store, self._outbox
-        await self._tell_initial()
+        await self._announce_initial()
         for decision in facts.state.decisions:
             at = decision.effective_step - 1
             if decision.kind == "rollback" and not decision.void and not store.events.holds("guard", at, decision.lineage):
@@ -157,7 +157,7 @@ class Deciding:
                     freeze_point=decision.freeze_point,
                 )
 
-    async def _tell_initial(self) -> None:
+    async def _announce_initial(self) -> None:
         facts = self._facts
         assert facts.identity is not None
         reason = initial_freeze_reason(facts.job, facts.identity.num_units, facts.identity.tied)

@@ -41,18 +41,18 @@ class PlannedFaults:
         ours = {index: fault for index, fault in enumerate(faults) if fault.kind not in FAULTS_OF_A_WORKER}
         self._to_come = {index: fault for index, fault in ours.items() if fault.kind != "kill_controller"}
         self._kills = {index: fault for index, fault in ours.items() if fault.kind == "kill_controller"}
-        self._untold = set(range(len(faults)))
+        self._unrecorded = set(range(len(faults)))
         self._looked_back = False
 
     async def advance(self) -> None:
         """Carry out the faults that are due at the step, and write events for those that have happened. Called once in each
         round."""
-        if not self._untold or self._facts.current is None or self._facts.ended:
+        if not self._unrecorded or self._facts.current is None or self._facts.ended:
             return
         for index, fault in list(self._to_come.items()):
             if self._facts.step >= fault.step:
                 await self._carry_out(index, fault)
-        await self._tell()
+        await self._record()
         await self.at(ControllerPhase.STEP)
 
     async def at(self, phase: ControllerPhase) -> None:
@@ -63,7 +63,7 @@ class PlannedFaults:
                 continue
             del self._kills[index]
             if self._claim(index, fault, phase, []):
-                await self._tell()
+                await self._record()
                 if phase == ControllerPhase.ANNOUNCED:
                     await asyncio.sleep(LEFT_SECONDS)
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -109,18 +109,18 @@ class PlannedFaults:
             log.warning("planned fault index=%s kind=%s step=%s pods=%s", index, fault.kind, self._facts.step, said["pods"])
         return claimed
 
-    async def _tell(self) -> None:
+    async def _record(self) -> None:
         """Write an event for each fault that has happened, also for faults of workers and those that a predecessor did not
         report."""
         if not self._looked_back:
             self._looked_back = True
-            self._untold -= {line["index"] for line in self._store.events.all() if line["kind"] == "fault"}
+            self._unrecorded -= {line["index"] for line in self._store.events.all() if line["kind"] == "fault"}
         happened = {int(name) for name in os.listdir(self._folder) if name.isdigit()} if self._folder.is_dir() else set()
-        for index in sorted(happened & self._untold):
+        for index in sorted(happened & self._unrecorded):
             said = json.loads((self._folder / str(index)).read_text(encoding="utf-8"))
             whom = f" of {', '.join(said['pods'])}" if said["pods"] else ""
             text = f"planned: {said['kind']}{whom} at step {said['step']} in {said['phase']}"
-            self._untold.remove(index)
+            self._unrecorded.remove(index)
             await self._outbox.event("fault", text, step=said["step"], index=index)
 
 

@@ -72,7 +72,7 @@ class Books:
         if worker_id not in self.accounts:
             self.accounts[worker_id] = Account(dict.fromkeys(Use, 0.0), at, Use.RESHAPING)
 
-    def hear(self, worker_id: str, seconds: Mapping[str, float], waiting: Mapping[str, float], phase: str, at: float) -> None:
+    def receive(self, worker_id: str, seconds: Mapping[str, float], waiting: Mapping[str, float], phase: str, at: float) -> None:
         """Take a worker's newest report, also of a worker that was given up before: a report covers its whole life."""
         known = self.accounts.get(worker_id)
         if self.over:

@@ -44,9 +44,9 @@ class Carried:
         return {"sent": dict(self.sent), "received": dict(self.received), "last_interval": workers}
 
 
-def most_resident(told: Iterable[Mapping[str, int]]) -> dict[str, int]:
+def most_resident(reports: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """Return by kind the most bytes that any worker holds. told: each worker's bytes by kind."""
-    workers = list(told)
+    workers = list(reports)
     return {kind.value: max((one.get(kind, 0) for one in workers), default=0) for kind in Held}
 
 

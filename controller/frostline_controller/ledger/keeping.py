@@ -58,7 +58,7 @@ class Bookkeeping:
 
     async def close(self, now: float) -> None:
         """Close every account, since the run has ended, and write the ledger."""
-        hear(self._facts)
+        receive(self._facts)
         self._facts.books.rest(now)
         self._facts.books.leave_all(now)
         await self.write(now)
@@ -105,7 +105,7 @@ class Bookkeeping:
                 books.admit(worker.worker_id, worker.registered_at)
         for worker_id in books.open():
             if members.loss_of(worker_id, facts.cluster.uids, settled):
-                hear_one(books, members, worker_id)
+                receive_one(books, members, worker_id)
                 books.leave(worker_id, now, died=not members.was_taken(worker_id, facts.cluster.uids))
                 self._changed = True
 
@@ -118,28 +118,28 @@ class Bookkeeping:
         books.hold(pods * facts.job.placement.workers_per_pod, now)
 
 
-def hear(facts: RunFacts) -> None:
+def receive(facts: RunFacts) -> None:
     """Take the newest report of every present worker."""
     for worker in facts.members:
         if worker.presence != GONE:
-            hear_one(facts.books, facts.members, worker.worker_id)
+            receive_one(facts.books, facts.members, worker.worker_id)
     fetches = [one.cache.fetch_seconds_per_sample for one in facts.members if one.cache is not None]
     if any(fetches):
         facts.books.fetch_seconds = median(seconds for seconds in fetches if seconds > 0)
 
 
-def hear_one(books: Books, members: Membership, worker_id: str) -> None:
+def receive_one(books: Books, members: Membership, worker_id: str) -> None:
     """Take a worker's newest report, if this controller has received any."""
     worker = members.get(worker_id)
     if worker is not None and worker.spending is not None:
-        told = worker.spending
-        books.hear(worker_id, told.seconds, told.waiting_seconds, worker.phase, worker.spending_at)
+        spent = worker.spending
+        books.receive(worker_id, spent.seconds, spent.waiting_seconds, worker.phase, worker.spending_at)
 
 
 def ledger_of(facts: RunFacts, store: RunStore) -> sums.Ledger:
     """Return the ledger as of now."""
     if not facts.ended:
-        hear(facts)
+        receive(facts)
     now, books, job, recorded = facts.clock(), facts.books, facts.job, store.records.steps
     used = sums.with_taken_back(books.used(now), recorded.taken_back)
     estimates = {"pods": books.given_back_by(now)}

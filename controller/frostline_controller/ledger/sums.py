@@ -58,10 +58,10 @@ class Ledger(Frozen):
         return pb.Ledger(used_seconds=self.used, saved_seconds=self.saved, price_per_worker_hour=self.price_per_worker_hour)
 
     @staticmethod
-    def of_message(told: pb.Ledger) -> "Ledger":
+    def of_message(sent: pb.Ledger) -> "Ledger":
         """Return the ledger from a message of the Status RPC."""
-        price = told.price_per_worker_hour if told.HasField("price_per_worker_hour") else None
-        return Ledger(used=dict(told.used_seconds), saved=dict(told.saved_seconds), price_per_worker_hour=price)
+        price = sent.price_per_worker_hour if sent.HasField("price_per_worker_hour") else None
+        return Ledger(used=dict(sent.used_seconds), saved=dict(sent.saved_seconds), price_per_worker_hour=price)
 
 
 def with_taken_back(used: Mapping[Use, float], taken_back: float) -> dict[str, float]:

@@ -64,7 +64,7 @@ def _follow(
 
     Returns the process that did not stay up, if any: a run that cannot go on ends by its result, or here where it leaves none.
     """
-    told_to_drain = False
+    drain_sent = False
     asked_at: float | None = None
     ended_at: float | None = None
     failed_at: float | None = None
@@ -74,10 +74,10 @@ def _follow(
         for note in services.notes():
             terminal.say(note)
         services.advance()
-        if asked.count == 1 and not told_to_drain:
+        if asked.count == 1 and not drain_sent:
             asked_at = asked_at or time.monotonic()
-            told_to_drain = _drain(client, terminal, progress)
-            if not told_to_drain and time.monotonic() - asked_at > ANSWER_SECONDS:
+            drain_sent = _drain(client, terminal, progress)
+            if not drain_sent and time.monotonic() - asked_at > ANSWER_SECONDS:
                 terminal.say(f"no controller has answered for {ANSWER_SECONDS:g} s; stopping at once")
                 asked.count += 1
         if progress.state in ENDED:

@@ -97,8 +97,8 @@ def _memory_of(worker: WorkerStatus) -> dict[str, int] | None:
 def _usage_of(worker: WorkerStatus) -> dict[str, dict[str, int]] | None:
     """Return the worker's sent and received bytes of the last interval and its resident bytes; None where it has not reported
     any."""
-    told = {name: dict(getattr(worker.usage, name)) for name in ("sent", "received", "resident")}
-    return told if worker.HasField("usage") else None
+    reported = {name: dict(getattr(worker.usage, name)) for name in ("sent", "received", "resident")}
+    return reported if worker.HasField("usage") else None
 
 
 def from_files(folder: Path, why: str) -> dict[str, Any]:
@@ -125,16 +125,16 @@ def from_files(folder: Path, why: str) -> dict[str, Any]:
         }
     status["state"] = ended or "unreachable"
     wrong = next((event.reason for event in reversed(run.events) if event.kind == "wrong_bits"), "")
-    told = (str(run.result.get("message", "")) if ended else why, f"wrong bits: {wrong}" if wrong else "")
-    status["message"] = "; ".join(text for text in told if text)
+    reported = (str(run.result.get("message", "")) if ended else why, f"wrong bits: {wrong}" if wrong else "")
+    status["message"] = "; ".join(text for text in reported if text)
     status["seconds_left"] = 0.0 if ended == RunStatus.COMPLETED else None
     status["metrics"] = run.final or status["metrics"]
     status["ledger"] = run.ledger.as_json() if run.ledger is not None else status["ledger"]
     carried = Carried((*run.lost_records, *run.records))
     status["carried_bytes"] = dict(carried.sent)
     for worker in status["workers"]:
-        told = carried.newest.get(worker["worker_id"])
-        worker["usage"] = told.model_dump(exclude={"worker_id"}) if told is not None else None
+        reported = carried.newest.get(worker["worker_id"])
+        worker["usage"] = reported.model_dump(exclude={"worker_id"}) if reported is not None else None
     status["workers"] = [{**worker, "state": WorkerState.GONE, "heartbeat_age_seconds": None} for worker in status["workers"]]
     return status
 
@@ -165,8 +165,8 @@ def status_text(status: dict[str, Any]) -> str:
     lines += _memory_lines(status)
     if over := status.get("memory_over_cap"):
         lines.append(f"memory: {over}")
-    if told := status.get("ledger"):
-        lines += words.lines(Ledger.of_json(told))
+    if reported := status.get("ledger"):
+        lines += words.lines(Ledger.of_json(reported))
     resident = most_resident(worker["usage"]["resident"] for worker in status["workers"] if worker.get("usage"))
     lines += usage_lines(status.get("carried_bytes") or {}, resident)
     for gone in status.get("quarantined") or []:
@@ -190,14 +190,14 @@ def status_text(status: dict[str, Any]) -> str:
 
 def _memory_lines(status: dict[str, Any]) -> list[str]:
     """Return the measured memory of the fullest worker beside the planned one."""
-    told = [(worker["memory"]["peak_bytes"] + worker["memory"]["communicator_bytes"], worker)
+    reported = [(worker["memory"]["peak_bytes"] + worker["memory"]["communicator_bytes"], worker)
             for worker in status["workers"] if worker.get("memory") and worker["state"] == WorkerState.MEMBER]  # fmt: skip
     planned = status.get("planned_memory_bytes") or 0
-    if not told or not planned:
+    if not reported or not planned:
         return []
-    taken, fullest = max(told, key=lambda one: one[0])
+    taken, fullest = max(reported, key=lambda one: one[0])
     whose = "" if fullest["device"]["uuid"] else ", which is a CPU's whole process with interpreter, libraries and data"
-    counted = max((worker["memory"].get("tensor_bytes", 0) for _, worker in told), default=0) if whose else 0
+    counted = max((worker["memory"].get("tensor_bytes", 0) for _, worker in reported), default=0) if whose else 0
     whose += f"; its tensors at most {counted:,}" if counted else ""
     return [f"memory: planned at most {planned:,} bytes a worker, measured {taken:,} at {fullest['worker_id']}{whose}"]
 

@@ -203,11 +203,11 @@ def panel(progress: Progress, events: list[Event]) -> "Group":
         picture.append("\n")
     for state, names in _others(progress).items():
         picture.append(f"{state:<11} {', '.join(names)}\n", style="dim")
-    told = Text()
+    news = Text()
     for event in events:
-        told.append(event_line(event) + "\n", style=KINDS.get(event.kind, ""))
+        news.append(event_line(event) + "\n", style=KINDS.get(event.kind, ""))
     bar = ProgressBar(total=max(1, progress.total_steps), completed=progress.step)
-    parts = [bar, line, *([picture] if picture else []), *([told] if told else [])]
+    parts = [bar, line, *([picture] if picture else []), *([news] if news else [])]
     if progress.message:
         parts.append(Text(progress.message, style="dim"))
     title = f"{progress.name} · {progress.state} · generation {progress.generation or '-'} · * = frozen"

@@ -5,7 +5,7 @@ import logging
 from frostline_contract.worker_state import WorkerState
 from frostline_controller.members.membership import GONE, LEAVING, Worker
 from frostline_controller.recovery.driver import Failures
-from frostline_controller.reshape.triggers import Adapting
+from frostline_controller.reshape.triggers import ReshapeTriggers
 from frostline_controller.run.drain import Drain
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
@@ -21,16 +21,16 @@ class Departures:
     leavers, and members that ask to leave.
     """
 
-    def __init__(self, facts: RunFacts, outbox: Outbox, *, failures: Failures, adapting: Adapting, drain: Drain) -> None:
+    def __init__(self, facts: RunFacts, outbox: Outbox, *, failures: Failures, adapting: ReshapeTriggers, drain: Drain) -> None:
         self._facts, self._outbox = facts, outbox
         self._failures, self._adapting, self._drain = failures, adapting, drain
-        self._heard: list[tuple[str, str, WorkerState]] = []
+        self._received: list[tuple[str, str, WorkerState]] = []
         self._kept_for_prepared = False  # whether a worker that asked to go is kept, since the prepared plan names it
 
     def note(self, worker_id: str, why: str, kind: WorkerState) -> None:
         """Note a departure. kind: LEAVING (the worker asks to go), ENDED (its process has ended) or GONE (out of reach)."""
-        if (worker_id, why, kind) not in self._heard:
-            self._heard.append((worker_id, why, kind))
+        if (worker_id, why, kind) not in self._received:
+            self._received.append((worker_id, why, kind))
         self._facts.wake.set()
 
     def note_lost_pods(self, registered_before: float) -> None:
@@ -40,7 +40,7 @@ class Departures:
             registered_before: by the run's clock. The pod of a worker that registered later may be newer than the reading.
         """
         for worker in self._facts.members.without_pod(self._facts.cluster.uids, registered_before=registered_before):
-            self._heard.append((worker.worker_id, f"pod {worker.pod_name} is gone", GONE))
+            self._received.append((worker.worker_id, f"pod {worker.pod_name} is gone", GONE))
 
     async def advance(self, now: float) -> None:
         """Note the workers that have been silent for too long, and handle all noted departures."""
@@ -50,9 +50,9 @@ class Departures:
         members = self._members()
         for worker in facts.members.unreachable(now, awaited=members):  # a spare or leaver counts as lost early
             self.note(worker.worker_id, "its connection has closed", GONE)
-        while self._heard:
-            await self._take_departure(*self._heard[0])
-            del self._heard[0]
+        while self._received:
+            await self._take_departure(*self._received[0])
+            del self._received[0]
         if self._kept_for_prepared and facts.state.prepared is None:
             self._kept_for_prepared = False
             self.release(self._members())

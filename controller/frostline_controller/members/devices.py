@@ -27,7 +27,7 @@ class Devices:
 
     def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox) -> None:
         self._facts, self._store, self._outbox = facts, store, outbox
-        self._told = {(one.node, one.uuid) for one in facts.quarantined}
+        self._announced = {(one.node, one.uuid) for one in facts.quarantined}
         self._counted: set[str] = set()
         self._short: set[tuple[str, int, int]] = set()
         self._shortages: list[tuple[str, dict[str, object]]] = []
@@ -74,9 +74,9 @@ class Devices:
         """Write events for GPUs that are newly in quarantine, and for shortages. Called once in each round."""
         facts, store, outbox = self._facts, self._store, self._outbox
         for one in facts.quarantined:
-            if (one.node, one.uuid) not in self._told:
+            if (one.node, one.uuid) not in self._announced:
                 await store.commit()
-                self._told.add((one.node, one.uuid))
+                self._announced.add((one.node, one.uuid))
                 reason = f"GPU {one.uuid} of node {one.node} failed {one.failures} times and is not used any more in this run"
                 await outbox.event("quarantine", reason, detail=one.model_dump())
         while self._shortages:

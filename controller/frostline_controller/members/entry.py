@@ -48,11 +48,11 @@ class EntryWatch:
         facts, plan = self._facts, self._facts.current
         if plan is None or plan.start == "continue" or facts.ended or facts.state.between:
             return
-        told = any(
+        recorded = any(
             line["kind"] in ("failure", "start") and line["generation"] == str(plan.generation)
             for line in self._store.events.all()
         )
-        if not told:
+        if not recorded:
             self._entry = Entry(plan, facts.clock(), facts.clock(), plan.reason, failed=plan.base is not None)
 
     def expect(self, entry: Entry | None) -> None:
@@ -69,9 +69,9 @@ class EntryWatch:
         if entry is None or not entry.failed or not entry.reason:
             return None
         if entry.plan.generation != over.generation:  # its members have voted for what came after it: they had entered
-            await self._tell(entry, now, entry.reason)
+            await self._announce(entry, now, entry.reason)
             return None
-        await self._tell(entry, now, f"{entry.reason} (interrupted)")
+        await self._announce(entry, now, f"{entry.reason} (interrupted)")
         return entry.since
 
     async def advance(self, now: float) -> str:
@@ -90,7 +90,7 @@ class EntryWatch:
         # Where the plan is no longer the current one, a vote of all its members has switched to the next.
         if len(inside) == len(plan.placement.workers) or plan.generation != facts.current.generation:
             self._entry, self.just_entered = None, True
-            await self._tell(entry, now, entry.reason)
+            await self._announce(entry, now, entry.reason)
         elif plan.start != "continue" and now - entry.planned_at > facts.job.controller.reshape_deadline_seconds:
             entry.planned_at = now
             late = [worker_id for worker_id in plan.placement.workers if worker_id not in inside]
@@ -117,7 +117,7 @@ class EntryWatch:
         worker = self._facts.members.get(worker_id)
         return worker is not None and worker.generation == plan.generation and worker.step > 0
 
-    async def _tell(self, entry: Entry, now: float, reason: str) -> None:
+    async def _announce(self, entry: Entry, now: float, reason: str) -> None:
         plan = entry.plan
         if plan.start == "continue" or not reason:
             return

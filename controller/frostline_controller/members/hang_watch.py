@@ -52,7 +52,7 @@ class HangWatch:
         self._gaps: deque[tuple[float, float]] = deque(maxlen=GAPS_KEPT)
         self._asked: set[tuple[str, str, int]] = set()
         self._stacks: dict[str, str] = {}
-        self._told: list[_Hang] = []
+        self._unannounced: list[_Hang] = []
 
     @property
     def silent_after_seconds(self) -> float:
@@ -68,7 +68,7 @@ class HangWatch:
     async def advance(self, now: float) -> None:
         """Judge once, where a generation runs or is being entered and no failure is being answered."""
         facts = self._facts
-        await self._tell(now)
+        await self._announce(now)
         now = facts.clock()  # a round may have stood still on its way here
         if now - self._looked_at > STOOD_STILL_SECONDS:
             self._gaps.append((self._looked_at, now))
@@ -121,7 +121,7 @@ class HangWatch:
         ahead, silent_after = self._stack_lead_seconds, self.silent_after_seconds
         return any(
             worker.phase not in WAITING
-            and now - worker.last_heard <= silent_after
+            and now - worker.last_received <= silent_after
             and worker.phase_seconds + ahead < silent_after
             for worker_id in plan.placement.workers
             if (worker := self._facts.members.get(worker_id)) is not None
@@ -145,7 +145,7 @@ class HangWatch:
         log.error("hang worker=%s phase=%s step=%s reason=%r", verdict.worker_id or "all", verdict.phase, verdict.step,
                   verdict.reason)  # fmt: skip
         worker = self._facts.members.get(verdict.worker_id)
-        self._told.append(_Hang(verdict, worker.pod_name if worker else "", now + STACK_WAIT_SECONDS))
+        self._unannounced.append(_Hang(verdict, worker.pod_name if worker else "", now + STACK_WAIT_SECONDS))
         if verdict.worker_id:
             self._failures.exclude(verdict.worker_id, verdict.reason)
         else:
@@ -161,10 +161,10 @@ class HangWatch:
                 self._stacks.pop(worker_id, None)
                 self._outbox.streams.send(worker_id, pb.WatchPlanResponse(stack=pb.StackNotice(reason=verdict.reason)))
 
-    async def _tell(self, now: float) -> None:
+    async def _announce(self, now: float) -> None:
         """Write one event for each verdict, as soon as the stacks have come or are overdue."""
         waiting = []
-        for hang in self._told:
+        for hang in self._unannounced:
             verdict = hang.verdict
             if now < hang.due and verdict.worker_id not in self._stacks:
                 waiting.append(hang)
@@ -173,7 +173,7 @@ class HangWatch:
             detail = {"worker": verdict.worker_id, "pod": hang.name, "phase": verdict.phase,
                       "deadline_seconds": round(verdict.deadline, 6), "stack": stack}  # fmt: skip
             await self._outbox.event("hang", verdict.reason, verdict.seconds, step=verdict.step, detail=detail)
-        self._told = waiting
+        self._unannounced = waiting
 
     def _members(self, plan: Plan, now: float) -> list[Progress]:
         """The progress of the participants that this plan still needs, comparable by place.
@@ -200,18 +200,18 @@ class HangWatch:
         return found
 
     def _progress(self, worker: Worker, entered: bool, step: int, now: float) -> Progress:
-        told_at = worker.phase_told_at
+        reported_at = worker.phase_reported_at
 
         def age(seconds: float) -> float:
-            since = told_at - seconds
+            since = reported_at - seconds
             if not entered:  # time before the plan was known does not count
                 since = max(since, self._since)
-            gaps = sum(max(0.0, min(told_at, end) - max(since, start)) for start, end in self._gaps)
-            return max(0.0, told_at - since - gaps)
+            gaps = sum(max(0.0, min(reported_at, end) - max(since, start)) for start, end in self._gaps)
+            return max(0.0, reported_at - since - gaps)
 
         behind = DevicePlace(worker.device_phase, age(worker.device_seconds), worker.device_waiting)
         return Progress(
             worker_id=worker.worker_id, entered=entered, step=step, phase=worker.phase, phase_seconds=age(worker.phase_seconds),
-            waiting=worker.waiting_seconds > 0, p99=worker.phase_p99, heartbeat_age=now - worker.last_heard,
+            waiting=worker.waiting_seconds > 0, p99=worker.phase_p99, heartbeat_age=now - worker.last_received,
             name=f"worker {worker.pod_name}", device=behind if worker.device_phase else None,
         )  # fmt: skip

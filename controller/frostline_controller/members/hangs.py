@@ -108,13 +108,13 @@ def judge(
         silent_after_seconds: a member is silent where its heartbeat is older than this, and moves where its phase is younger.
         predicted_step_seconds: the planner's prediction; 0.0: there is none.
     """
-    heard = [member for member in members if member.phase not in WAITING and member.heartbeat_age <= silent_after_seconds]
-    if not heard or any(min(member.phase_seconds, member.at.phase_seconds) < silent_after_seconds for member in heard):
+    answering = [member for member in members if member.phase not in WAITING and member.heartbeat_age <= silent_after_seconds]
+    if not answering or any(min(member.phase_seconds, member.at.phase_seconds) < silent_after_seconds for member in answering):
         return None  # all are silent (dead_after_seconds is for that), or a thread or device still moves
-    members, heard = [member.at for member in members], [member.at for member in heard]
+    members, answering = [member.at for member in members], [member.at for member in answering]
     deadlines = _Deadlines(members, floor_seconds, predicted_step_seconds)
-    first = min(member.place for member in heard)
-    earliest = [member for member in heard if member.place == first]
+    first = min(member.place for member in answering)
+    earliest = [member for member in answering if member.place == first]
     oldest = max(earliest, key=_age)
     computing = [member for member in earliest if not member.waiting]
     silent = [member for member in members if member.heartbeat_age > silent_after_seconds and member.place <= first]

@@ -30,7 +30,7 @@ class Worker:
         worker_id: "<pod uid>/<process nonce>".
         presence: alive, leaving (it has asked to go) or gone.
         step: the last committed step that it reported.
-        phase_seconds: age of its phase at the time `phase_told_at`.
+        phase_seconds: age of its phase at the time `phase_reported_at`.
         waiting_seconds: the part of `phase_seconds` in which it was blocked on other workers.
         device_phase, device_seconds, device_waiting: of its device, where that is behind the training thread; "" where not.
         phase_p99: 99th percentile of each phase, seconds.
@@ -54,13 +54,13 @@ class Worker:
     store_port: int
     profile: KeptProfile
     registered_at: float
-    last_heard: float
+    last_received: float
     presence: WorkerState = ALIVE
     generation: GenerationId | None = None
     step: int = 0
     phase: str = Phase.START
     phase_seconds: float = 0.0
-    phase_told_at: float = 0.0
+    phase_reported_at: float = 0.0
     waiting_seconds: float = 0.0
     device_phase: str = ""
     device_seconds: float = 0.0
@@ -233,7 +233,7 @@ class Membership:
         worker = self._workers.get(worker_id)
         if worker is None or worker.presence == GONE:
             return False
-        return worker.watching or now - max(worker.last_heard, worker.unwatched_since) < self.lost_after_seconds
+        return worker.watching or now - max(worker.last_received, worker.unwatched_since) < self.lost_after_seconds
 
     def unreachable(self, now: float, awaited: Set[str]) -> list[Worker]:
         """Workers whose connection has closed, except those in `awaited`."""
@@ -256,13 +256,13 @@ class Membership:
         return [
             worker
             for worker in self._workers.values()
-            if worker.presence != GONE and now - worker.last_heard > self.dead_after_seconds
+            if worker.presence != GONE and now - worker.last_received > self.dead_after_seconds
         ]
 
     def excuse(self, seconds: float) -> None:
         """Do not count the last `seconds` as silence of any worker: the controller itself did not run."""
         for worker in self._workers.values():
-            worker.last_heard += seconds
+            worker.last_received += seconds
             worker.unwatched_since += seconds
 
     def forget_old(self, keep: Set[str], limit: int = 64) -> None:
@@ -280,6 +280,6 @@ def _pod_is_gone(worker_id: str, pods: Set[str]) -> bool:
     return bool(pods) and pod_uid_of(worker_id) not in pods
 
 
-def _forget_oldest(told: dict[str, str]) -> None:
-    while len(told) > ENDED_KEPT:
-        del told[next(iter(told))]
+def _forget_oldest(texts: dict[str, str]) -> None:
+    while len(texts) > ENDED_KEPT:
+        del texts[next(iter(texts))]

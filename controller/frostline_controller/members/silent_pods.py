@@ -25,11 +25,11 @@ class SilentPods:
         """Delete the pods of workers that have been silent for too long."""
         patience = max(self._facts.job.controller.start_timeout_seconds, self._facts.members.dead_after_seconds)
         for worker in self._silent(now - patience):
-            reason = f"it has been silent for {now - worker.last_heard:.0f} s, and its pod is still there"
+            reason = f"it has been silent for {now - worker.last_received:.0f} s, and its pod is still there"
             log.error("silent worker taken away worker=%s pod=%s reason=%r", worker.worker_id, worker.pod_name, reason)
             await self._removals.take_away(worker.worker_id, reason)
 
-    def _silent(self, heard_before: float) -> list[Worker]:
+    def _silent(self, received_since: float) -> list[Worker]:
         members, there = self._facts.members, self._facts.cluster.uids
         given_up = [
             worker
@@ -41,5 +41,5 @@ class SilentPods:
         ]
         if not given_up:  # in nearly every round of a run
             return []
-        in_use = {worker.pod_uid for worker in members if worker.presence != GONE or worker.last_heard >= heard_before}
+        in_use = {worker.pod_uid for worker in members if worker.presence != GONE or worker.last_received >= received_since}
         return [worker for worker in given_up if worker.pod_uid not in in_use]

@@ -25,7 +25,7 @@ class _Trouble:
 
     text: str
     tries: int = 0
-    told: str = ""
+    announced: str = ""
 
 
 class StartFailures:
@@ -59,8 +59,8 @@ class StartFailures:
         for pod_name, trouble in list(self._troubles.items()):
             if self._trains(pod_name) or self._is_handed_back(pod_name):
                 del self._troubles[pod_name]
-            elif trouble.told != trouble.text:
-                trouble.told = trouble.text
+            elif trouble.announced != trouble.text:
+                trouble.announced = trouble.text
                 await outbox.event("cannot_start", f"{pod_name} cannot start: {trouble.text}; it is tried again")
         away = {name: trouble for name, trouble in self._troubles.items() if name not in self._alive()}
         shown = "; ".join(f"{name}: {trouble.text}" for name, trouble in list(away.items())[:SHOWN])

@@ -2,14 +2,14 @@
 over."""
 
 from frostline_controller.members.membership import Worker
-from frostline_controller.planner.choice import Choosing
+from frostline_controller.planner.choice import PlanChoice
 from frostline_controller.run.facts import RunFacts
 
 
 class StartWait:
     """The wait before the first plan, and before the first one after a resume or a pause."""
 
-    def __init__(self, facts: RunFacts, choosing: Choosing) -> None:
+    def __init__(self, facts: RunFacts, choosing: PlanChoice) -> None:
         self._facts, self._choosing = facts, choosing
         self.since: float | None = None
         """When the wait for further workers began, by the run's clock; None while no worker is there."""

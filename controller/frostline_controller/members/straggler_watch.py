@@ -4,7 +4,7 @@ from frostline_contract.plan import Plan
 from frostline_controller.members.membership import Worker
 from frostline_controller.members.stragglers import Belief, follow, slowness, work_of
 from frostline_controller.planner.measurements import reference_profile
-from frostline_controller.reshape.triggers import Adapting
+from frostline_controller.reshape.triggers import ReshapeTriggers
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
 
@@ -15,7 +15,7 @@ SLOWNESS_SECONDS = 1.0
 class StragglerWatch:
     """Measures once a second how fast each member computes, and acts where a slowness lasts."""
 
-    def __init__(self, facts: RunFacts, outbox: Outbox, adapting: Adapting) -> None:
+    def __init__(self, facts: RunFacts, outbox: Outbox, adapting: ReshapeTriggers) -> None:
         self._facts, self._outbox, self._adapting = facts, outbox, adapting
         self._beliefs: dict[str, Belief] = {}
         self._measured_at = -SLOWNESS_SECONDS
@@ -34,7 +34,7 @@ class StragglerWatch:
             belief = self._beliefs[worker.worker_id] = follow(was, worker.slowness, now)
             worker.lasting_slowness = belief.level
             if belief.level != was.level:
-                await self._tell(worker, belief.level)
+                await self._announce(worker, belief.level)
         self._beliefs = {worker.worker_id: self._beliefs[worker.worker_id] for worker in everybody}
 
     def _readings(self, plan: Plan) -> dict[str, float]:
@@ -48,7 +48,7 @@ class StragglerWatch:
         work = work_of(plan.placement, facts.freeze_point(), units, facts.job.training.num_microbatches)
         return slowness({worker.worker_id: worker.busy_seconds for worker in inside}, work)
 
-    async def _tell(self, worker: Worker, level: float) -> None:
+    async def _announce(self, worker: Worker, level: float) -> None:
         """Write the event that a worker's believed slowness has changed, and ask the planner again."""
         facts, outbox = self._facts, self._outbox
         parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in sorted(worker.step_parts.items()))

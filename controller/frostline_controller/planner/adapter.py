@@ -16,7 +16,7 @@ from frostline_controller.planner.measurements import measured_cache, measured_l
 from frostline_controller.planner.quota import quota_of
 from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.shapes import asked_degrees
-from frostline_controller.planner.step_on_paper import placement_cost
+from frostline_controller.planner.simulated_step import placement_cost
 from frostline_controller.planner.verdict import should_reshape
 from frostline_controller.run.durable import PinnedShape
 

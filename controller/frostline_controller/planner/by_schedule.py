@@ -8,7 +8,7 @@ from frostline_controller.planner.placing import PlannedPlacement
 from frostline_controller.planner.search import make_plan
 
 MOST_OPERATIONS = 10_000
-"""Most forwards of a step for which schedules are compared; the orders of longer steps are not run on paper."""
+"""Most forwards of a step for which schedules are compared; the orders of longer steps are not simulated."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def _cost_of(name: str, planned: PlannedPlacement, inputs: PlanInputs) -> Schedu
     placement = planned.placement
     virtual = 2 if is_folded(name) else max(2, inputs.placement.virtual_stages) if name == "interleaved_1f1b" else 1
     if placement.pp_degree * inputs.num_microbatches * inputs.num_slices(placement.pp_degree, name) > MOST_OPERATIONS:
-        return ScheduleCost(name, virtual, refused="too many operations to be run on paper")
+        return ScheduleCost(name, virtual, refused="too many operations to be simulated")
     pins = {"pp_degree": placement.pp_degree, "dp_degree": placement.dp_degree, "schedule": name, "virtual_stages": virtual}
     try:
         found = make_plan(replace(inputs, placement=inputs.placement.model_copy(update=pins)))

@@ -14,7 +14,7 @@ from frostline_controller.planner.cuts import PartitionTable, StageCosts
 from frostline_controller.planner.leaves import deal_by_speed, deal_evenly
 from frostline_controller.planner.placing import Alternative
 from frostline_controller.planner.shapes import ALL_DEGREES_UP_TO, ShapeLimits, pp_choices, schedules_for
-from frostline_controller.planner.step_on_paper import paper_cost
+from frostline_controller.planner.simulated_step import simulated_cost
 from frostline_controller.planner.tried_slices import groupings_of, slice_counts
 
 
@@ -123,13 +123,13 @@ def seconds_of(model: CostModel, candidate: Candidate) -> float:
         candidate.bounds = candidate.table.bounds(candidate.pp * candidate.virtual)
         # Split backwards keep more than the closed form counts, and a plan that exceeds the memory must be found here.
         splits = schedule_named(candidate.table.costs.schedule).splits
-        return price_of(model, candidate, paper_cost if splits else step_cost)
+        return price_of(model, candidate, simulated_cost if splits else step_cost)
     cost = candidate.alternative.cost
     return cost.seconds_per_sample if cost.peak_bytes <= model.inputs.memory_cap else float("inf")
 
 
 def price_of(model: CostModel, candidate: Candidate, costing: Callable[..., StepCost]) -> float:
-    """Compute the cost of a candidate with its present bounds and slices. costing: `step_cost` or `paper_cost`."""
+    """Compute the cost of a candidate with its present bounds and slices. costing: `step_cost` or `simulated_cost`."""
     inputs = model.inputs
     # As if members were assigned by falling speed: the last member of each replica is its slowest.
     speeds = [inputs.speeds[global_rank] for global_rank in candidate.shape.owners_of(candidate.pp - 1)]

@@ -18,7 +18,7 @@ from frostline_controller.run.facts import RunFacts
 log = logging.getLogger(__name__)
 
 
-class Choosing:
+class PlanChoice:
     """Calls the planner for the best placement of the present workers.
 
     Attributes:

@@ -1,7 +1,7 @@
-"""Hill climbing from a good cut and grouping to a better one, by the seconds of a step run on paper.
+"""Hill climbing from a good cut and grouping to a better one, by the seconds of a simulated step.
 
 One boundary moves at a time, as long as that makes the step faster. The search before it cuts stages by their whole
-micro-batches, and groups cells for a mean stage. A step on paper also counts the order in which stages fill the pipeline, and the
+micro-batches, and groups cells for a mean stage. A simulated step counts the order too in which stages fill the pipeline, and the
 waits for uneven slices.
 """
 

@@ -89,9 +89,9 @@ def grid_lines(grid: GridAdvice) -> list[str]:
     lines = [f"{'token_cells':<14}{'shape':<15}{'schedule':<18}{'slices':>7}{'step':>12}"]
     for one in grid.candidates:
         placement, seconds = one.planned.placement, seconds_in_words(one.planned.cost.total_seconds)
-        told = " measured" if one.measured else ""
+        suffix = " measured" if one.measured else ""
         shape, slices = in_words(placement.degrees), len(placement.slices) or 1
-        lines.append(f"{one.cells:<14}{shape:<15}{placement.schedule:<18}{slices:>7}{seconds:>12}{told}")
+        lines.append(f"{one.cells:<14}{shape:<15}{placement.schedule:<18}{slices:>7}{seconds:>12}{suffix}")
     return [*lines, grid.reason]
 
 

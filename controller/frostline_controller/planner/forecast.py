@@ -17,12 +17,12 @@ from frostline_controller.planner.describe import as_json, grid_json
 from frostline_controller.planner.inputs import NothingFits, PlanInputs
 from frostline_controller.planner.model_size import ModelSize, model_size
 from frostline_controller.planner.numerics import settle
-from frostline_controller.planner.paper_step import paper_step
 from frostline_controller.planner.placing import PlannedPlacement
 from frostline_controller.planner.profile_file import MeasuredProfile
 from frostline_controller.planner.program_picture import program_picture
 from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.tensor.advice import SharingAdvice, advise_sharing
+from frostline_controller.planner.timed_step import timed_step
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class DevicePlan:
         """Return the planned step as an SVG. Raises ValueError where it has more operations than a picture can show."""
         placement = self.planned.placement
         title = f"{in_words(placement.degrees)}, {placement.schedule}: computations of a planned step of the slowest replica"
-        return program_picture(paper_step(placement, self.inputs), title)
+        return program_picture(timed_step(placement, self.inputs), title)
 
 
 def forecast(

@@ -40,12 +40,12 @@ def measured_link(workers: tuple[Worker, ...]) -> LinkProfile | None:
     return median_link([worker.link for worker in workers]) or median_link([worker.near_link for worker in workers])
 
 
-def median_link(told: Sequence[LinkProfile | plan_pb2.LinkProfile | None]) -> LinkProfile | None:
+def median_link(links: Sequence[LinkProfile | plan_pb2.LinkProfile | None]) -> LinkProfile | None:
     """Return the median of the measured links, field by field; None where there are none.
 
     Figures of sums stand for unmeasured figures of messages, and the other way round.
     """
-    found = [link for link in told if link is not None]
+    found = [link for link in links if link is not None]
     values = {name: [value for link in found if (value := getattr(link, name)) > 0] for name in LinkProfile.model_fields}
     measured = {name: median(some) for name, some in values.items() if some}
     for name in set(LinkProfile.model_fields) - set(measured):

@@ -11,7 +11,7 @@ from frostline_controller.planner.cost import CostModel, StepCost
 from frostline_controller.planner.cuts import StageCosts, refined_bounds
 from frostline_controller.planner.inputs import replica_speeds
 from frostline_controller.planner.leaves import deal_by_speed
-from frostline_controller.planner.step_on_paper import paper_cost
+from frostline_controller.planner.simulated_step import simulated_cost
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def finish(
         speeds = replica_speeds(inputs, assignment.workers, shape)
         for dealing in (speeds, [1.0] * shape.dp_degree):
             leaf_bounds = deal_by_speed(inputs.reduction_leaves, dealing)
-            cost = paper_cost(priced, option, leaf_bounds, shape, chosen.schedule, speeds, chosen.slices)
+            cost = simulated_cost(priced, option, leaf_bounds, shape, chosen.schedule, speeds, chosen.slices)
             if cost.peak_bytes <= inputs.memory_cap:
                 results.append((option, assignment, leaf_bounds, cost))
                 break

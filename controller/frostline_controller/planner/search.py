@@ -9,19 +9,19 @@ freezing are handed back as workers, and a run never becomes slower than it star
 from dataclasses import replace
 
 from frostline_contract.shape import ParallelShape
-from frostline_controller.planner.best_on_paper import best_on_paper
+from frostline_controller.planner.best_simulated import best_simulated
 from frostline_controller.planner.caching import cache_verdict
 from frostline_controller.planner.candidates import Candidate, bound_of_replicas, candidates_of, price_of, seconds_of
 from frostline_controller.planner.cost import CostModel, replica_micro_batches, step_cost
 from frostline_controller.planner.cuts import PartitionTable, StageCosts
 from frostline_controller.planner.inputs import NothingFits, PlanInputs
 from frostline_controller.planner.leaves import deal_evenly
-from frostline_controller.planner.paper_plan import paper_greedy_plan
+from frostline_controller.planner.pipetransformer_plan import pipetransformer_plan
 from frostline_controller.planner.placing import Alternative, PlannedPlacement, finish
 from frostline_controller.planner.refusal import refusal
 from frostline_controller.planner.shapes import ShapeLimits, dp_choices, shape_limits
 from frostline_controller.planner.shared_as_needed import plan_shared_as_needed
-from frostline_controller.planner.step_on_paper import paper_cost
+from frostline_controller.planner.simulated_step import simulated_cost
 from frostline_controller.planner.without_bubbles import without_bubbles
 
 COST_TOLERANCE = 0.05
@@ -38,7 +38,7 @@ def make_plan(inputs: PlanInputs, below: float = float("inf")) -> PlannedPlaceme
     if inputs.is_to_be_shared:
         return plan_shared_as_needed(inputs, make_plan)
     if inputs.placement.planner == "paper_greedy":
-        return paper_greedy_plan(inputs)
+        return pipetransformer_plan(inputs)
     use_cache, cache_reason = cache_verdict(inputs)
     model = CostModel(inputs, use_cache)
     limits = shape_limits(inputs)
@@ -50,11 +50,13 @@ def make_plan(inputs: PlanInputs, below: float = float("inf")) -> PlannedPlaceme
     if priced < len(candidates):
         words += f", of which {len(candidates) - priced} were ruled out by lower bounds"
     if inputs.token_cells > 1:
-        best, judged = best_on_paper(model, candidates, best)
+        best, judged = best_simulated(model, candidates, best)
         words += judged
     if is_for_cost := inputs.placement.objective == "cost":
         best, words = _fewest_workers(model, candidates, best)
-    best, why = without_bubbles(model, [best] if is_for_cost else candidates, best, lambda one: price_of(model, one, paper_cost))
+    best, why = without_bubbles(
+        model, [best] if is_for_cost else candidates, best, lambda one: price_of(model, one, simulated_cost)
+    )
     words += why
     return finish(model, best.alternative, best.bounds, best.table.costs, "; ".join([words, *limits.notes]), cache_reason,
                   _others(candidates, best))  # fmt: skip

@@ -65,8 +65,8 @@ def split_price(model: "CostModel", stage_bounds: np.ndarray, schedule: str) -> 
 
 def _costs(inputs: PlanInputs) -> tuple[np.ndarray, np.ndarray]:
     """Return the costs of the two parts by unit, as shares of the unit's whole backward."""
-    told = [(unit.input_gradient_cost, unit.weight_gradient_cost) for unit in inputs.units]
-    into, weights = (np.array([one[part] for one in told]) for part in (0, 1))
+    given = [(unit.input_gradient_cost, unit.weight_gradient_cost) for unit in inputs.units]
+    into, weights = (np.array([one[part] for one in given]) for part in (0, 1))
     known = (into > 0) & (weights > 0)
     return np.where(known, into, HALF), np.where(known, weights, HALF)
 

@@ -1,4 +1,4 @@
-"""The choice of a zero-bubble schedule, where `placement.schedule` is auto, by steps on paper, with slices and memory.
+"""The choice of a zero-bubble schedule, where `placement.schedule` is auto, by simulated steps, with slices and memory.
 
 A split backward costs more than a whole one and a bubble is saved once a step, so no such schedule is chosen before the costs of
 split backwards are measured, nor where only the closed form could judge. To find an order and run it takes microseconds an
@@ -16,13 +16,13 @@ from frostline_controller.planner.leaves import deal_evenly
 from frostline_controller.planner.split_costs import are_measured
 
 WORTH = 1.03
-"""Least speed-up of a step on paper; predictions are no more accurate."""
+"""Least speed-up of a simulated step; predictions are no more accurate."""
 ALIKE = 1.01
 """Ratio of times within which the schedule with the least memory is chosen."""
 SHAPES = 6
 """Most shapes, with their slices, that are tried."""
 TURNS = 60_000
-"""Most selections of a rank's next operation on paper; those of a V count six times, since six of its orders are tried."""
+"""Most selections of a rank's next operation in simulation; those of a V count six times, since six of its orders are tried."""
 OF_A_V = 6
 SPLITTING = tuple(name for name, schedule in BUILT_IN.items() if schedule.splits)
 
@@ -36,7 +36,7 @@ def without_bubbles(
         model: the cost model.
         candidates: shapes and slices that may be taken, with other schedules.
         best: the best of them.
-        price: returns a candidate's seconds a sample on paper; infinite where memory does not allow it.
+        price: returns a candidate's simulated seconds a sample; infinite where memory does not allow it.
     """
     inputs = model.inputs
     if inputs.placement.schedule != "auto" or inputs.quota is not None or not are_measured(inputs):
@@ -53,15 +53,15 @@ def without_bubbles(
             fresh = _with(near, name, virtual)
             if fresh is not None and (seconds := price(fresh)) < float("inf"):
                 tried.append((seconds, fresh))
-    not_run = f" ({over} more would take too long to be run on paper)" if over else ""
+    not_run = f" ({over} more would take too long to be simulated)" if over else ""
     if not tried:
-        return best, f"; no schedule without bubbles: {over} would take too long to be run on paper" if over else ""
+        return best, f"; no schedule without bubbles: {over} would take too long to be simulated" if over else ""
     quickest = min(seconds for seconds, _ in tried)
     chosen = min((one for seconds, one in tried if seconds <= quickest * ALIKE), key=lambda one: one.alternative.cost.peak_bytes)
     figures = f"{_in_words(chosen)} against {_in_words(best)}"
     if quickest * WORTH > least:
-        return best, f"; no schedule without bubbles pays: {figures} on paper{not_run}"
-    return chosen, f"; without bubbles on paper: {figures}{not_run}"
+        return best, f"; no schedule without bubbles pays: {figures} simulated{not_run}"
+    return chosen, f"; without bubbles, simulated: {figures}{not_run}"
 
 
 def _promising(model: CostModel, candidates: Sequence[Candidate], limit: float) -> list[Candidate]:

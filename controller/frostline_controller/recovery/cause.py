@@ -9,8 +9,8 @@ from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
 from frostline_controller.run.store import RunStore
 
-CAUSES_TOLD = 3
-PLACES_TOLD = 8
+CAUSES_NAMED = 3
+PLACES_NAMED = 8
 """Workers whose node and device an event names in words; its detail names all. The cluster keeps a message's first kilobyte."""
 MARKS_OF_A_PEER = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "NCCL", "interrupted")
 """An error text with one of these comes from a collective operation that lost a peer."""
@@ -26,14 +26,14 @@ def cause_of(recovery: Recovery, members: Membership, failure: Failure) -> str:
         return f": {worker.why_gone}" if worker is not None and worker.why_gone else ""
 
     planned = set(failure.current.participants) | set(failure.prepared.participants if failure.prepared else ())
-    told = [f"{name(worker_id)} is excluded: {reason}" for worker_id, reason in sorted(recovery.excluded.items())]
-    told += [f"{name(worker_id)} is gone{why(worker_id)}" for worker_id in sorted(failure.ended & planned)]
+    causes = [f"{name(worker_id)} is excluded: {reason}" for worker_id, reason in sorted(recovery.excluded.items())]
+    causes += [f"{name(worker_id)} is gone{why(worker_id)}" for worker_id in sorted(failure.ended & planned)]
     silent = sorted(one for one in failure.silent & planned if not recovery.goes_with_excluded(one))
-    told += [f"{name(worker_id)} does not answer{why(worker_id)}" for worker_id in silent]
-    if not told and (first := first_error(recovery)) is not None:
-        told = [f"{name(first[0])} reports: {last_line(first[1])}"]
-    more = f" and {len(told) - CAUSES_TOLD} more" if len(told) > CAUSES_TOLD else ""
-    return "; ".join(told[:CAUSES_TOLD]) + more if told else recovery.reason
+    causes += [f"{name(worker_id)} does not answer{why(worker_id)}" for worker_id in silent]
+    if not causes and (first := first_error(recovery)) is not None:
+        causes = [f"{name(first[0])} reports: {last_line(first[1])}"]
+    more = f" and {len(causes) - CAUSES_NAMED} more" if len(causes) > CAUSES_NAMED else ""
+    return "; ".join(causes[:CAUSES_NAMED]) + more if causes else recovery.reason
 
 
 def first_error(recovery: Recovery) -> tuple[str, str] | None:
@@ -59,10 +59,10 @@ def of_its_own(recovery: Recovery, members: Membership, pods: Collection[str], f
     """
     crashed = any(not members.was_taken(worker_id, pods) for worker_id in failure.ended)
     unexplained = bool(recovery.errors) and not failure.ended and not failure.silent
-    told = [members.error_of(worker_id) for worker_id in sorted(failure.ended)]
-    told += [reason for _, reason in sorted(recovery.excluded.items())]
+    errors = [members.error_of(worker_id) for worker_id in sorted(failure.ended)]
+    errors += [reason for _, reason in sorted(recovery.excluded.items())]
     first = first_error(recovery)
-    text = next((text for text in (*told, first[1] if first else "") if text), "")
+    text = next((text for text in (*errors, first[1] if first else "") if text), "")
     return crashed or unexplained or bool(recovery.excluded), text
 
 
@@ -95,15 +95,17 @@ def wrong_bits_of(recovery: Recovery, members: Membership) -> WrongBits:
             for one in holders
         ]
     places = [f"{one.pod_name} is on node {one.failure_domain}, device {one.profile.device}" for one in named or holders]
-    more = f" and {len(places) - PLACES_TOLD} more" if len(places) > PLACES_TOLD else ""
-    told = "; ".join(places[:PLACES_TOLD]) + more
-    return WrongBits(first_step=recovery.distrusted_from, reason=told if named or not told else f"one of: {told}", detail=detail)
+    more = f" and {len(places) - PLACES_NAMED} more" if len(places) > PLACES_NAMED else ""
+    listed = "; ".join(places[:PLACES_NAMED]) + more
+    return WrongBits(
+        first_step=recovery.distrusted_from, reason=listed if named or not listed else f"one of: {listed}", detail=detail
+    )
 
 
-async def tell_wrong_bits(facts: RunFacts, store: RunStore, outbox: Outbox) -> None:
+async def announce_wrong_bits(facts: RunFacts, store: RunStore, outbox: Outbox) -> None:
     """Write the event of the newest wrong bits that a durable plan goes back from, unless it is written. Never fails.
 
-    Called in each round: the event is told though an act after the plan's write failed, or its controller died there.
+    Called in each round: the event is announced though an act after the plan's write failed, or its controller died there.
     """
     found = facts.state.wrong_bits
     if found is not None and not store.events.holds("wrong_bits", found.step, found.lineage):

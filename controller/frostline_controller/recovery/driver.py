@@ -4,7 +4,7 @@ All participants of the running generation and of a prepared plan are sent a fen
 plan brings all pieces to one state, from survivors or from a checkpoint. A failure while members enter that plan is a failure of
 that plan, and is answered in the same way.
 
-This file keeps the order: `Recovery` gathers the reports, `recovery.answer` decides, `Starting` makes the plan.
+This file keeps the order: `Recovery` gathers the reports, `recovery.answer` decides, `StartingPlans` makes the plan.
 """
 
 import logging
@@ -16,10 +16,10 @@ from frostline_controller.members.devices import no_placement
 from frostline_controller.members.entry import Entry, EntryWatch
 from frostline_controller.members.membership import LEAVING, Worker
 from frostline_controller.members.removal import Removals
-from frostline_controller.planner.choice import Choosing
-from frostline_controller.recovery.cause import cause_of, of_its_own, tell_wrong_bits, wrong_bits_of
+from frostline_controller.planner.choice import PlanChoice
+from frostline_controller.recovery.cause import announce_wrong_bits, cause_of, of_its_own, wrong_bits_of
 from frostline_controller.recovery.facts import Answer, Failure, GoBack, GoOn, NewEpoch, Wait
-from frostline_controller.recovery.plans import Starting
+from frostline_controller.recovery.plans import StartingPlans
 from frostline_controller.recovery.reports import Recovery, distrusts_anew, facts_line, fence_message, generation_of, last_line
 from frostline_controller.reshape.two_phase import Reshaping
 from frostline_controller.run.facts import RunFacts
@@ -40,7 +40,7 @@ class Failures:
 
     def __init__(
         self, facts: RunFacts, store: RunStore, outbox: Outbox, plug: RoundPlug, *,
-        choosing: Choosing, starting: Starting, reshaping: Reshaping, entry: EntryWatch, removals: Removals,
+        choosing: PlanChoice, starting: StartingPlans, reshaping: Reshaping, entry: EntryWatch, removals: Removals,
     ) -> None:  # fmt: skip
         self._facts, self._store, self._outbox, self._plug = facts, store, outbox, plug
         self._choosing, self._starting, self._reshaping = choosing, starting, reshaping
@@ -55,7 +55,7 @@ class Failures:
         facts, outbox, plan, prepared = self._facts, self._outbox, self._facts.current, self._facts.state.prepared
         if plan is None or facts.state.between:
             return
-        heard = generation_of(request.generation)
+        newest_received = generation_of(request.generation)
         member = worker_id in plan.placement.global_ranks
         if self._current_recovery is None and prepared is not None and not member and worker_id in prepared.places:
             if not request.HasField("ran") or not plan.generation <= generation_of(request.ran):
@@ -63,7 +63,7 @@ class Failures:
                 self._reshaping.withdraw(f"{self._name(worker_id)} gave it up: {last_line(request.error) or 'no reason given'}")
                 return
             member = True  # the worker has switched to the prepared plan already
-        answered = heard < plan.generation or (self._current_recovery is None and not member)
+        answered = newest_received < plan.generation or (self._current_recovery is None and not member)
         if not answered or distrusts_anew(request, facts.state.lineages):
             self.fail(f"{self._name(worker_id)} reports: {last_line(request.error) or 'its peers are gone'}")
             assert self.recovery is not None
@@ -154,14 +154,14 @@ class Failures:
         self._entry.expect(Entry(plan, since, now, plan.reason, failed=True, lost_steps=lost_steps))
         if self.recovery is recovery:
             self.recovery = None
-        await self.tell_wrong_bits()
+        await self.announce_wrong_bits()
         await self._starting.announce()
         await self._removals.advance()
 
-    async def tell_wrong_bits(self) -> None:
+    async def announce_wrong_bits(self) -> None:
         """Write the event of the newest wrong bits that were answered, unless it is written; a predecessor may have made the
         plan."""
-        await tell_wrong_bits(self._facts, self._store, self._outbox)
+        await announce_wrong_bits(self._facts, self._store, self._outbox)
 
     async def _wait(self, why: str, recovery: Recovery) -> None:
         """Wait with the answer. The plan may need replacements of excluded workers, so the pods of these are deleted now."""
@@ -211,7 +211,7 @@ class Failures:
             and facts.members.reachable(worker.worker_id, now)
             and (
                 worker.worker_id in failure.reports
-                or (worker.worker_id not in named and now - worker.last_heard < facts.members.lost_after_seconds)
+                or (worker.worker_id not in named and now - worker.last_received < facts.members.lost_after_seconds)
             )
         ]
         if len(usable) < facts.job.placement.min_workers:  # leavers go on until all can stop at a checkpoint

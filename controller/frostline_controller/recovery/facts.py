@@ -29,25 +29,25 @@ class HeldPiece:
 
 @dataclass(frozen=True)
 class SurvivorReport:
-    """One worker's report, and its promise: the worker enters no generation up to `heard`, and ignores later votes of `ran`.
+    """One worker's report, and its promise: to enter no generation up to `newest_received`, and to ignore later votes of `ran`.
 
     Attributes:
         worker_id: the worker.
-        heard: the newest generation that it has received.
+        newest_received: the newest generation that it has received.
         ran: the generation of which it was a member.
         held: the pieces that it has.
         seen: the results of votes that it saw.
         switched: prepared plans of which it saw the switching vote.
-        dead: prepared plans to which no vote will switch (expired).
+        expired: prepared plans to which no vote will switch.
     """
 
     worker_id: str
-    heard: GenerationId
+    newest_received: GenerationId
     ran: GenerationId | None = None
     held: tuple[HeldPiece, ...] = ()
     seen: tuple[SeenVote, ...] = ()
     switched: frozenset[GenerationId] = frozenset()
-    dead: frozenset[GenerationId] = frozenset()
+    expired: frozenset[GenerationId] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ def is_bounded(failure: Failure) -> bool:
 
     def reported(plan: Plan) -> bool:
         named = [failure.reports.get(worker) for worker in plan.placement.workers]
-        return any(report is not None and plan.generation <= report.heard for report in named)
+        return any(report is not None and plan.generation <= report.newest_received for report in named)
 
     return all(reported(plan) or _is_over(failure, plan) for plan in _plans(failure))
 
@@ -42,14 +42,14 @@ def _is_settled(failure: Failure, worker: str) -> bool:
     report = failure.reports.get(worker)
     if report is None:
         return False
-    return all(plan.generation <= report.heard for plan in _plans(failure) if worker in plan.places)
+    return all(plan.generation <= report.newest_received for plan in _plans(failure) if worker in plan.places)
 
 
 def _is_stopped(failure: Failure, plan: Plan) -> bool:
     """Whether a member has promised to stop, or has ended. Leavers do not count: they never vote in this generation."""
     for worker in plan.placement.workers:
         report = failure.reports.get(worker)
-        if worker in failure.ended or (report is not None and plan.generation <= report.heard):
+        if worker in failure.ended or (report is not None and plan.generation <= report.newest_received):
             return True
     return False
 
@@ -57,7 +57,7 @@ def _is_stopped(failure: Failure, plan: Plan) -> bool:
 def _is_over(failure: Failure, plan: Plan) -> bool:
     """Whether a plan is known to be over: for n, its switching vote was seen; for n + 1, no vote can switch to it (expired)."""
     if plan is failure.prepared:
-        return not failure.votable or any(plan.generation in report.dead for report in failure.reports.values())
+        return not failure.votable or any(plan.generation in report.expired for report in failure.reports.values())
     following = failure.prepared
     if following is None or following.base != plan.generation:
         return False

@@ -17,7 +17,7 @@ from frostline_contract.plan import SURVIVORS, Decision, GenerationId, Plan
 from frostline_contract.run_status import RunStatus
 from frostline_controller.decisions.surviving import in_force, surviving_decisions, without_pending_rollbacks
 from frostline_controller.members.membership import Worker
-from frostline_controller.planner.choice import Choosing
+from frostline_controller.planner.choice import PlanChoice
 from frostline_controller.planner.plans import entry_plan, survivors_plan
 from frostline_controller.recovery.facts import Failure, GoOn, WrongBits
 from frostline_controller.recovery.target import lineage_at
@@ -56,11 +56,11 @@ class History:
         return replace(self, decisions=tuple(d for d in self.decisions if d.lineage <= lineage), lineages=kept)
 
 
-class Starting:
+class StartingPlans:
     """Makes the plans, with the planner's best placement of the usable workers."""
 
     def __init__(
-        self, facts: RunFacts, store: RunStore, outbox: Outbox, plug: RoundPlug, choosing: Choosing, checkpoint_root: Path
+        self, facts: RunFacts, store: RunStore, outbox: Outbox, plug: RoundPlug, choosing: PlanChoice, checkpoint_root: Path
     ) -> None:
         self._facts, self._store, self._outbox = facts, store, outbox
         self._plug, self._choosing, self._root = plug, choosing, checkpoint_root
@@ -108,14 +108,14 @@ class Starting:
         decision = self._decision(history, step)
         freeze_point, number = facts.freeze_point_under(decision), decision.number if decision is not None else 0
         choice = await self._choosing.choose(workers, freeze_point, None, step)
-        told = base.run_epoch if base is not None else (await asyncio.to_thread(current_epoch, self._root)).run_epoch
+        known_epoch = base.run_epoch if base is not None else (await asyncio.to_thread(current_epoch, self._root)).run_epoch
         back = f"{reason}: back to step {step}: {why_back}" if why_back else reason
         draft = self._choosing.draft(
             choice, lineage=lineage, freeze_point=freeze_point, decision_number=number, reason=f"{back}; {choice.reason}"
         )
         plan = self._choosing.stamped(await asyncio.to_thread(
             entry_plan, draft, base=base.generation if base else None,
-            checkpoint=(found.path, found.step) if found else None, run_epoch=told + epoch,
+            checkpoint=(found.path, found.step) if found else None, run_epoch=known_epoch + epoch,
         ))  # fmt: skip
         ends = [plan_end_line(base.generation, facts.step_of(base))] if base else []
         await self._commit(plan, history, ends, answers, wrong_bits)
@@ -216,7 +216,7 @@ class Starting:
         )  # fmt: skip
         facts.message, facts.entered = "", {}
         line = plan_line(plan, plan.start_step + 1)
-        outbox.untold = [*ends, {**line, "answers": answers} if answers else line]
+        outbox.unannounced = [*ends, {**line, "answers": answers} if answers else line]
 
     async def announce(self) -> None:
         """Announce the newest plan if it is not announced yet: raise its run epoch, write it to plans.jsonl, then send it.
@@ -224,14 +224,14 @@ class Starting:
         Called in each round, so an act that failed is done again. Raises OSError.
         """
         store, outbox, plan = self._store, self._outbox, self._facts.current
-        if not outbox.untold:
+        if not outbox.unannounced:
             return
         assert plan is not None
         await self.finish_epoch()
-        await store.plans.append(outbox.untold)
+        await store.plans.append(outbox.unannounced)
         await self._plug.at(ControllerPhase.PLANNED)
         outbox.streams.send_all(outbox.plan_message(plan))
-        outbox.untold = []
+        outbox.unannounced = []
         await self._plug.at(ControllerPhase.ANNOUNCED)
         log.info(
             "plan entered without a vote generation=%s start=%s step=%s lineage=%s shape=%r reason=%r",
@@ -260,7 +260,7 @@ def _switched_at(failure: Failure, following: GenerationId) -> int | None:
     return max(steps) if steps else (failure.current.start_step if known else None)
 
 
-async def tell_gone(facts: RunFacts, outbox: Outbox, gone: CheckpointsGone) -> None:
+async def announce_gone(facts: RunFacts, outbox: Outbox, gone: CheckpointsGone) -> None:
     """Report that the run's checkpoints are gone: by one event, and in the status until they are back."""
     if facts.message != str(gone):
         facts.message = str(gone)

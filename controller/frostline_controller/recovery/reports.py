@@ -87,7 +87,7 @@ class Recovery:
         fenced = []
         for worker_id in sorted({worker for plan in plans for worker in plan.participants}):
             report = self.reports.get(worker_id)
-            if worker_id in self.asked or (report is not None and newest <= report.heard):
+            if worker_id in self.asked or (report is not None and newest <= report.newest_received):
                 continue
             worker = facts.members.get(worker_id)
             if worker is not None and worker.watching:
@@ -152,8 +152,8 @@ class Recovery:
         asked = self.asked.get(worker_id)
         if asked is not None and now - asked > facts.members.dead_after_seconds:
             return True
-        unheard = now - worker.last_heard > facts.members.lost_after_seconds
-        return doubted_too and (unheard or (not worker.watching and now - worker.unwatched_since > UNWATCHED_SECONDS))
+        quiet = now - worker.last_received > facts.members.lost_after_seconds
+        return doubted_too and (quiet or (not worker.watching and now - worker.unwatched_since > UNWATCHED_SECONDS))
 
     def goes_with_excluded(self, worker_id: str) -> bool:
         """Whether a worker is excluded, or shares the pod of an excluded worker; that pod is deleted after the answer."""
@@ -171,14 +171,14 @@ def survivor_report(request: pb.ReportRecoveryRequest) -> SurvivorReport:
     """Return the report of a message as a record."""
     return SurvivorReport(
         worker_id=request.worker_id,
-        heard=generation_of(request.generation),
+        newest_received=generation_of(request.generation),
         ran=generation_of(request.ran) if request.HasField("ran") else None,
         held=tuple(
             HeldPiece(one.piece, to_record(one.state, StateTag) if one.intact else None, one.prepared) for one in request.pieces
         ),
         seen=tuple(to_record(one, SeenVote) for one in request.seen),
         switched=frozenset(generation_of(fate.generation) for fate in request.fates if fate.switched),
-        dead=frozenset(generation_of(fate.generation) for fate in request.fates if not fate.switched),
+        expired=frozenset(generation_of(fate.generation) for fate in request.fates if not fate.switched),
     )
 
 

@@ -140,10 +140,10 @@ def read_run(run_dir: str | Path) -> RunData:
 def read_ledger(places: RunDirectory) -> Ledger | None:
     """Return the ledger in a run directory. Raises ValueError for a broken one."""
     result = places.read_result()
-    told = result.get("ledger") if "status" in result else None
-    told = told or read_json(places.ledger).get("ledger")
+    recorded = result.get("ledger") if "status" in result else None
+    recorded = recorded or read_json(places.ledger).get("ledger")
     try:
-        return Ledger.of_json(told) if told else None
+        return Ledger.of_json(recorded) if recorded else None
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{places.path}: its ledger is broken ({error!r}); delete {places.ledger.name}") from None
 

@@ -10,9 +10,9 @@ from frostline_contract.plan import Plan
 from frostline_contract.schedule_figures import Timed
 from frostline_contract.statistics import LinkProfile, StepTrace
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs
-from frostline_controller.planner.paper_step import paper_step
 from frostline_controller.planner.program_picture import MOST_BOXES, Panel, step_picture
 from frostline_controller.planner.quota import quota_of
+from frostline_controller.planner.timed_step import timed_step
 from frostline_controller.report.charts import TIMES, Chart
 from frostline_controller.report.data import RunData
 
@@ -86,7 +86,7 @@ def _planned(run: RunData, plan: Plan, freeze_point: int) -> list[Timed]:
         cell_tokens=job.training.cell_lengths,
         quota=quota_of(job, profile.quota_period_seconds),
     )
-    return paper_step(placement, inputs, replica=0)
+    return timed_step(placement, inputs, replica=0)
 
 
 def _in_words(panel: Panel) -> str:

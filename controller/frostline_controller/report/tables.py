@@ -71,8 +71,8 @@ def events(run: RunData) -> Table:
     for event in run.events:
         shape = in_words(event.degrees, TIMES)
         took = duration(event.seconds) if event.seconds else ""
-        told = [duration(event.time_seconds), event.step, event.generation, event.kind, event.freeze_point, shape, took]
-        rows.append([*told, event.reason])
+        cells = [duration(event.time_seconds), event.step, event.generation, event.kind, event.freeze_point, shape, took]
+        rows.append([*cells, event.reason])
     return Table(("time", "step", "generation", "event", "freeze point", "shape", "took", "reason"), rows)
 
 
@@ -129,10 +129,10 @@ def ledger_used(run: RunData) -> Table | None:
     if ledger is None or not ledger.total:
         return None
     priced = ledger.price_per_worker_hour is not None
-    told = [(words.use_name(use), seconds) for use, seconds in ledger.used.items()]
+    cells = [(words.use_name(use), seconds) for use, seconds in ledger.used.items()]
     rows = [
         [name, f"{seconds:,.1f}", words.share(ledger, seconds), *([words.money(ledger.cost(seconds))] if priced else [])]
-        for name, seconds in [*told, ("together", ledger.total)]
+        for name, seconds in [*cells, ("together", ledger.total)]
     ]
     return Table(("use", "worker-seconds", "share", *(("cost",) if priced else ())), rows)
 

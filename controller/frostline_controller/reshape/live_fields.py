@@ -8,7 +8,7 @@ from typing import Protocol
 
 from frostline_contract.job import Job
 from frostline_contract.plan import GenerationId
-from frostline_controller.reshape.triggers import Adapting
+from frostline_controller.reshape.triggers import ReshapeTriggers
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
 from frostline_controller.run.store import RunStore
@@ -28,13 +28,15 @@ class Offers(Protocol):
         ...
 
 
-class Following:
+class LiveFields:
     """Follows the job file while the run goes on: changed live fields are taken over, others refused by name.
 
     offers: the source of changed jobs; None where the job cannot change.
     """
 
-    def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox, adapting: Adapting, offers: Offers | None) -> None:
+    def __init__(
+        self, facts: RunFacts, store: RunStore, outbox: Outbox, adapting: ReshapeTriggers, offers: Offers | None
+    ) -> None:
         self._facts, self._store, self._outbox, self._adapting, self._offers = facts, store, outbox, adapting, offers
         self._asked: tuple[GenerationId, str] | None = None
 

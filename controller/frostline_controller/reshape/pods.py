@@ -12,8 +12,8 @@ from typing import NamedTuple
 from frostline_contract.annotations import REQUESTED_WORKERS
 from frostline_contract.run_status import RunStatus
 from frostline_controller.cluster.backend import Conflict
-from frostline_controller.planner.choice import Choosing
-from frostline_controller.reshape.triggers import Adapting
+from frostline_controller.planner.choice import PlanChoice
+from frostline_controller.reshape.triggers import ReshapeTriggers
 from frostline_controller.reshape.two_phase import Reshaping
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
@@ -33,12 +33,12 @@ class SizeRequest(NamedTuple):
     workers: int = 0
 
 
-class Sizing:
+class PodCount:
     """Writes spec.replicas, once for each plan or request that changes it. It acts last in a round, on the round's results."""
 
     def __init__(
         self, facts: RunFacts, store: RunStore, outbox: Outbox, pods: Pods, *,
-        choosing: Choosing, adapting: Adapting, reshaping: Reshaping,
+        choosing: PlanChoice, adapting: ReshapeTriggers, reshaping: Reshaping,
     ) -> None:  # fmt: skip
         self._facts, self._store, self._outbox, self._pods = facts, store, outbox, pods
         self._choosing, self._adapting, self._reshaping = choosing, adapting, reshaping
@@ -131,7 +131,7 @@ class Sizing:
         least = self._pods_for(wanted or len(facts.current.placement.workers))
         if least > held:
             why = f"the planner wants {wanted} workers" if wanted else "a plan's workers and the spare ones need them"
-            await self._scale_and_tell(least, "join", f"{least - held} pods taken again: {why}")
+            await self._scale_and_announce(least, "join", f"{least - held} pods taken again: {why}")
         elif not wanted:
             await self._hand_back()
 
@@ -143,7 +143,7 @@ class Sizing:
         section = facts.job.placement
         spare = f" and {section.spare_workers} spare" if section.spare_workers else ""
         reason = f"{wanted} pods, not {held}, for {self._choosing.wanted_workers()} workers{spare}"
-        await self._scale_and_tell(wanted, "join" if wanted > held else "leave", reason)
+        await self._scale_and_announce(wanted, "join" if wanted > held else "leave", reason)
         self._adapting.ask(reason)
 
     async def _hand_back(self) -> None:
@@ -165,9 +165,9 @@ class Sizing:
         if pods >= held:
             return
         text = f"{held - pods} of {held} pods handed back: the plan uses {len(members)} workers"
-        await self._scale_and_tell(pods, "leave", text)
+        await self._scale_and_announce(pods, "leave", text)
 
-    async def _scale_and_tell(self, pods: int, kind: str, text: str) -> None:
+    async def _scale_and_announce(self, pods: int, kind: str, text: str) -> None:
         """Scale, and write an event once the number is durable; `_finish_write` finishes a write that the cluster refused."""
         try:
             await self._scale(pods)

@@ -53,10 +53,10 @@ class Preparation:
         taken_back: by worker that is ready no more, the step that it reported as committed; the next vote may still count it as
             ready.
         entered: step of the switch, and seconds that it took, by worker.
-        entered_heard: when the first heartbeat of the new generation was received; None: none was.
+        entered_at: when the first heartbeat of the new generation was received; None: none was.
         announced: ReadyNotice was sent, so that a vote may switch; also true after a restart, since a predecessor may have sent
             it.
-        told: this controller has sent ReadyNotice.
+        notice_sent: this controller has sent ReadyNotice.
         sent: this controller has sent the plan.
         withdrawn: why the plan was withdrawn; empty: it was not.
         cause: the kind of the switch's event.
@@ -66,9 +66,9 @@ class Preparation:
     ready: dict[str, float] = field(default_factory=dict)
     taken_back: dict[str, int] = field(default_factory=dict)
     entered: dict[str, tuple[int, float]] = field(default_factory=dict)
-    entered_heard: float | None = None
+    entered_at: float | None = None
     announced: bool = False
-    told: bool = False
+    notice_sent: bool = False
     sent: bool = False
     withdrawn: str = ""
     cause: str = "reshape"
@@ -97,8 +97,8 @@ class Preparation:
         ]
         if not inside:
             return None
-        self.entered_heard = self.entered_heard or now
-        if now - self.entered_heard < ENTERED_WAIT_SECONDS:
+        self.entered_at = self.entered_at or now
+        if now - self.entered_at < ENTERED_WAIT_SECONDS:
             return None
         return max(plan.switch_from, min(plan.switch_until, min(inside)))
 

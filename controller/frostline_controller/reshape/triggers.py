@@ -6,7 +6,7 @@ from frostline_contract.job.cluster import ScheduledReshape
 from frostline_contract.lineage import ROLLBACK
 from frostline_contract.mesh import in_words
 from frostline_controller.planner.adapter import Choice
-from frostline_controller.planner.choice import Choosing
+from frostline_controller.planner.choice import PlanChoice
 from frostline_controller.planner.verdict import differ
 from frostline_controller.reshape.preparation import open_window
 from frostline_controller.reshape.two_phase import Reshaping
@@ -50,10 +50,10 @@ class Joins:
         self._first, self._tried = None, now
 
 
-class Adapting:
+class ReshapeTriggers:
     """Keeps the request for a new placement until a plan for it is prepared, or the planner finds that no change pays."""
 
-    def __init__(self, facts: RunFacts, store: RunStore, choosing: Choosing, reshaping: Reshaping) -> None:
+    def __init__(self, facts: RunFacts, store: RunStore, choosing: PlanChoice, reshaping: Reshaping) -> None:
         self._facts, self._store, self._choosing, self._reshaping = facts, store, choosing, reshaping
         self.wish = ""
         self._wishes = 0

@@ -13,7 +13,7 @@ from frostline_contract.plan import Plan
 from frostline_controller.decisions.surviving import in_force
 from frostline_controller.members.membership import LEAVING, Worker
 from frostline_controller.planner.adapter import Choice
-from frostline_controller.planner.choice import Choosing
+from frostline_controller.planner.choice import PlanChoice
 from frostline_controller.planner.plans import switching_plan
 from frostline_controller.reshape.preparation import Preparation, open_window
 from frostline_controller.run.facts import RunFacts
@@ -34,7 +34,7 @@ CONTINUED_KEPT = 16
 class Reshaping:
     """Drives the prepared plan. RPC handlers call the `note_` methods; the reconciler calls the others."""
 
-    def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox, plug: RoundPlug, choosing: Choosing) -> None:
+    def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox, plug: RoundPlug, choosing: PlanChoice) -> None:
         self._facts, self._store, self._outbox = facts, store, outbox
         self._plug, self._choosing = plug, choosing
         self.preparation: Preparation | None = None
@@ -111,7 +111,7 @@ class Reshaping:
         now = facts.clock()
         if not preparation.sent:
             await self._send_plan(plan, preparation)
-        if preparation.entered_heard is not None:
+        if preparation.entered_at is not None:
             return
         assert facts.current is not None
         if preparation.has_expired(plan, facts.current, facts.members):
@@ -154,9 +154,9 @@ class Reshaping:
         log.info("plan dropped generation=%s reason=%r", plan.generation, reason)
 
     def _announce_ready(self, plan: Plan, preparation: Preparation) -> None:
-        if preparation.told:
+        if preparation.notice_sent:
             return
-        preparation.announced = preparation.told = True
+        preparation.announced = preparation.notice_sent = True
         notice = pb.ReadyNotice(generation=to_message(plan.generation, plan_pb2.GenerationId))
         assert plan.base is not None and self._facts.current is not None
         voters = {*self._facts.current.placement.workers, *plan.participants}

@@ -25,13 +25,13 @@ class CacheNews:
             return
         self._seen = plan.generation
         wanted = facts.job.elastic.cache and facts.job.cache.use != "never"
-        told = store.events.newest.get("cache")
-        if not wanted or (plan.freeze_point == 0 and told is None):
+        announced = store.events.newest.get("cache")
+        if not wanted or (plan.freeze_point == 0 and announced is None):
             return
         used = plan.placement.use_cache
-        if told is not None and told.get("use_cache") == used:
+        if announced is not None and announced.get("use_cache") == used:
             return
-        if told is None or used or plan.freeze_point > 0:
+        if announced is None or used or plan.freeze_point > 0:
             why = facts.cache_off if facts.cache_off and not used else verdict_in(plan.reason)
             step = max(plan.start_step, 0)
             await outbox.event("cache", f"{'on' if used else 'off'}: {why}", step=step, use_cache=used)

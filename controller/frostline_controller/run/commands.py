@@ -11,8 +11,8 @@ from frostline_contract.shape import ParallelShape, tiles_problem
 from frostline_contract.sharding import shard_problem
 from frostline_controller.cluster.backend import ClusterState
 from frostline_controller.recovery.budget import RetryBudget
-from frostline_controller.reshape.pods import Sizing
-from frostline_controller.reshape.triggers import Adapting
+from frostline_controller.reshape.pods import PodCount
+from frostline_controller.reshape.triggers import ReshapeTriggers
 from frostline_controller.run.durable import PinnedShape
 from frostline_controller.run.ending import Ending
 from frostline_controller.run.facts import RunFacts
@@ -44,7 +44,7 @@ class Commands:
     """Each command is checked when it arrives, carried out by the reconciler, and answered by an event."""
 
     def __init__(
-        self, facts: RunFacts, store: RunStore, outbox: Outbox, sizing: Sizing, adapting: Adapting, ending: Ending
+        self, facts: RunFacts, store: RunStore, outbox: Outbox, sizing: PodCount, adapting: ReshapeTriggers, ending: Ending
     ) -> None:
         self._facts, self._store, self._outbox = facts, store, outbox
         self._sizing, self._adapting, self._ending = sizing, adapting, ending

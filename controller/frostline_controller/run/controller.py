@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from frostline_contract.plan import Decision
-from frostline_controller.decisions.taker import Deciding
+from frostline_controller.decisions.taker import DecisionTaker
 from frostline_controller.ledger.keeping import Bookkeeping
 from frostline_controller.members.departures import Departures
 from frostline_controller.members.devices import Devices
@@ -19,13 +19,13 @@ from frostline_controller.members.start_failures import StartFailures
 from frostline_controller.members.start_wait import StartWait
 from frostline_controller.members.straggler_watch import StragglerWatch
 from frostline_controller.planner.adapter import check_shapes
-from frostline_controller.planner.choice import Choosing
+from frostline_controller.planner.choice import PlanChoice
 from frostline_controller.planner.profiles import HandedOut, ProfileFile
 from frostline_controller.recovery.driver import Failures
-from frostline_controller.recovery.plans import Starting, tell_gone
-from frostline_controller.reshape.live_fields import Following, Offers
-from frostline_controller.reshape.pods import Sizing
-from frostline_controller.reshape.triggers import Adapting
+from frostline_controller.recovery.plans import StartingPlans, announce_gone
+from frostline_controller.reshape.live_fields import LiveFields, Offers
+from frostline_controller.reshape.pods import PodCount
+from frostline_controller.reshape.triggers import ReshapeTriggers
 from frostline_controller.reshape.two_phase import Reshaping
 from frostline_controller.run.cache_news import CacheNews
 from frostline_controller.run.checkpoints import CheckpointsGone
@@ -38,7 +38,7 @@ from frostline_controller.run.plan_log import plan_line
 from frostline_controller.run.plug import NoPlug, RoundPlug
 from frostline_controller.run.run import Run
 from frostline_controller.run.settling import Settling
-from frostline_controller.serving.progress import Publishing
+from frostline_controller.serving.progress import ProgressWriter
 from frostline_proto.v1 import control_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -55,9 +55,9 @@ class Controller:
         self.run, self._facts, self._store, self._outbox, self._pods = run, facts, store, outbox, pods
         self.checkpoint_root = checkpoint_root
         self.plug = plug or NoPlug()
-        self.choosing = Choosing(facts)
+        self.choosing = PlanChoice(facts)
         self.reshaping = Reshaping(facts, store, outbox, self.plug, self.choosing)
-        self.starting = Starting(facts, store, outbox, self.plug, self.choosing, checkpoint_root)
+        self.starting = StartingPlans(facts, store, outbox, self.plug, self.choosing, checkpoint_root)
         self.entry, self.removals = EntryWatch(facts, store, outbox), Removals(facts, store, pods)
         self.failures = Failures(
             facts, store, outbox, self.plug, choosing=self.choosing, starting=self.starting, reshaping=self.reshaping,
@@ -66,12 +66,14 @@ class Controller:
         wait = StartWait(facts, self.choosing)
         self.settling = Settling(facts, store, outbox)
         self.first_plan = FirstPlan(facts, wait=wait, starting=self.starting, entry=self.entry)
-        self.deciding = Deciding(facts, store, outbox, replayed)
-        self.adapting = Adapting(facts, store, self.choosing, self.reshaping)
-        self.following = Following(facts, store, outbox, self.adapting, offers)
+        self.deciding = DecisionTaker(facts, store, outbox, replayed)
+        self.adapting = ReshapeTriggers(facts, store, self.choosing, self.reshaping)
+        self.following = LiveFields(facts, store, outbox, self.adapting, offers)
         self.drain, self.bookkeeping = Drain(facts, store, outbox), Bookkeeping(facts, store)
         self.ending = Ending(facts, store, outbox, pods, self.drain, checkpoint_root, self.bookkeeping)
-        self.sizing = Sizing(facts, store, outbox, pods, choosing=self.choosing, adapting=self.adapting, reshaping=self.reshaping)
+        self.sizing = PodCount(
+            facts, store, outbox, pods, choosing=self.choosing, adapting=self.adapting, reshaping=self.reshaping
+        )
         self.commands = Commands(facts, store, outbox, self.sizing, self.adapting, self.ending)
         self.hang_watch = HangWatch(facts, outbox, self.failures, self.removals)
         self.silent_pods = SilentPods(facts, self.removals)
@@ -81,7 +83,7 @@ class Controller:
         self.devices, self.memory_cap = Devices(facts, store, outbox), MemoryCap(facts, store, outbox)
         self.profiling = ProfileFile(facts, store)
         self.handed_out = HandedOut(facts)
-        self.publishing, self.cache_news = Publishing(facts, store, run.backend), CacheNews(facts, store, outbox)
+        self.publishing, self.cache_news = ProgressWriter(facts, store, run.backend), CacheNews(facts, store, outbox)
 
     async def start(self) -> None:
         """Take over the durable state: complete plans.jsonl, record the run's start, request pods. After a failure, call it
@@ -102,7 +104,7 @@ class Controller:
             await self.starting.finish_epoch()
             self.entry.restore()
         except CheckpointsGone as gone:
-            await tell_gone(facts, self._outbox, gone)
+            await announce_gone(facts, self._outbox, gone)
         await self.sizing.start_pods()
         log.info("controller leads incarnation=%s state=%s generation=%s", facts.state.incarnation, facts.state.state,
                  facts.current.generation if facts.current else "none")  # fmt: skip

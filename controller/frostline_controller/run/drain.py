@@ -38,7 +38,7 @@ class Drain:
         if self._nobody_is_left():
             return False
         self._missed = bool(facts.awaited())
-        self._tell()
+        self._send_notices()
         log.info("draining step=%s reason=%r", facts.step, reason)
         return True
 
@@ -52,7 +52,7 @@ class Drain:
         if facts.ended or facts.state.state == RunStatus.DRAINING:
             return
         await self._store.commit(state=RunStatus.DRAINING, message=reason, paused=True)
-        self._tell()
+        self._send_notices()
         log.warning("pausing step=%s reason=%r", facts.step, reason)
 
     @property
@@ -65,9 +65,9 @@ class Drain:
         received the request stops with whichever generation it runs."""
         current = self._facts.current
         if self.reason and current is not None and current.generation != self._asked:
-            self._tell()
+            self._send_notices()
 
-    def _tell(self) -> None:
+    def _send_notices(self) -> None:
         plan = self._facts.current
         if plan is not None:
             self._asked = plan.generation

@@ -42,11 +42,11 @@ class Ending:
         self.cancelled = False
         self._user_mistake = self._crash_loop = False
         self.end_reason = f"the run is {facts.state.state}" if facts.ended else ""
-        self._told_at: float | None = None
+        self._notified_at: float | None = None
         self._scaled = False
         self._claimed: pb.RunOutcome | None = None
         self._stands = asyncio.Event()
-        self._event_told = False
+        self._event_recorded = False
 
     async def take_over(self) -> bool:
         """Take over a result that a predecessor has claimed; `settle` then writes the missing parts.
@@ -60,7 +60,7 @@ class Ending:
             return False
         self.outcome = self._claimed = ParseDict(dict(found.result), pb.RunOutcome())
         self._stands.set()
-        self._event_told = self._store.events.holds("end", self.outcome.steps, self._facts.state.lineage)
+        self._event_recorded = self._store.events.holds("end", self.outcome.steps, self._facts.state.lineage)
         log.warning("the result of a predecessor stands status=%s step=%s", self.outcome.status, self.outcome.steps)
         return True
 
@@ -69,7 +69,7 @@ class Ending:
         begun = await asyncio.to_thread(current_epoch, self._root)
         await asyncio.to_thread(reopen, self._root, min(self._run_epoch(), begun.run_epoch))
         self._forget_outcome()
-        self._told_at, self._claimed, self._event_told = None, None, False
+        self._notified_at, self._claimed, self._event_recorded = None, None, False
         self.cancelled, self.end_reason, self._scaled = False, "", False
 
     def note_outcome(self, outcome: pb.RunOutcome) -> None:
@@ -116,15 +116,15 @@ class Ending:
                 await self._wait_for_workers(self.outcome)
                 return
             await self._end(self.outcome)
-            self._told_at = now
+            self._notified_at = now
         self._drain.ask_newcomers()
 
     async def leave(self, now: float) -> None:
         """Delete the pods of an ended run, once workers have had the time to exit by themselves."""
-        if self._told_at is None:
-            self._told_at = now
+        if self._notified_at is None:
+            self._notified_at = now
         alive = [worker for worker in self._facts.members if worker.presence != GONE and worker.watching]
-        if not self._scaled and (not alive or now - self._told_at > EXIT_WAIT_SECONDS):
+        if not self._scaled and (not alive or now - self._notified_at > EXIT_WAIT_SECONDS):
             await self._pods.scale(0)
             self._scaled = True
 
@@ -177,8 +177,8 @@ class Ending:
         if self.cancelled and state == RunStatus.SUSPENDED:
             state = RunStatus.CANCELLED
         self.end_reason = outcome.message or f"the run is {state}"
-        if not self._event_told:
-            self._event_told = True
+        if not self._event_recorded:
+            self._event_recorded = True
             await outbox.event("end", f"{state}: {outcome.message}" if outcome.message else state, step=outcome.steps)
         if facts.current is not None:
             await store.plans.append([plan_end_line(facts.current.generation, outcome.steps)])

@@ -54,7 +54,7 @@ class EventLog:
         """Whether an event with this key was written, by this controller or by one before."""
         return (kind, step, lineage) in self._keys
 
-    def hear(self, kind: str, step: int, lineage: int, reason: str) -> None:
+    def receive(self, kind: str, step: int, lineage: int, reason: str) -> None:
         """Take an unwritten event into account for the status: its subject may be the full disk that keeps it from being
         written."""
         if not self.holds(kind, step, lineage):

@@ -205,13 +205,13 @@ class RunFacts:
 
     def step_of(self, plan: Plan) -> int:
         """The last committed step of `plan`, from its members' reports and the durable records."""
-        told = [
+        reported_steps = [
             worker.step
             for worker_id in plan.placement.workers
             if (worker := self.members.get(worker_id)) is not None and worker.generation == plan.generation
         ]
         durable = self._store.records.durable_step(self.state.lineage, self.state.starts_at(self.state.lineage))
-        return max([*told, durable, max(plan.start_step, 0)])
+        return max([*reported_steps, durable, max(plan.start_step, 0)])
 
     def step_seconds(self) -> float:
         """Duration of the newest recorded step; the plan's prediction before there is one."""

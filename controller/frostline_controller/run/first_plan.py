@@ -3,14 +3,14 @@
 from frostline_controller.members.entry import Entry, EntryWatch
 from frostline_controller.members.start_wait import StartWait
 from frostline_controller.planner.inputs import NothingFits
-from frostline_controller.recovery.plans import Starting
+from frostline_controller.recovery.plans import StartingPlans
 from frostline_controller.run.facts import RunFacts
 
 
 class FirstPlan:
     """Waits for workers, and starts a generation from the newest checkpoint or from the initial weights."""
 
-    def __init__(self, facts: RunFacts, *, wait: StartWait, starting: Starting, entry: EntryWatch) -> None:
+    def __init__(self, facts: RunFacts, *, wait: StartWait, starting: StartingPlans, entry: EntryWatch) -> None:
         self._facts, self._wait, self._starting, self._entry = facts, wait, starting, entry
 
     async def advance(self, now: float) -> None:

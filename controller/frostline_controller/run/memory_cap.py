@@ -27,12 +27,12 @@ class MemoryCap:
 
     def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox) -> None:
         self._facts, self._outbox = facts, outbox
-        told = store.events.newest.get(KIND)
-        self._told = str(told["generation"]) if told is not None else ""
+        announced = store.events.newest.get(KIND)
+        self._announced = str(announced["generation"]) if announced is not None else ""
 
     async def advance(self) -> None:
         """Write the event of a generation once, also over restarts of the controller."""
         plan: GenerationId | None = self._facts.current.generation if self._facts.current is not None else None
-        if plan is not None and str(plan) != self._told and (why := over_cap(self._facts)):
-            self._told = str(plan)
+        if plan is not None and str(plan) != self._announced and (why := over_cap(self._facts)):
+            self._announced = str(plan)
             await self._outbox.event(KIND, why)

@@ -32,13 +32,13 @@ class Outbox:
 
     Attributes:
         streams: one for each connected worker.
-        untold: lines of plans.jsonl about a current plan that is durable but not yet announced.
+        unannounced: lines of plans.jsonl about a current plan that is durable but not yet announced.
     """
 
     def __init__(self, facts: RunFacts, store: RunStore, backend: ClusterBackend) -> None:
         self._facts, self._store, self._backend = facts, store, backend
         self.streams = Streams()
-        self.untold: list[dict[str, object]] = []
+        self.unannounced: list[dict[str, object]] = []
         self._noted: list[pb.RunEvent] = []
         self._plan_messages: dict[GenerationId, tuple[Plan, tuple[Decision, ...], bytes]] = {}
 
@@ -68,7 +68,7 @@ class Outbox:
         """
         line = self._line(kind, reason, seconds, **fields)
         await self._store.events.keep(line)
-        await self._tell_cluster(line)
+        await self._send_to_cluster(line)
 
     def note(self, event: pb.RunEvent) -> None:
         """Keep an event of an RPC call, which must not write by itself, for the reconciler."""
@@ -99,7 +99,7 @@ class Outbox:
         line = self._line(event.kind, event.reason, event.seconds, step=event.step, lineage=event.lineage, **detail)
         if not await self._store.events.add_once(line):
             return False
-        await self._tell_cluster(line)
+        await self._send_to_cluster(line)
         return True
 
     def _line(self, kind: str, reason: str, seconds: float, **fields: Any) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class Outbox:
         }
         return event_line(kind, state.started_at, seconds if math.isfinite(seconds) else 0.0, **values)
 
-    async def _tell_cluster(self, line: dict[str, Any]) -> None:
+    async def _send_to_cluster(self, line: dict[str, Any]) -> None:
         """Emit a Kubernetes Event. One that the cluster refuses is only logged: the run's events are in its directory."""
         kind, reason = line["kind"], line["reason"]
         log.info("event kind=%s step=%s generation=%s reason=%r", kind, line["step"], line["generation"], reason)

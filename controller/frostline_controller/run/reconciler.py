@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from frostline_controller.recovery.plans import tell_gone
+from frostline_controller.recovery.plans import announce_gone
 from frostline_controller.run.checkpoints import CheckpointsGone
 from frostline_controller.run.controller import Controller
 from frostline_controller.run.run_phase import (
@@ -133,7 +133,7 @@ class Reconciler:
                 await act.carry_out(self, now)
             except CheckpointsGone as gone:  # nothing is planned until they are back
                 self._held = True
-                await tell_gone(self._facts, self.parts.run.outbox, gone)
+                await announce_gone(self._facts, self.parts.run.outbox, gone)
 
     async def observe(self, now: float) -> None:
         """Read the cluster if it may have changed. Workers whose pod has disappeared count as gone."""
@@ -201,7 +201,7 @@ ROUND = (
     Act(Reconciler.observe, EVERY, "every later act relies on the current list of pods"),
     Act(lambda r, now: r.parts.departures.advance(now), EVERY, "no later act may plan with a worker that is known to be gone"),
     Act(lambda r, now: r.parts.run.outbox.send_noted(), EVERY, "events noted by RPC calls are older than those of this round"),
-    Act(lambda r, now: r.parts.failures.tell_wrong_bits(), EVERY,
+    Act(lambda r, now: r.parts.failures.announce_wrong_bits(), EVERY,
         "of a durable plan that another controller made, or whose announcement failed: told before anything is planned"),
     Act(lambda r, now: r.parts.start_failures.advance(), EVERY, "may end the run, so before its outcome is settled"),
     Act(lambda r, now: r.parts.devices.advance(), EVERY, "a GPU in quarantine is in no plan of this round"),

@@ -54,9 +54,9 @@ class Settling:
 
     async def start(self) -> None:
         """Write an event with the reason for the numbers of a job that was settled before the start."""
-        told = RunDirectory(self._store.places.path).read_facts().get("settled")
-        if isinstance(told, dict) and self._facts.state.settled is None:
-            await self._settle(Settled.model_validate(told), self._facts.job)
+        recorded = RunDirectory(self._store.places.path).read_facts().get("settled")
+        if isinstance(recorded, dict) and self._facts.state.settled is None:
+            await self._settle(Settled.model_validate(recorded), self._facts.job)
 
     async def advance(self) -> None:
         """Settle the job once a worker has measured. Raises ValueError where no choice fits the memory, Conflict, OSError."""

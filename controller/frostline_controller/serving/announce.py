@@ -36,7 +36,7 @@ def welcome(
         return [pb.WatchPlanResponse(end=pb.EndNotice(reason=end))]
     messages: list[Announcement] = []
     current = facts.current
-    if current is not None and not outbox.untold:
+    if current is not None and not outbox.unannounced:
         over = worker.generation is not None and worker.generation < current.generation
         if over and worker.worker_id not in current.places:
             messages.append(fence_message(worker.generation, f"generation {current.generation} has taken its place"))

@@ -52,8 +52,8 @@ async def lead(controller: Controller, callers: Callers, host: str, port: int, s
     done, _ = await asyncio.wait({reconciling, stopping}, return_when=asyncio.FIRST_COMPLETED)
     outbox.streams.close_all()
     await server.stop(0.5)
-    told = reconciling not in done
-    if told:
+    stopped = reconciling not in done
+    if stopped:
         reconciler.stop()
         await reconciling
     else:
@@ -64,7 +64,7 @@ async def lead(controller: Controller, callers: Callers, host: str, port: int, s
     stopping.cancel()
     await all_written()
     controller.run.close()
-    return told
+    return stopped
 
 
 def stamp_logs(facts: RunFacts) -> None:

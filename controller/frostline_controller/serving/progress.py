@@ -16,7 +16,7 @@ CHANGED_SECONDS = 1.0
 """Least time between two writes. State, generation and message change about as often as plans are made."""
 
 
-class Publishing:
+class ProgressWriter:
     """Call `advance` in every round."""
 
     def __init__(self, facts: RunFacts, store: RunStore, backend: ClusterBackend) -> None:

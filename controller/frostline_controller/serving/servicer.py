@@ -63,7 +63,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             store_port=request.store_port,
             profile=KeptProfile.of_message(request.profile),
             registered_at=now,
-            last_heard=now,
+            last_received=now,
             unwatched_since=now,
             generation=_generation(request.generation) if request.HasField("generation") else None,
             device=to_record(request.device, DeviceFacts) if request.HasField("device") else None,
@@ -103,7 +103,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         worker = facts.members.get(request.worker_id)
         if worker is None or worker.presence == GONE:
             return pb.HeartbeatResponse(known=False)
-        worker.last_heard = facts.clock()
+        worker.last_received = facts.clock()
         if request.HasField("generation") and not _is(request.generation, worker.generation):
             worker.generation = self._same_generation(request.generation)
             facts.wake.set()
@@ -116,7 +116,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         worker.phase, worker.phase_seconds, worker.waiting_seconds = request.phase, request.phase_seconds, request.waiting_seconds
         worker.device_phase, worker.device_seconds = request.device_phase, request.device_seconds
         worker.device_waiting = request.device_waiting
-        worker.phase_told_at = facts.clock()
+        worker.phase_reported_at = facts.clock()
         worker.phase_p99, worker.busy_seconds = request.phase_p99_seconds, request.busy_seconds
         worker.resident_bytes = request.resident_bytes
         worker.uncovered_pieces = tuple(request.uncovered_pieces)
@@ -126,7 +126,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             worker.memory = request.memory
             facts.memory.note(facts.current, worker)
         if request.HasField("spending"):
-            worker.spending, worker.spending_at = request.spending, worker.last_heard
+            worker.spending, worker.spending_at = request.spending, worker.last_received
         if request.HasField("cache"):
             worker.cache = request.cache
         if request.HasField("link"):
@@ -162,7 +162,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             self._check_outcome(request.worker_id, _generation(request.generation))
         records = [to_record(one, StepRecord) for one in request.records]
         for event in request.events:
-            store.events.hear(event.kind, event.step, event.lineage, event.reason)
+            store.events.receive(event.kind, event.step, event.lineage, event.reason)
         try:
             await store.records.take(records, facts.state.lineages, facts.job.training.numerics == "exact")
         except ResultsDiffer as error:
@@ -186,13 +186,13 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             preparation = controller.reshaping.preparation
             member = facts.current is not None and request.worker_id in facts.current.placement.global_ranks
             draining = controller.drain.reason if member else ""
-            told = preparation is not None and preparation.told and not preparation.withdrawn
+            ready = preparation is not None and preparation.notice_sent and not preparation.withdrawn
             ended = controller.ending.end_reason if facts.ended else ""
             if is_left_over(facts, worker):
                 ended = facts.state.message or "the run goes on from its checkpoint in new processes"
                 facts.members.give_notice(worker)
             for message in welcome(
-                facts, outbox, worker, ready_announced=told, draining=draining, end=ended, fences=controller.failures.fences()
+                facts, outbox, worker, ready_announced=ready, draining=draining, end=ended, fences=controller.failures.fences()
             ):
                 yield message
             while (message := await queue.get()) is not None:
@@ -229,7 +229,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def ReportRecovery(self, request: pb.ReportRecoveryRequest, context: Any) -> pb.ReportRecoveryResponse:
         """Take a survivor's report after a failure. Raises StaleGeneration where a later controller has led the run already."""
         worker = self._known(request.worker_id)
-        worker.last_heard = self._facts.clock()
+        worker.last_received = self._facts.clock()
         if request.incarnation > self._facts.state.incarnation:
             raise StaleGeneration(
                 f"incarnation {request.incarnation} is newer than this controller's {self._facts.state.incarnation}"

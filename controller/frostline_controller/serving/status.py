@@ -85,8 +85,8 @@ def _message(facts: RunFacts, store: RunStore) -> str:
     """Why the run waits or how it ended, then problems that somebody has to mend."""
     unsaved = "" if facts.ended else store.events.unsaved
     wrong = f"wrong bits: {facts.wrong_bits}" if facts.wrong_bits else ""
-    told = (facts.message or facts.state.message, unsaved, facts.trouble, facts.cache_off, wrong)
-    return "; ".join(text for text in told if text)
+    reported = (facts.message or facts.state.message, unsaved, facts.trouble, facts.cache_off, wrong)
+    return "; ".join(text for text in reported if text)
 
 
 def _shown(facts: RunFacts) -> list[Worker]:
@@ -105,7 +105,7 @@ def _worker_status(facts: RunFacts, carried: Carried, worker: Worker, now: float
         pp_rank=-1,
         dp_rank=-1,
         global_rank=-1,
-        heartbeat_age_seconds=max(0.0, now - worker.last_heard),
+        heartbeat_age_seconds=max(0.0, now - worker.last_received),
         step=worker.step,
         phase=worker.phase,
         resident_bytes=worker.resident_bytes,
@@ -123,7 +123,7 @@ def _worker_status(facts: RunFacts, carried: Carried, worker: Worker, now: float
         status.stages.extend(placement.shape.stages_of(status.pp_rank))
         status.units.extend(placement.units_of(worker.worker_id))
         current = facts.current
-        status.keeps.extend(current.pieces.units_of(current.wards_of(worker.worker_id)) if current else [])
+        status.keeps.extend(current.pieces.units_of(current.replicas_kept_by(worker.worker_id)) if current else [])
     return status
 
 
@@ -138,12 +138,12 @@ def _is_member(facts: RunFacts, worker: Worker) -> bool:
 
 def _uncovered(facts: RunFacts, plan: Plan) -> list[int]:
     """Units with an uncovered piece, as of the newest vote that a heartbeat reported; before the first vote, as of the plan."""
-    told = [
+    reported = [
         worker
         for worker_id in plan.placement.workers
         if (worker := facts.members.get(worker_id)) is not None and worker.generation == plan.generation
     ]
-    newest = max(told, key=lambda worker: worker.step, default=None)
+    newest = max(reported, key=lambda worker: worker.step, default=None)
     voted = newest is not None and newest.step > max(plan.start_step, 0)
     return plan.pieces.units_of(newest.uncovered_pieces if newest is not None and voted else plan.uncovered)
 

@@ -19,7 +19,7 @@ Announcement = pb.WatchPlanResponse | bytes
 """A message, or its serialized form: a message for a thousand workers is serialized once."""
 
 
-class Outbox:
+class StreamQueue:
     """The messages that one stream has still to send, in order. It has one reader."""
 
     def __init__(self) -> None:
@@ -52,28 +52,28 @@ class Streams:
     """All streams, at most one for each worker; a newer one closes the older."""
 
     def __init__(self) -> None:
-        self._outboxes: dict[str, Outbox] = {}
-        self._to_wake: deque[Outbox] = deque()
+        self._queues: dict[str, StreamQueue] = {}
+        self._to_wake: deque[StreamQueue] = deque()
 
-    def open(self, worker_id: str) -> Outbox:
+    def open(self, worker_id: str) -> StreamQueue:
         """Open a stream for a worker. An older stream of this worker ends."""
-        older = self._outboxes.get(worker_id)
+        older = self._queues.get(worker_id)
         if older is not None:
             self._put(older, CLOSED)
-        outbox = self._outboxes[worker_id] = Outbox()
-        return outbox
+        queue = self._queues[worker_id] = StreamQueue()
+        return queue
 
-    def close(self, worker_id: str, outbox: Outbox) -> bool:
+    def close(self, worker_id: str, queue: StreamQueue) -> bool:
         """Remove a stream that has ended. Returns whether it was the worker's newest."""
-        if self._outboxes.get(worker_id) is not outbox:
+        if self._queues.get(worker_id) is not queue:
             return False
-        del self._outboxes[worker_id]
+        del self._queues[worker_id]
         return True
 
     def close_all(self) -> None:
         """End all streams, after the messages that they have still to send."""
-        for outbox in self._outboxes.values():
-            self._put(outbox, CLOSED)
+        for queue in self._queues.values():
+            self._put(queue, CLOSED)
 
     def send(self, worker_id: str, message: Announcement) -> None:
         """Send a message to one worker. A worker without a stream receives the whole state when it connects (`welcome`)."""
@@ -81,30 +81,30 @@ class Streams:
 
     def send_all(self, message: Announcement) -> None:
         """Send one message to every worker that has a stream."""
-        self.send_to(list(self._outboxes), message)
+        self.send_to(list(self._queues), message)
 
     def send_to(self, worker_ids: Iterable[str], message: Announcement) -> None:
         """Send one message to several workers."""
         serialized = message if isinstance(message, bytes) else message.SerializeToString()
         for worker_id in worker_ids:
-            outbox = self._outboxes.get(worker_id)
-            if outbox is not None:
-                self._put(outbox, serialized)
+            queue = self._queues.get(worker_id)
+            if queue is not None:
+                self._put(queue, serialized)
 
     async def flushed(self, seconds: float) -> None:
         """Wait until all queues are empty, at most `seconds`: a worker may have stopped reading."""
         deadline = time.monotonic() + seconds
-        while any(not outbox.empty() for outbox in self._outboxes.values()) and time.monotonic() < deadline:
+        while any(not queue.empty() for queue in self._queues.values()) and time.monotonic() < deadline:
             await asyncio.sleep(FLUSH_LOOK_SECONDS)
 
     def listening(self) -> list[str]:
         """Ids of the workers that have a stream."""
-        return list(self._outboxes)
+        return list(self._queues)
 
-    def _put(self, outbox: Outbox, message: bytes | None) -> None:
-        if not outbox.put(message):
+    def _put(self, queue: StreamQueue, message: bytes | None) -> None:
+        if not queue.put(message):
             return
-        self._to_wake.append(outbox)
+        self._to_wake.append(queue)
         if len(self._to_wake) == 1:
             asyncio.get_running_loop().call_soon(self._wake_some)
 

@@ -10,7 +10,7 @@ from frostline_contract.mesh import in_words
 from frostline_contract.statistics import CacheProfile, StepRecord
 from frostline_controller.planner.adapter import plan_inputs
 from frostline_controller.planner.cache_costs import cache_seconds
-from frostline_controller.planner.step_on_paper import placement_cost
+from frostline_controller.planner.simulated_step import placement_cost
 from frostline_controller.simulation.finished import FinishedRun
 from frostline_controller.simulation.tables import columns, seconds_words
 from frostline_controller.simulation.world import World

@@ -1,4 +1,4 @@
-"""The replay of a run on paper: at each freeze the production planner chooses, and its cost model prices each stretch of steps.
+"""The simulated replay of a run: at each freeze the production planner chooses, and its cost model prices each stretch of steps.
 
 The controller's own functions decide: `choose_placement` with its verdict on whether a reshape pays, `cheapest_placement` for the
 objective cost, `placement_cost` for the step that follows. This module only keeps the run's books: the steps that have passed,
@@ -15,7 +15,7 @@ from frostline_controller.decisions.initial import check_initial_units
 from frostline_controller.planner.adapter import Choice, Situation, choose_placement, plan_inputs
 from frostline_controller.planner.cheapest import cheapest_placement
 from frostline_controller.planner.cost import StepCost
-from frostline_controller.planner.step_on_paper import placement_cost
+from frostline_controller.planner.simulated_step import placement_cost
 from frostline_controller.planner.verdict import differ
 from frostline_controller.simulation.contents import CacheContents
 from frostline_controller.simulation.history import Change, History

@@ -66,8 +66,8 @@ def as_text(found: Simulation) -> str:
     lines += ["", *columns(ARM_HEAD, arm_rows(found))]
     for name, run in found.arms.items():
         lines += ["", f"{name}: {run.history.source}", *columns(SPAN_HEAD, span_rows(run))]
-    told = [(name, run) for name, run in found.arms.items() if any(span.reason for span in run.spans)]
-    for name, run in told:
+    with_reasons = [(name, run) for name, run in found.arms.items() if any(span.reason for span in run.spans)]
+    for name, run in with_reasons:
         lines += ["", f"why ({name}):"]
         lines += [f"  step {span.first_step}: {span.reason}" for span in run.spans if span.reason]
     return "\n".join(lines)

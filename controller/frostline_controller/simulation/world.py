@@ -200,7 +200,7 @@ def _worker(
     gpu = device.kind == "gpu"
     return Worker(
         worker_id=f"device-{number}", pod_name=f"trainer-{number // per_pod}", failure_domain=node, process_id=0, store_host="",
-        store_port=0, profile=profile, registered_at=0.0, last_heard=0.0,
+        store_port=0, profile=profile, registered_at=0.0, last_received=0.0,
         link=cluster.link_between_nodes.profile(), near_link=near.profile() if near else None, cache=cache,
         device=DeviceFacts(host=node, name=device.name, uuid=f"{node}/{place}" if gpu else "", memory_bytes=profile.memory_bytes),
     )  # fmt: skip

@@ -8,7 +8,7 @@ from frostline_controller.report.charts import NARROW, WIDE, Chart
 from frostline_controller.report.svg import COLOURS, STYLE, inline_svg, mpl, new_figure
 from frostline_controller.sweep.directory import SweepState, SweptRun
 from frostline_controller.sweep.grid import Axis, short_names
-from frostline_controller.sweep.telling import LOSS, value_in_words
+from frostline_controller.sweep.wording import LOSS, value_in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,7 @@ from frostline_controller.report.build import rendered
 from frostline_controller.report.tables import duration
 from frostline_controller.sweep.charts import sweep_charts
 from frostline_controller.sweep.directory import SweepDirectory, SweepState
-from frostline_controller.sweep.telling import table_of, values_in_words
+from frostline_controller.sweep.wording import table_of, values_in_words
 
 
 def write_page(places: SweepDirectory, state: SweepState) -> Path:

@@ -26,7 +26,7 @@ from frostline_controller.sweep.grid import Axis
 from frostline_controller.sweep.page import write_page
 from frostline_controller.sweep.planning import made_sweep, new_sweep_folder, planned_runs, sweep_name
 from frostline_controller.sweep.running import SweepRunner, as_it_stands
-from frostline_controller.sweep.telling import table_of, table_text
+from frostline_controller.sweep.wording import table_of, table_text
 
 PROCESS = "frostline_controller.sweep"
 """The module whose process carries out the request on its standard input."""
@@ -146,10 +146,10 @@ def _resumed(request: ResumedSweep) -> int:
 def _run(places: SweepDirectory, state: SweepState, quiet: bool, report: bool) -> int:
     terminal = open_terminal(quiet=True)  # one line for each message; goes on after its reader is gone
     say = terminal.say
-    tell = (lambda text: None) if quiet else say
-    tell(_beginning(places, state))
+    log = (lambda text: None) if quiet else say
+    log(_beginning(places, state))
     with interrupts() as asked:
-        state = SweepRunner(places, state, tell, report).run(asked)
+        state = SweepRunner(places, state, log, report).run(asked)
     try:
         write_page(places, state)
     except OSError as error:

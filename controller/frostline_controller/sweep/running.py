@@ -19,7 +19,7 @@ from frostline_controller.report.figures import read_figures
 from frostline_controller.report.tables import duration
 from frostline_controller.sweep.directory import SweepDirectory, SweepState, SweptRun
 from frostline_controller.sweep.services import SweepServices
-from frostline_controller.sweep.telling import final_words, values_in_words
+from frostline_controller.sweep.wording import final_words, values_in_words
 
 LOOK_SECONDS = 0.1
 STOPPED = (None, exit_codes.DRAINED, exit_codes.INTERRUPTED)
@@ -48,18 +48,18 @@ class RunningRun:
         self.process = in_a_process(request, dies_with_us=True, environment=services.environment)
         self._client = ControlClient(self._places.path)
         self._reader: ProgressReader | None = None
-        self._told_at, self._told_step = time.monotonic(), -1
+        self._logged_at, self._logged_step = time.monotonic(), -1
 
     def news(self) -> str:
         """Return a line on the run's progress, at intervals; "" where there is nothing new."""
-        if time.monotonic() - self._told_at < PLAIN_SECONDS or not self._places.job.exists():
+        if time.monotonic() - self._logged_at < PLAIN_SECONDS or not self._places.job.exists():
             return ""
         self._reader = self._reader or ProgressReader(self._places.path, self._client, skip_events=True)
         progress = self._reader.poll()
-        self._told_at = time.monotonic()
-        if progress.step == self._told_step:
+        self._logged_at = time.monotonic()
+        if progress.step == self._logged_step:
             return ""
-        self._told_step = progress.step
+        self._logged_step = progress.step
         return progress_line(progress)
 
     def ended(self) -> SweptRun:
@@ -137,17 +137,17 @@ class SweepRunner:
         run = replace(run, state=RunStatus.RUNNING, message="")
         self._active[run.number] = RunningRun(run, self._places, self._report, services)
         self._keep(self.state.with_run(run))
-        self._tell(run, "goes on" if again else "starts")
+        self._log(run, "goes on" if again else "starts")
 
     def _look(self, one: RunningRun) -> None:
         if one.process.running:
             if news := one.news():
-                self._tell(one.run, news)
+                self._log(one.run, news)
             return
         run = one.ended()
         del self._active[run.number]
         self._keep(self.state.with_run(run))
-        self._tell(run, final_words(run))
+        self._log(run, final_words(run))
 
     def _stop(self, times: int) -> None:
         for one in self._active.values():
@@ -175,6 +175,6 @@ class SweepRunner:
     def _metric(self, run: SweptRun) -> str:
         return read_run(self._places.run_of(run).path).main_metric
 
-    def _tell(self, run: SweptRun, news: str) -> None:
+    def _log(self, run: SweptRun, news: str) -> None:
         at = duration(time.monotonic() - self._begun)
         self._say(f"{run.number}/{len(self.state.runs)}  {values_in_words(run)}  {at}: {news}")

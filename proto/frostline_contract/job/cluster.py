@@ -157,7 +157,7 @@ class ControllerSection(Section):
     log_level: Literal["debug", "info", "warning", "error"] = live("info", doc="Least level of the structured logs.")
 
     @model_validator(mode="after")
-    def _hears_of_the_living(self) -> "ControllerSection":
+    def _check_heartbeats_fit(self) -> "ControllerSection":
         if self.dead_after_seconds <= self.heartbeat_seconds:
             raise ValueError(
                 f"dead_after_seconds {self.dead_after_seconds:g} is not above heartbeat_seconds {self.heartbeat_seconds:g}: every "

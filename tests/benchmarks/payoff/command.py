@@ -41,12 +41,12 @@ def main(words: Sequence[str]) -> int:
         if made is None:
             continue
         line = lines.add(piece.key, made)
-        told = {
+        reported = {
             name: line[name]
             for name in ("seconds", "training_seconds", "accuracy", "loss", "reason", "refused")
             if line.get(name)
         }
-        print(f"           {told}", flush=True)
+        print(f"           {reported}", flush=True)
     for path in write_page(lines, options.out):
         print(f"written: {path}")
     return 0

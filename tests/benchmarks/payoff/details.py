@@ -20,8 +20,8 @@ def ablation(lines: Lines, scale: str) -> list[str]:
         for cap in CAPS:
             found = [ratio(lines, task.name, scale, cap, arm) for arm in ABLATION]
             if any(one is not None for one in found[:-1]):
-                told = [f"{one.median:.2f}x ({len(one.values)})" if one else "not run" for one in found]
-                rows.append([task.title, words.CAP_WORDS[cap], *told])
+                reported = [f"{one.median:.2f}x ({len(one.values)})" if one else "not run" for one in found]
+                rows.append([task.title, words.CAP_WORDS[cap], *reported])
     if not rows:
         return [words.ABLATION_HEAD, "Not run yet."]
     head = ["task", "memory", "freeze only", "+ the pipeline shrinks", "+ replicas", "+ cache"]
@@ -72,8 +72,10 @@ def placements(lines: Lines, scale: str) -> list[str]:
 def _quickest(taken: list[Line]) -> str:
     if not taken:
         return ""
-    told = ", ".join(f"{line['arm']} {line['seconds']:.3g} s (predicted {line['predicted_seconds']:.3g})" for line in taken[:3])
-    return f"; the quickest, a step: {told}"
+    reported = ", ".join(
+        f"{line['arm']} {line['seconds']:.3g} s (predicted {line['predicted_seconds']:.3g})" for line in taken[:3]
+    )
+    return f"; the quickest, a step: {reported}"
 
 
 def shares(lines: Lines, scale: str) -> list[str]:
@@ -97,8 +99,8 @@ def shares(lines: Lines, scale: str) -> list[str]:
 def _over_cap(timed: list[Line]) -> str:
     """Compare the measured memory of tensors with the cap, in words."""
     over = [f"- {TASKS[line['task']].title}, {line['arm']}: {line['over_cap'][0]}" for line in timed if line.get("over_cap")]
-    told = f"Of {len(timed)} timed runs with the cap {len(over)} held more than it"
-    return f"{told}:\n\n" + "\n".join(over) if over else f"{told}."
+    reported = f"Of {len(timed)} timed runs with the cap {len(over)} held more than it"
+    return f"{reported}:\n\n" + "\n".join(over) if over else f"{reported}."
 
 
 def _shares(timed: list[Line]) -> list[str]:

@@ -47,13 +47,13 @@ def _results(lines: Lines) -> list[str]:
     for cap in CAPS:
         found = text_median(lines, "whole", cap)
         count = sum(task.text for task in TASKS.values())
-        told = f"{found[0]:.2f}x, over {found[1]} of {count} tasks" if found else "not run"
-        rows.append([f"median over the text tasks, {words.CAP_WORDS[cap]}", f">= {words.goal_of(cap):g}x", told])
+        reported = f"{found[0]:.2f}x, over {found[1]} of {count} tasks" if found else "not run"
+        rows.append([f"median over the text tasks, {words.CAP_WORDS[cap]}", f">= {words.goal_of(cap):g}x", reported])
     least = [
         (one.median, task.title, cap) for task in TASKS.values() for cap in CAPS if (one := ratio(lines, task.name, "whole", cap))
     ]
-    told = f"{min(least)[0]:.2f}x ({min(least)[1]}, {words.CAP_WORDS[min(least)[2]]})" if least else "not run"
-    rows.append(["the least of all tasks", f">= {words.TASK_GOAL:g}x", told])
+    reported = f"{min(least)[0]:.2f}x ({min(least)[1]}, {words.CAP_WORDS[min(least)[2]]})" if least else "not run"
+    rows.append(["the least of all tasks", f">= {words.TASK_GOAL:g}x", reported])
     for task in TASKS.values():
         if task.text:
             found_difference = difference(lines, task.name, "whole")
@@ -84,9 +84,9 @@ def _tasks(lines: Lines, scale: str) -> list[str]:
             accuracy.append([task.title, "0", "", "", "", "not run"])
             continue
         by, unit = (100.0, " points") if task.metric else (1.0, "")
-        told = [f"{number(by * value)}{unit}" if value is not None else "" for value in (found.mean, found.lower)]
+        reported = [f"{number(by * value)}{unit}" if value is not None else "" for value in (found.mean, found.lower)]
         judged = verdict(found) if task.metric else f"{len(found.differences)} of {SEEDS} seeds; no margin is fixed for a loss"
-        accuracy.append([task.title, str(len(found.differences)), "accuracy" if task.metric else "loss", *told, judged])
+        accuracy.append([task.title, str(len(found.differences)), "accuracy" if task.metric else "loss", *reported, judged])
     head = ["task", "memory", "static / elastic", "pairs, least to most", "steps alone", "digests that agree"]
     rows = [[*row, *[""] * (len(head) - len(row))] for row in rows]
     return [

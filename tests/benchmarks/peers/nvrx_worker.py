@@ -12,7 +12,7 @@ import nvidia_resiliency_ext.inprocess as inprocess
 import torch
 import torch.distributed as dist
 
-from tests.benchmarks.peers.replica import Replica, tell
+from tests.benchmarks.peers.replica import Replica, log_step
 
 TIMEOUT, OFTEN = timedelta(seconds=5), timedelta(milliseconds=200)
 
@@ -36,7 +36,7 @@ class Training:
             dist.all_reduce(self._replica.flat)
             self._replica.update()
             self._step += 1
-            tell(self._folder / "steps.jsonl", self._number, self._step, replicas, os.getpid())
+            log_step(self._folder / "steps.jsonl", self._number, self._step, replicas, os.getpid())
 
     def _agree(self) -> None:
         steps = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]

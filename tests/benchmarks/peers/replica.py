@@ -45,7 +45,7 @@ class Replica:
         self.optimizer.step()
 
 
-def tell(log: Path, replica: int, step: int, members: int, process_id: int) -> None:
+def log_step(log: Path, replica: int, step: int, members: int, process_id: int) -> None:
     """Append one committed step as a line to `log`; a line is one write, so that lines of several processes do not mix."""
     line = {"replica": replica, "step": step, "members": members, "process_id": process_id, "time": time.time()}
     with open(log, "ab", buffering=0) as file:

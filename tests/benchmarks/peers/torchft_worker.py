@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torchft import Manager, ProcessGroupGloo
 
-from tests.benchmarks.peers.replica import Replica, tell
+from tests.benchmarks.peers.replica import Replica, log_step
 
 TIMEOUT = timedelta(seconds=5)
 
@@ -59,7 +59,7 @@ def main(folder: Path, number: int, lighthouse: str) -> None:
         replica.flat.mul_(members)
         if manager.should_commit():
             replica.update()
-            tell(folder / "steps.jsonl", number, manager.current_step(), members, os.getpid())
+            log_step(folder / "steps.jsonl", number, manager.current_step(), members, os.getpid())
 
 
 if __name__ == "__main__":

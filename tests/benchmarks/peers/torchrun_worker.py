@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
-from tests.benchmarks.peers.replica import Replica, tell
+from tests.benchmarks.peers.replica import Replica, log_step
 
 
 def main(folder: Path, every: int) -> None:
@@ -26,7 +26,7 @@ def main(folder: Path, every: int) -> None:
         replica.gradient(step, index, replicas)
         dist.all_reduce(replica.flat)
         replica.update()
-        tell(folder / "steps.jsonl", index, step, replicas, os.getpid())
+        log_step(folder / "steps.jsonl", index, step, replicas, os.getpid())
         if index == 0 and step % every == 0:
             save(folder / "checkpoint.safetensors", replica, step)
 

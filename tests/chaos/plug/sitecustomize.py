@@ -38,8 +38,8 @@ def _planted(name: str, at: str) -> dict[str, Any] | None:
                 claim = os.open(file.with_suffix(f".{count}"), os.O_CREAT | os.O_EXCL | os.O_WRONLY)
                 plans = Path(folder).with_name("run") / "plans.jsonl"
                 length = plans.stat().st_size if plans.exists() else 0
-                told = {"name": name, "process": os.getpid(), "time_seconds": time.time(), "plans_bytes": length}
-                os.write(claim, json.dumps(told).encode())
+                reported = {"name": name, "process": os.getpid(), "time_seconds": time.time(), "plans_bytes": length}
+                os.write(claim, json.dumps(reported).encode())
                 os.close(claim)
                 return write
     return None

@@ -47,9 +47,9 @@ def figures() -> dict[str, Any]:
     return found
 
 
-def machine_of(told: dict[str, Any]) -> Machine:
-    devices, way_out = told["devices"], told["node_bytes_per_second"]
-    return Machine(Nodes(devices, told["within"], way_out / devices), told["flops"], told["bytes"])
+def machine_of(reported: dict[str, Any]) -> Machine:
+    devices, way_out = reported["devices"], reported["node_bytes_per_second"]
+    return Machine(Nodes(devices, reported["within"], way_out / devices), reported["flops"], reported["bytes"])
 
 
 def one_d_seconds(work: Work, ranks: int, machine: Machine) -> float:

@@ -83,9 +83,9 @@ def write_page(folder: Path) -> list[Path]:
 
 def text() -> str:
     """Return the page's text."""
-    fit, told = setting_rows()[0], figures()["settings"][0]
+    fit, reported = setting_rows()[0], figures()["settings"][0]
     places = [place for ranks in MAP_RANKS for place in map_places(ranks)]
-    tokens = told["sequences"] * figures()["sequence"]
+    tokens = reported["sequences"] * figures()["sequence"]
     head = {
         "over_1d": fit.over_1d, "over_2d": fit.over_2d, "ours": fit.ours_over_3d, "sequences": ours_from_sequences(),
         "wins": sum(place.ours_wins for place in places), "places": len(places),
@@ -101,7 +101,7 @@ def text() -> str:
         "\n" + ABOUT_TRAFFIC.format(**crossings),
         "\n## The headline\n",
         _headline(),
-        "\n" + ABOUT_HEADLINE.format(sequences=told["sequences"], tokens=tokens, times=tokens / told["hidden"]),
+        "\n" + ABOUT_HEADLINE.format(sequences=reported["sequences"], tokens=tokens, times=tokens / reported["hidden"]),
         "\n## The map\n\n" + ABOUT_MAP,
         f"\n![The quickest layout of a block, by tokens and width]({PICTURE})\n",
         "## Against the best of all shapes\n\n" + ABOUT_SEARCH + "\n",

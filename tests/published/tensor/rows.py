@@ -25,11 +25,13 @@ MAP_WIDTHS = tuple(round(1024 * 2 ** (half / 2) / 64) * 64 for half in range(9))
 def check_rows() -> list[Row]:
     """Return the rows of 1-D over 3-D for the forward pass of a feed-forward; published to two digits."""
     rows = []
-    for told in figures()["check_values"]:
-        ranks, tokens, hidden = told["ranks"], told["tokens"], told["hidden"]
+    for reported in figures()["check_values"]:
+        ranks, tokens, hidden = reported["ranks"], reported["tokens"], reported["hidden"]
         pair = (Axes(columns=ranks), cube(round(ranks ** (1 / 3))))
         one, three = (traffic(axes, tokens, hidden, FEED_FORWARD, backward=False).total for axes in pair)
-        rows.append(Row(f"{ranks} ranks, {tokens:,} tokens, width {hidden:,}", told["ratio"], one / three, 0.005 / told["ratio"]))
+        rows.append(
+            Row(f"{ranks} ranks, {tokens:,} tokens, width {hidden:,}", reported["ratio"], one / three, 0.005 / reported["ratio"])
+        )
     return rows
 
 
@@ -72,8 +74,11 @@ class Setting:
 def setting_rows() -> list[Setting]:
     """Return the headline's layouts with each setting's constants, and ours on the same cluster."""
     rows = []
-    for told in figures()["settings"]:
-        work, machine = Work(told["sequences"] * figures()["sequence"], told["hidden"], figures()["sequence"]), machine_of(told)
+    for reported in figures()["settings"]:
+        work, machine = (
+            Work(reported["sequences"] * figures()["sequence"], reported["hidden"], figures()["sequence"]),
+            machine_of(reported),
+        )
         found, own = (
             of_layouts(work, figures()["headline"]["ranks"], machine),
             ours(work, figures()["headline"]["ranks"], machine),
@@ -83,7 +88,7 @@ def setting_rows() -> list[Setting]:
         three = found["3-D"]
         rows.append(
             Setting(
-                told["name"],
+                reported["name"],
                 found["1-D"] / three,
                 found["2-D"] / three,
                 own,
@@ -97,10 +102,10 @@ def setting_rows() -> list[Setting]:
 
 def ours_from_sequences(limit: int = 1 << 14) -> int:
     """Return the number of sequences of the fit's step from which ours takes no longer than 3-D on its cluster."""
-    told = figures()["settings"][0]
-    machine, ranks = machine_of(told), figures()["headline"]["ranks"]
-    for sequences in range(told["sequences"], limit, 16):
-        work = Work(sequences * figures()["sequence"], told["hidden"], figures()["sequence"])
+    reported = figures()["settings"][0]
+    machine, ranks = machine_of(reported), figures()["headline"]["ranks"]
+    for sequences in range(reported["sequences"], limit, 16):
+        work = Work(sequences * figures()["sequence"], reported["hidden"], figures()["sequence"])
         if axes_seconds(ours(work, ranks, machine), work, machine) <= of_layouts(work, ranks, machine)["3-D"]:
             return sequences
     return limit

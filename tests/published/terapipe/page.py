@@ -18,7 +18,7 @@ HEAD = """# The published tables of TeraPipe, predicted
 Written by `python -m tests.published.terapipe` from [its figures and our constants](../../tests/published/terapipe/figures.yaml);
 do not edit. A test writes it again and compares. Nothing here was trained. The seconds of a slice come from four constants
 ([below](#the-constants)); the slices from [our dynamic programme](../../controller/frostline_controller/planner/token_slices.py),
-the one that plans are made with; our own rows from running our schedules on paper with those seconds.
+the one that plans are made with; our own rows from simulating our schedules with those seconds.
 
 What it says. Of the {rows} published figures that constants were fitted to, {met} are met within 10 %, with one set of constants
 for 44B and 175B and one for 13B. Of the {others} others, to which nothing was fitted, {others_met} are. Over the same slices
@@ -110,8 +110,8 @@ def _met(rows: Sequence[Row]) -> int:
 
 def _pairs(rows: Sequence[tuple[Row, Row]], cuts: Sequence[Setting] = ()) -> str:
     """Return a line for each setting: without slices, and with the best. cuts: settings for which the best slices are listed."""
-    told = " slices of ours |" if cuts else ""
-    lines = [f"| | whole | predicted | | sliced | predicted | |{told}", "|---|" + "---:|" * 6 + ("---|" if cuts else "")]
+    reported = " slices of ours |" if cuts else ""
+    lines = [f"| | whole | predicted | | sliced | predicted | |{reported}", "|---|" + "---:|" * 6 + ("---|" if cuts else "")]
     for place, (whole, sliced) in enumerate(rows):
         cells = " | ".join(f"{row.published:.3f} | {row.simulated:.3f} | {_difference(row)}" for row in (whole, sliced))
         cut = f" {_cut(best_cut(cuts[place]))} |" if cuts else ""
@@ -142,11 +142,11 @@ def _ours() -> str:
     lines = [f"| | {' | '.join(PROGRAMS.values())} |", "|---|" + "---:|" * len(PROGRAMS)]
     for setting in settings().values():
         runs = {run.program: run for run in our_runs(setting, best_cut(setting))}
-        told = [
+        reported = [
             f"{runs[name].seconds:.3f} s, {runs[name].held * setting.sequence_bytes / 1e9:.2f} GB" if name in runs else ""
             for name in PROGRAMS
         ]
-        lines.append(f"| {setting.name} | {' | '.join(told)} |")
+        lines.append(f"| {setting.name} | {' | '.join(reported)} |")
     return "\n".join(lines)
 
 

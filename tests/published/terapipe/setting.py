@@ -95,31 +95,31 @@ def figures() -> dict[str, Any]:
 @cache
 def settings() -> dict[int, Setting]:
     """Return the ten settings, by their published number."""
-    return {number: _setting(number, told) for number, told in figures()["settings"].items()}
+    return {number: _setting(number, reported) for number, reported in figures()["settings"].items()}
 
 
 @cache
 def length_settings() -> dict[int, Setting]:
     """Return setting 5 by the tokens of a sequence."""
     return {
-        tokens: replace(settings()[5], name=f"13B, {tokens} tokens", tokens=tokens, **told)
-        for tokens, told in figures()["lengths"].items()
+        tokens: replace(settings()[5], name=f"13B, {tokens} tokens", tokens=tokens, **reported)
+        for tokens, reported in figures()["lengths"].items()
     }
 
 
-def _setting(number: int, told: dict[str, Any]) -> Setting:
-    model, replicas = figures()["models"][told["model"]], told["replicas"]
+def _setting(number: int, reported: dict[str, Any]) -> Setting:
+    model, replicas = figures()["models"][reported["model"]], reported["replicas"]
     copies = f"{replicas} replica{'s' * (replicas > 1)}"
     return Setting(
-        name=f"({number}) {told['model']}, {told['stages']} stages of {told['tensor']}, {copies}",
-        blocks=model["blocks"] // told["stages"],
+        name=f"({number}) {reported['model']}, {reported['stages']} stages of {reported['tensor']}, {copies}",
+        blocks=model["blocks"] // reported["stages"],
         width=model["width"],
-        stages=told["stages"],
-        tensor=told["tensor"],
+        stages=reported["stages"],
+        tensor=reported["tensor"],
         replicas=replicas,
-        sequences=told["sequences"] // replicas,
+        sequences=reported["sequences"] // replicas,
         tokens=TOKENS,
         constants=Constants(**{name: float(value) for name, value in figures()["constants"][model["constants"]].items()}),
-        whole=told["whole"],
-        sliced=told["sliced"],
+        whole=reported["whole"],
+        sliced=reported["sliced"],
     )

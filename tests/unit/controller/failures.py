@@ -72,22 +72,22 @@ def report(
     state: StateTag | None,
     units: range = range(NUM_UNITS),
     prepared: bool = False,
-    heard: int = 1,
+    newest_received: int = 1,
     ran: int | None = 1,
     seen: tuple[SeenVote, ...] = (),
     torn: tuple[int, ...] = (),
     switched: tuple[int, ...] = (),
-    dead: tuple[int, ...] = (),
+    expired: tuple[int, ...] = (),
 ) -> SurvivorReport:
     held = tuple(HeldPiece(unit, None if unit in torn else state, prepared and unit not in torn) for unit in units)
     return SurvivorReport(
         worker_id=worker,
-        heard=generation(heard),
+        newest_received=generation(newest_received),
         ran=generation(ran) if ran is not None else None,
         held=held,
         seen=seen,
         switched=frozenset(generation(counter) for counter in switched),
-        dead=frozenset(generation(counter) for counter in dead),
+        expired=frozenset(generation(counter) for counter in expired),
     )
 
 

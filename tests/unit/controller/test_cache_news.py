@@ -17,7 +17,7 @@ from frostline_controller.run.run import Run
 from tests.hand_made_plans import Layout
 from tests.integration.scripted_worker import job_values
 
-Told = list[tuple[int, bool, str]]
+Announced = list[tuple[int, bool, str]]
 
 
 def new_run(folder: Path, **sections: Any) -> Run:
@@ -34,7 +34,7 @@ def plan(counter: int, freeze_point: int, used: bool, why: str) -> Plan:
     )  # fmt: skip
 
 
-def told(run: Run) -> Told:
+def announced(run: Run) -> Announced:
     return [(one["step"], one["use_cache"], one["reason"]) for one in run.store.events.all() if one["kind"] == "cache"]
 
 
@@ -63,12 +63,12 @@ def test_each_change_is_told_once_also_by_a_successor(tmp_path: Path) -> None:
     async def body() -> None:
         run = new_run(tmp_path, elastic={"cache": True})
         await follow(run, CacheNews(run.facts, run.store, run.outbox), *PLANS)
-        assert told(run) == expected
+        assert announced(run) == expected
         await follow(run, CacheNews(run.facts, run.store, run.outbox), PLANS[-1])  # a successor's events
-        assert told(run) == expected
+        assert announced(run) == expected
         run.store.amendments.cache_off = "the cache is off, a cached value was wrong: boundary 2"
         await follow(run, CacheNews(run.facts, run.store, run.outbox), plan(6, 4, False, "no cache: no server is reachable"))
-        assert told(run)[2:] == [(60, False, "off: the cache is off, a cached value was wrong: boundary 2")]
+        assert announced(run)[2:] == [(60, False, "off: the cache is off, a cached value was wrong: boundary 2")]
         run.close()
 
     asyncio.run(body())
@@ -79,7 +79,7 @@ def test_who_wants_no_cache_is_told_nothing(sections: dict[str, Any], tmp_path: 
     async def body() -> None:
         run = new_run(tmp_path, **sections)
         await follow(run, CacheNews(run.facts, run.store, run.outbox), *PLANS[:3])
-        assert told(run) == []
+        assert announced(run) == []
         run.close()
 
     asyncio.run(body())

@@ -120,11 +120,11 @@ def test_the_comparison_is_told_in_three_forms(tmp_path: Path) -> None:
         "digits", ("static", "elastic"), tuple(range(10)), tuple(accuracy), tuple(times), {8: 0.02, 16: 0.015}
     )
     text = write_comparison(comparison, tmp_path)
-    told = json.loads((tmp_path / "comparison.json").read_text())
-    assert told["differences"]["accuracy"]["elastic"]["mean"] == pytest.approx(-0.0005)
-    assert told["differences"]["accuracy"]["elastic"]["lower"] < -0.0005
-    assert told["time_ratios"]["training_seconds"] == {"elastic": 2.1}
-    assert told["digests_agree"] == {f"elastic-{seed}": True for seed in range(3)}
+    reported = json.loads((tmp_path / "comparison.json").read_text())
+    assert reported["differences"]["accuracy"]["elastic"]["mean"] == pytest.approx(-0.0005)
+    assert reported["differences"]["accuracy"]["elastic"]["lower"] < -0.0005
+    assert reported["time_ratios"]["training_seconds"] == {"elastic": 2.1}
+    assert reported["digests_agree"] == {f"elastic-{seed}": True for seed in range(3)}
     assert "| elastic | 10 | -0.0005 |" in text
     assert "| elastic | 2.1000 |" in text
     assert "3 of 3 runs" in text

@@ -36,11 +36,11 @@ def test_every_example_has_a_plan(file: Path, capsys: pytest.CaptureFixture[str]
     if job.model.path and not Path(job.model.path).exists():
         pytest.skip(f"{job.model.path} is fetched by the example itself")
     assert main(["plan", "-f", str(file), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    placement = told["plans"][0]["placement"]
-    assert placement["stage_bounds"][-1] == told["model"]["num_units"]
+    reported = json.loads(capsys.readouterr().out)
+    placement = reported["plans"][0]["placement"]
+    assert placement["stage_bounds"][-1] == reported["model"]["num_units"]
     assert len(placement["workers"]) == math.prod(placement["degrees"].values()) <= job.placement.workers
-    assert told["micro_batch_size"]["advised"] <= job.training.batch_size
+    assert reported["micro_batch_size"]["advised"] <= job.training.batch_size
 
 
 def test_published_models_have_their_sizes() -> None:
@@ -84,11 +84,11 @@ def test_a_measured_profile_replaces_the_analytic_one(job_file: Path, tmp_path: 
     profile = tmp_path / "profile.json"
     profile.write_text(WorkerProfile(micro_batch_size=8, units=(unit,) * 5).model_dump_json())
     assert main(["plan", "-f", str(job_file), "--devices", "1", "--profile", str(profile), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["assumptions"]["unit_profile"] == "measured"
-    assert told["plans"][0]["placement"]["stage_bounds"] == [0, 5]
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["assumptions"]["unit_profile"] == "measured"
+    assert reported["plans"][0]["placement"]["stage_bounds"] == [0, 5]
     # One worker computes 8 micro-batches of 5 units at 30 ms.
-    assert told["plans"][0]["cost"]["step_seconds"] == pytest.approx(8 * 5 * 0.03, rel=0.05)
+    assert reported["plans"][0]["cost"]["step_seconds"] == pytest.approx(8 * 5 * 0.03, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -143,17 +143,17 @@ def test_the_first_plan_has_the_depth_that_the_job_starts_with(tmp_path: Path, c
 def test_the_first_plan_has_what_is_frozen_from_step_1(job_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The freeze points begin there; a deeper one can be asked for as ever; with `elastic.freeze` off nothing is frozen."""
 
-    def told(*arguments: str) -> dict:
+    def reported(*arguments: str) -> dict:
         assert main(["plan", "-f", str(job_file), "--set", "freeze.initial_units=4", "--json", *arguments]) == 0
         (plan,) = json.loads(capsys.readouterr().out)["plans"]
         return plan
 
-    plan = told()
+    plan = reported()
     assert plan["freeze_point"] == 4
     assert [step["freeze_point"] for step in plan["by_freeze_point"]] == [4, 5]
     assert all(not 0 < bound <= 4 for bound in plan["placement"]["stage_bounds"]), "the prefix rides in stage 0"
-    assert told("--freeze-point", "6")["freeze_point"] == 6
-    assert told("--set", "elastic.freeze=false")["freeze_point"] == 0
+    assert reported("--freeze-point", "6")["freeze_point"] == 6
+    assert reported("--set", "elastic.freeze=false")["freeze_point"] == 0
 
 
 def test_the_grid_is_advised_for_language_modeling_alone(job_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,8 +161,8 @@ def test_the_grid_is_advised_for_language_modeling_alone(job_file: Path, capsys:
     assert json.loads(capsys.readouterr().out)["token_cells"] is None
     language = str(EXAMPLES / "language_modeling/stdlib_gpt2.yaml")
     assert main(["plan", "-f", language, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["token_cells"]
-    assert [one["token_cells"] for one in told["candidates"]] == [1, 2, 4]
+    reported = json.loads(capsys.readouterr().out)["token_cells"]
+    assert [one["token_cells"] for one in reported["candidates"]] == [1, 2, 4]
     assert main(["plan", "-f", language, "--set", "training.token_cells=2"]) == 0
     assert "token_cells   shape" in capsys.readouterr().out
 

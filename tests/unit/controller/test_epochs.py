@@ -141,11 +141,11 @@ def test_of_many_that_raise_and_claim_at_once_exactly_one_changes_the_object(tmp
         for process in processes:
             process.start()
         start.set()
-        told = sorted(answers.get(timeout=60) for _ in processes)
+        reported = sorted(answers.get(timeout=60) for _ in processes)
         for process in processes:
             process.join(60)
-        winner = told[-1]
-        assert told[:-1] == [-1] * 5
+        winner = reported[-1]
+        assert reported[:-1] == [-1] * 5
         stands = current_epoch(root)
         assert stands.version == 1
         assert (stands.plan == f"1.{winner}") if winner % 2 else (stands.result == {"by": winner})

@@ -250,17 +250,17 @@ def test_never_one_that_is_ahead_and_never_before_the_floor(members: list[Progre
     for one in members:
         for phase, seconds in one.p99.items():
             p99[phase] = max(p99.get(phase, 0.0), seconds)
-    heard = [one for one in members if one.heartbeat_age <= SILENT and one.phase != "done"]
-    first = min(one.place for one in heard)
-    late = max((one for one in heard if one.place == first), key=lambda one: one.phase_seconds)
+    received = [one for one in members if one.heartbeat_age <= SILENT and one.phase != "done"]
+    first = min(one.place for one in received)
+    late = max((one for one in received if one.place == first), key=lambda one: one.phase_seconds)
     assert verdict.seconds > verdict.deadline >= floor
     assert verdict.deadline >= DEADLINE_FACTOR * p99.get(late.phase, 0.0)
-    assert any(one.phase_seconds == verdict.seconds for one in heard if one.place == first), "a time that somebody told"
-    assert all(one.phase_seconds >= SILENT for one in heard), "while anybody moves, nobody hangs"
+    assert any(one.phase_seconds == verdict.seconds for one in received if one.place == first), "a time that somebody told"
+    assert all(one.phase_seconds >= SILENT for one in received), "while anybody moves, nobody hangs"
     if verdict.worker_id:
         (suspect,) = [one for one in members if one.worker_id == verdict.worker_id]
         assert suspect.place <= first, "it is ahead of a member that is heard"
-        assert not suspect.waiting or suspect.heartbeat_age > SILENT or all(one.waiting for one in heard if one.place == first)
+        assert not suspect.waiting or suspect.heartbeat_age > SILENT or all(one.waiting for one in received if one.place == first)
     else:
         assert len({one.place for one in members}) == 1
         assert verdict.deadline >= EQUAL_FACTOR * floor

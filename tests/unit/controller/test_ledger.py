@@ -59,14 +59,14 @@ def test_every_second_between_admission_and_leaving_is_in_exactly_one_use(events
             if current is not None:
                 lives[current].phase = phase
         elif kind == "tell" and current is not None:
-            books.hear(current, lives[current].seconds, lives[current].waiting, lives[current].phase, now)
+            books.receive(current, lives[current].seconds, lives[current].waiting, lives[current].phase, now)
         elif kind in ("die", "go") and current is not None:
             lives[current].left = now
             books.leave(current, now, died=kind == "die")
         elif kind == "new controller":
             books = Books.load(books.dump(now), now)
             for one, life in alive.items():
-                books.hear(one, life.seconds, life.waiting, life.phase, now)
+                books.receive(one, life.seconds, life.waiting, life.phase, now)
         used = books.used(now)
         there = sum((now if life.left is None else life.left) - life.admitted for life in lives.values())
         assert sum(used.values()) == pytest.approx(there, rel=1e-9, abs=1e-9)
@@ -75,7 +75,7 @@ def test_every_second_between_admission_and_leaving_is_in_exactly_one_use(events
         assert sum(moved.values()) == pytest.approx(there, rel=1e-9, abs=1e-9)
     for one, life in lives.items():
         if life.left is None:
-            books.hear(one, life.seconds, life.waiting, life.phase, now)
+            books.receive(one, life.seconds, life.waiting, life.phase, now)
             assert books.accounts[one].sums(now) == pytest.approx(by_use(life.seconds, life.waiting)), "what it told, all of it"
 
 
@@ -92,7 +92,7 @@ def test_what_follows_a_dead_workers_last_word_is_lost_and_a_leavers_is_not() ->
     books = Books()
     for name in ("dies", "goes"):
         books.admit(name, 0.0)
-        books.hear(name, {Phase.SCHEDULE: 5.0}, {}, Phase.SCHEDULE, 5.0)
+        books.receive(name, {Phase.SCHEDULE: 5.0}, {}, Phase.SCHEDULE, 5.0)
     books.leave("dies", 8.0, died=True)
     books.leave("goes", 9.0, died=False)
     used = books.used(100.0)
@@ -101,18 +101,18 @@ def test_what_follows_a_dead_workers_last_word_is_lost_and_a_leavers_is_not() ->
 
 def test_a_worker_that_was_given_up_and_comes_back_is_counted_once() -> None:
     books = Books()
-    books.hear("a", {Phase.SCHEDULE: 5.0}, {}, Phase.SCHEDULE, 5.0)
+    books.receive("a", {Phase.SCHEDULE: 5.0}, {}, Phase.SCHEDULE, 5.0)
     books.leave("a", 8.0, died=True)
-    books.hear("a", {Phase.SCHEDULE: 5.0}, {}, Phase.SCHEDULE, 5.0)
+    books.receive("a", {Phase.SCHEDULE: 5.0}, {}, Phase.SCHEDULE, 5.0)
     assert books.used(20.0)[Use.LOST] == 3.0, "an old word opens no account again"
-    books.hear("a", {Phase.SCHEDULE: 5.0, Phase.RECOVERY: 7.0}, {}, Phase.RECOVERY, 12.0)
+    books.receive("a", {Phase.SCHEDULE: 5.0, Phase.RECOVERY: 7.0}, {}, Phase.RECOVERY, 12.0)
     assert {use: one for use, one in books.used(12.0).items() if one} == {Use.COMPUTING: 5.0, Use.LOST: 7.0}
 
 
 def test_time_that_no_controller_saw_is_not_counted_for_a_worker_that_never_came_back() -> None:
     """The run was ended at once and resumed the next day: the first day's pods are not charged for the night."""
     evening = Books()
-    evening.hear("a", {Phase.SCHEDULE: 5.0}, {}, Phase.SCHEDULE, 100.0)
+    evening.receive("a", {Phase.SCHEDULE: 5.0}, {}, Phase.SCHEDULE, 100.0)
     evening.hold(4, 0.0)
     evening.hold(2, 50.0)
     morning = Books.load(evening.dump(103.0), 7.0)
@@ -126,7 +126,7 @@ def test_time_that_no_controller_saw_is_not_counted_for_a_worker_that_never_came
 def test_accounts_of_thousands_of_workers_are_added_up() -> None:
     books = Books()
     for number in range(3 * CLOSED_KEPT):
-        books.hear(str(number), {Phase.SCHEDULE: 1.0}, {}, Phase.SCHEDULE, 1.0)
+        books.receive(str(number), {Phase.SCHEDULE: 1.0}, {}, Phase.SCHEDULE, 1.0)
         books.leave(str(number), 2.0, died=False)
     assert len(books.accounts) == CLOSED_KEPT
     assert sum(books.used(9.0).values()) == pytest.approx(2.0 * 3 * CLOSED_KEPT)
@@ -152,8 +152,8 @@ def test_steps_that_a_lineage_takes_back_are_lost_and_save_nothing() -> None:
     recorded.start(LineageStart(lineage=1, starts_at_step=3))
     recorded.start(LineageStart(lineage=0, starts_at_step=0))
     assert recorded.taken_back == 3 * 0.5 * 4
-    told = {point: (one.steps, one.replica_steps, one.hits) for point, one in recorded.by_point.items()}
-    assert told == {2: (3, 6, 12), 1: (2, 2, 2)}
+    reported = {point: (one.steps, one.replica_steps, one.hits) for point, one in recorded.by_point.items()}
+    assert reported == {2: (3, 6, 12), 1: (2, 2, 2)}
     assert steps.micro_batches(recorded.by_point, 8, per_replica=False) == {2: 24, 1: 16}
     assert steps.micro_batches(recorded.by_point, 8, per_replica=True) == {2: 48, 1: 16}
 
@@ -167,8 +167,8 @@ def test_what_was_saved_follows_from_its_formulas() -> None:
 
 def test_money_follows_from_the_price() -> None:
     ledger = Ledger(used={"computing": 1800.0, "idle": 5400.0}, saved={"pods": 3600.0}, price_per_worker_hour=3.0)
-    told = ledger.as_json()
-    assert (told["worker_seconds"], told["cost"]["total"], told["cost"]["saved"]) == (7200.0, 6.0, {"pods": 3.0})
-    assert Ledger.of_json(told) == Ledger.of_message(ledger.message()) == ledger
+    reported = ledger.as_json()
+    assert (reported["worker_seconds"], reported["cost"]["total"], reported["cost"]["saved"]) == (7200.0, 6.0, {"pods": 3.0})
+    assert Ledger.of_json(reported) == Ledger.of_message(ledger.message()) == ledger
     free = ledger.model_copy(update={"price_per_worker_hour": None})
     assert free.as_json()["cost"] is None and Ledger.of_message(free.message()) == free

@@ -27,7 +27,7 @@ class Watched(Stage):
         self.began, self.passed = self.facts.started, 0.0
         self.facts.clock = lambda: self.began + self.passed
 
-    def tell(self, ordinal: int, **seconds: float) -> None:
+    def send(self, ordinal: int, **seconds: float) -> None:
         """Take a heartbeat's seconds by phase."""
         worker = self.facts.members.get(f"uid-{ordinal}/1")
         assert worker is not None
@@ -51,12 +51,12 @@ def test_a_controllers_end_loses_no_second_of_a_worker_that_lives_and_counts_non
         assert first.used() == {"reshaping": 8.0}, "they have told nothing yet"
         first.passed = 20.0
         for ordinal in (0, 1):
-            first.tell(ordinal, start=5.0, schedule=15.0)
+            first.send(ordinal, start=5.0, schedule=15.0)
         await first.at(20.5)
         written = json.loads((tmp_path / "ledger.json").read_text())["ledger"]
         assert written["worker_seconds"] == pytest.approx(41.0) and first.used()["bubble"] == 2.0
         first.passed = 29.0
-        first.tell(0, start=5.0, schedule=24.0)  # the controller is killed before it writes again
+        first.send(0, start=5.0, schedule=24.0)  # the controller is killed before it writes again
         first.run.close()
 
         second = Watched(tmp_path, placement={"workers": 2})
@@ -64,8 +64,8 @@ def test_a_controllers_end_loses_no_second_of_a_worker_that_lives_and_counts_non
         await second.join(0)
         await second.at(1.0)
         assert sum(second.used().values()) == pytest.approx(41.0), "worker 0 is there and has not told anything again"
-        second.tell(0, start=5.0, schedule=30.0, exchange=1.0)
-        second.tell(0, start=5.0, schedule=30.0, exchange=1.0)
+        second.send(0, start=5.0, schedule=30.0, exchange=1.0)
+        second.send(0, start=5.0, schedule=30.0, exchange=1.0)
         assert sum(second.used().values()) == pytest.approx(36.0 + 20.5)
         await second.at(1.0 + second.facts.members.dead_after_seconds + 1.0)
         assert second.facts.books.open() == ["uid-0/1"], "worker 1 never came back: its time ends where it was last seen"
@@ -85,21 +85,21 @@ def test_the_status_the_metrics_and_the_result_tell_one_ledger_and_its_cost(tmp_
         stage = Watched(tmp_path, placement={"workers": 2}, cluster={"price_per_worker_hour": 36.0})
         await stage.join(0)
         stage.passed = 100.0
-        stage.tell(0, start=10.0, schedule=60.0, exchange=10.0, load=20.0)
-        told = from_response(status_of(stage.facts, stage.store))
-        assert told["ledger"]["used"] == dict.fromkeys(told["ledger"]["used"], 0.0) | {
+        stage.send(0, start=10.0, schedule=60.0, exchange=10.0, load=20.0)
+        answer = from_response(status_of(stage.facts, stage.store))
+        assert answer["ledger"]["used"] == dict.fromkeys(answer["ledger"]["used"], 0.0) | {
             "reshaping": 10.0, "computing": 59.0, "bubble": 1.0, "exchange": 10.0, "data": 20.0}  # fmt: skip
-        assert told["ledger"]["cost"]["total"] == 1.0
-        assert "ledger: 100.0 worker-seconds at a cost of 1.00: computing 59.0 %, data 20.0 %" in status_text(told)
+        assert answer["ledger"]["cost"]["total"] == 1.0
+        assert "ledger: 100.0 worker-seconds at a cost of 1.00: computing 59.0 %, data 20.0 %" in status_text(answer)
         text = metrics_text(stage.facts, stage.store).decode()
         assert 'frostline_worker_seconds{use="exchange"} 10.0' in text and "frostline_cost 1.0" in text
         assert 'frostline_saved_worker_seconds_estimated{by="pods"} 0.0' in text
         await stage.controller.bookkeeping.close(stage.facts.clock())
         stage.passed += 0.1
-        stage.tell(0, start=10.0, schedule=60.1, exchange=10.0, load=20.0)  # the worker exits, and reports that
+        stage.send(0, start=10.0, schedule=60.1, exchange=10.0, load=20.0)  # the worker exits, and reports that
         flags = {"user_mistake": False, "crash_loop": False}
         record = result_record(stage.facts, stage.store, pb.RunOutcome(), stage.facts.state.state, **flags)
-        assert record["ledger"] == told["ledger"]
+        assert record["ledger"] == answer["ledger"]
         stage.passed = 500.0
         assert sum(stage.used().values()) == 100.0, "the run has ended"
         stage.run.close()

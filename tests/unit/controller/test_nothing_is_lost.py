@@ -100,7 +100,7 @@ def test_an_event_of_the_controllers_own_is_written_later_where_it_cannot_be_now
 ) -> None:
     log = EventLog(tmp_path / "events.jsonl")
 
-    async def tell() -> None:
+    async def announce() -> None:
         failing(2)
         await log.keep(event_line("freeze", 0.0, step=11, lineage=0))
         await log.keep(event_line("end", 0.0, step=12, lineage=0))
@@ -109,7 +109,7 @@ def test_an_event_of_the_controllers_own_is_written_later_where_it_cannot_be_now
         await log.flush()
         await log.flush()
 
-    asyncio.run(tell())
+    asyncio.run(announce())
     log.close()
     assert [line["kind"] for line in lines(tmp_path / "events.jsonl")] == ["freeze", "end"]
 
@@ -129,8 +129,8 @@ def test_lines_of_the_history_are_written_once_and_a_decisions_newer_word_too(tm
     freeze = decision(2, 3, "freeze")
     end = plan_end_line("1.1", 9)
     log = PlanLog(tmp_path / "plans.jsonl")
-    for told in ([decision_line(freeze), end], [decision_line(freeze), end], [{**end, "last_step": 11}]):
-        asyncio.run(log.append(told))
+    for written in ([decision_line(freeze), end], [decision_line(freeze), end], [{**end, "last_step": 11}]):
+        asyncio.run(log.append(written))
     log.close()
     again = PlanLog(tmp_path / "plans.jsonl")
     asyncio.run(again.append([decision_line(freeze.model_copy(update={"void": True}))]))

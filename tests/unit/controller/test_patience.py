@@ -71,18 +71,18 @@ def test_a_checkpoint_root_that_takes_no_files_is_told_once_and_waited_for(tmp_p
     async def story() -> list[str]:
         stage, stop = Stage(tmp_path, placement={"workers": 2}), asyncio.Event()
         waiting = asyncio.create_task(wait_for_checkpoint_root(stage.run, root, stop))
-        await stage.told("cannot_start", f"{root}: checkpoints cannot be written there (File exists); set checkpoint.uri")
+        await stage.reported("cannot_start", f"{root}: checkpoints cannot be written there (File exists); set checkpoint.uri")
         await asyncio.sleep(0.1)
         assert not waiting.done()
         root.unlink()
         await asyncio.wait_for(waiting, 30.0)
-        told = [line["kind"] for line in stage.store.events.all()]
+        reported = [line["kind"] for line in stage.store.events.all()]
         root.rmdir()
         root.write_text("a file again")
         stop.set()
         with pytest.raises(Stopped):
             await wait_for_checkpoint_root(stage.run, root, stop)
         stage.run.close()
-        return told
+        return reported
 
     assert asyncio.run(story()) == ["cannot_start"]

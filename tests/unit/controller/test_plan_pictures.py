@@ -15,9 +15,9 @@ from frostline_contract.plan import Placement
 from frostline_contract.schedules import BUILT_IN
 from frostline_controller.cli.main import main
 from frostline_controller.planner.by_schedule import by_schedule
-from frostline_controller.planner.paper_step import paper_step
 from frostline_controller.planner.program_picture import program_picture
 from frostline_controller.planner.search import make_plan
+from frostline_controller.planner.timed_step import timed_step
 from tests.unit.controller.planner_cases import inputs
 from tests.unit.controller.synthetic_run import job_values
 
@@ -49,8 +49,8 @@ def test_a_schedule_that_has_no_plan_says_why() -> None:
     assert costs["1f1b"].refused == "" and costs["1f1b"].step_seconds > 0
     assert "exceeds the memory" in costs["zb_h2"].refused
     few = replace(known, units=known.units[:6])
-    told = {one.schedule: one for one in by_schedule(make_plan(few), few)}
-    assert "too few units" in told["interleaved_1f1b"].refused and "too few units" in told["zb_v"].refused
+    reported = {one.schedule: one for one in by_schedule(make_plan(few), few)}
+    assert "too few units" in reported["interleaved_1f1b"].refused and "too few units" in reported["zb_v"].refused
 
 
 def test_one_rank_has_no_schedules_to_compare() -> None:
@@ -64,13 +64,13 @@ def test_a_step_on_paper_takes_what_the_cost_model_says(schedule: str) -> None:
     counts the end ranks' sends as long as the others'; the difference is 2 parts in 10000 here."""
     known, planned = four_stages(schedule)
     parts = planned.cost.parts
-    ends = max(one.end for one in paper_step(planned.placement, known))
+    ends = max(one.end for one in timed_step(planned.placement, known))
     assert ends == pytest.approx(sum(parts[name] for name in ("forward", "backward", "p2p", "bubble")), rel=1e-3)
 
 
 def test_a_frozen_stage_has_forwards_of_whole_micro_batches_on_paper() -> None:
     known, planned = four_stages("zb_h1")
-    timed = paper_step(planned.placement.model_copy(update={"slices": (1, 1)}), replace(known, freeze_point=3, token_cells=2))
+    timed = timed_step(planned.placement.model_copy(update={"slices": (1, 1)}), replace(known, freeze_point=3, token_cells=2))
     assert {one.operation.kind for one in timed if one.pp_rank == 0} == {Kind.FORWARD}
     assert sum(one.pp_rank == 0 for one in timed) == 16
     assert Kind.BACKWARD in {one.operation.kind for one in timed if one.pp_rank == 1}
@@ -89,7 +89,7 @@ def boxes(svg: str) -> list[tuple[str, float, float]]:
 @pytest.mark.parametrize("schedule", ["1f1b", "zb_h2"])
 def test_a_picture_has_a_box_for_each_operation_and_none_on_another(schedule: str) -> None:
     known, planned = four_stages(schedule)
-    timed = paper_step(planned.placement, known)
+    timed = timed_step(planned.placement, known)
     svg = program_picture(timed, "a < b")
     found = boxes(svg)
     assert len(found) == len(timed) == 4 * 16 * 2 + (3 * 16 if schedule == "zb_h2" else 0)
@@ -105,7 +105,7 @@ def test_a_step_of_too_many_operations_is_not_drawn(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("frostline_controller.planner.program_picture.MOST_BOXES", 10)
     known, planned = four_stages()
     with pytest.raises(ValueError, match="has 128 operations and a picture shows at most 10"):
-        program_picture(paper_step(planned.placement, known), "")
+        program_picture(timed_step(planned.placement, known), "")
 
 
 @pytest.fixture
@@ -123,8 +123,8 @@ def test_the_command_draws_and_tells_schedules(job_file: Path, tmp_path: Path, c
     assert len(boxes(picture.read_text())) > 8
     assert main(["plan", "-f", str(job_file), "--json"]) == 0
     (one,) = json.loads(capsys.readouterr().out)["plans"]
-    told = {cost["schedule"]: cost for cost in one["by_schedule"]}
-    assert told["zb_h1"]["step_seconds"] == one["cost"]["step_seconds"]
+    reported = {cost["schedule"]: cost for cost in one["by_schedule"]}
+    assert reported["zb_h1"]["step_seconds"] == one["cost"]["step_seconds"]
     assert Placement.model_validate(one["placement"]).schedule == "zb_h1"
 
 

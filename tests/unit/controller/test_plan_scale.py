@@ -30,7 +30,7 @@ UNIT = UnitProfile(
     forward_seconds=0.1, backward_seconds=0.2, parameter_bytes=1, optimizer_bytes=2, activation_bytes=3, output_bytes=4
 )
 PROFILE = KeptProfile.of(WorkerProfile(micro_batch_size=4, units=(UNIT,)))
-STORE = Worker("a/1", "trainer-0", "node", 1, "127.0.0.1", 1, PROFILE, registered_at=0.0, last_heard=0.0)
+STORE = Worker("a/1", "trainer-0", "node", 1, "127.0.0.1", 1, PROFILE, registered_at=0.0, last_received=0.0)
 ONE, TWO = GenerationId(incarnation=1, counter=1), GenerationId(incarnation=1, counter=2)
 
 
@@ -175,7 +175,7 @@ def test_the_index_says_what_the_fields_say(world: tuple[Plan, Placement, dict[s
     for worker in [*plan.participants, "stranger/x", ""]:
         assert plan.placement.units_of(worker) == units_of(plan.placement, worker)
         assert plan.needs(worker) == needs(plan, worker)
-        assert plan.wards_of(worker) == [unit for unit, buddy in enumerate(plan.buddies) if buddy == worker]
+        assert plan.replicas_kept_by(worker) == [unit for unit, buddy in enumerate(plan.buddies) if buddy == worker]
         assert plan.held_by(worker) == {unit for unit in range(units) if worker in plan.holders_of(unit)}
         for unit in range(-1, units + 1):
             assert plan.placement.holds(worker, unit) == (unit in units_of(plan.placement, worker))
@@ -229,7 +229,9 @@ def test_a_failure_of_512_workers_is_answered_without_asking_each_for_each_unit(
     base, new, domains = large
     tag = StateTag(lineage=0, step=3, generation=ONE)
     reports = {
-        worker: SurvivorReport(worker, heard=TWO, ran=ONE, held=tuple(HeldPiece(unit, tag) for unit in base.needs(worker)))
+        worker: SurvivorReport(
+            worker, newest_received=TWO, ran=ONE, held=tuple(HeldPiece(unit, tag) for unit in base.needs(worker))
+        )
         for worker in base.placement.workers[1:]
     }
     failure = Failure(base, None, reports, frozenset(base.placement.workers[:1]), frozenset())

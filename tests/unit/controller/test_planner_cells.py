@@ -14,7 +14,7 @@ from frostline_controller.planner.cost import CostModel
 from frostline_controller.planner.leaves import deal_by_speed
 from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.shapes import schedules_for
-from frostline_controller.planner.step_on_paper import paper_cost
+from frostline_controller.planner.simulated_step import simulated_cost
 from tests.unit.controller.planner_cases import all_bounds, inputs, unit
 
 FREE_LINK = LinkProfile(latency_seconds=1e-12, bandwidth_bytes_per_second=1e18, reduce_latency_seconds=1e-12)
@@ -36,7 +36,7 @@ def every_grouping(cells: int):
 
 
 def brute(case) -> tuple[float, float]:
-    """Return (least seconds, least bytes of any) over all shapes, cuts, groupings and schedules that fit, each run on paper."""
+    """Return (least seconds, least bytes of any) over all shapes, cuts, groupings and schedules that fit, each simulated."""
     model, workers = CostModel(case), len(case.members)
     seconds, leanest = float("inf"), float("inf")
     for pp in range(1, min(workers, case.trainable_units) + 1):
@@ -46,7 +46,7 @@ def brute(case) -> tuple[float, float]:
                 for schedule, virtual in schedules_for(case, pp, dp, max(1, len(slices))):
                     for bounds in all_bounds(case.num_units, case.freeze_point, pp * virtual):
                         shape = ParallelShape(pp, dp, virtual)
-                        cost = paper_cost(model.of_shape(pp, dp), bounds, leaf_bounds, shape, schedule, [1.0] * dp, slices)
+                        cost = simulated_cost(model.of_shape(pp, dp), bounds, leaf_bounds, shape, schedule, [1.0] * dp, slices)
                         leanest = min(leanest, cost.peak_bytes)
                         if cost.peak_bytes <= case.memory_cap:
                             seconds = min(seconds, cost.seconds_per_sample)

@@ -13,7 +13,7 @@ from frostline_controller.planner.cost import CostModel, step_cost
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.leaves import deal_by_speed, exchange_bytes_factor, micro_batch_counts, tree_pieces
 from frostline_controller.planner.search import make_plan
-from frostline_controller.planner.step_on_paper import placement_cost
+from frostline_controller.planner.simulated_step import placement_cost
 from tests.unit.controller.planner_cases import inputs, unit
 
 FREE_LINK = LinkProfile(

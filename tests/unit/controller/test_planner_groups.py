@@ -14,7 +14,7 @@ from frostline_controller.planner.in_groups import group_degree
 from frostline_controller.planner.inputs import MemberInfo, NothingFits, PlanInputs, replica_speeds
 from frostline_controller.planner.placing import PlannedPlacement
 from frostline_controller.planner.search import make_plan
-from frostline_controller.planner.step_on_paper import placement_cost
+from frostline_controller.planner.simulated_step import placement_cost
 from frostline_controller.planner.tensor.built import in_groups_as_built
 from frostline_controller.planner.tensor.groups import as_one, form_groups, lie_at_home
 from frostline_controller.run.durable import PinnedShape
@@ -46,8 +46,8 @@ def test_a_group_lies_on_one_node_and_is_planned_with_the_costs_of_its_members()
     assert sorted(placement.workers) == sorted(member.worker_id for member in asked.members)
     assert all(len(domains) == 1 for domains in domains_of_groups(asked, 2, placement.workers))
     assert "placement.tp_degree 2" in planned.reason
-    told = describe(planned, asked)
-    assert "tp_columns 2 x" in told and "2 workers share each stage tile by tile; the figures are each member's" in told
+    reported = describe(planned, asked)
+    assert "tp_columns 2 x" in reported and "2 workers share each stage tile by tile; the figures are each member's" in reported
     assert all(option.shape.tp_degree == 2 for option in planned.alternatives)
 
 
@@ -157,8 +157,8 @@ def test_a_member_of_a_group_holds_its_part_of_activations_and_its_replicas_shar
     alone = make_plan(replace(sharing_state(1, "step"), members=members(4, per_node=2)[:2])).cost.peak_bytes
     assert alone - shared == 2 * (8_000_000 - round(8_000_000 * (10 / 34 + 12 / 34))), "of the two blocks"
     assert placement_cost(planned["step"].placement, sharing_state(2, "none")).peak_bytes == shared
-    told = describe(planned["step"], sharing_state(2, "step"))
-    assert "at most 1 of 2 ranges" in told and "2 workers share each stage tile by tile" in told
+    reported = describe(planned["step"], sharing_state(2, "step"))
+    assert "at most 1 of 2 ranges" in reported and "2 workers share each stage tile by tile" in reported
 
 
 def test_groups_and_shares_are_both_chosen_where_neither_alone_fits() -> None:

@@ -12,7 +12,7 @@ from frostline_controller.planner.candidates import candidates_of, seconds_of
 from frostline_controller.planner.cost import CostModel
 from frostline_controller.planner.quota import Quota, quota_of
 from frostline_controller.planner.shapes import shape_limits
-from frostline_controller.planner.step_on_paper import placement_cost
+from frostline_controller.planner.simulated_step import placement_cost
 from tests.unit.controller.planner_cases import inputs, unit
 from tests.unit.controller.synthetic_run import job_values
 

@@ -10,7 +10,7 @@ from frostline_controller.planner.describe import describe
 from frostline_controller.planner.inputs import NothingFits, PlanInputs
 from frostline_controller.planner.plans import buddies_of, sources_of, uncovered_of
 from frostline_controller.planner.search import make_plan
-from frostline_controller.planner.step_on_paper import placement_cost
+from frostline_controller.planner.simulated_step import placement_cost
 from tests.hand_made_plans import Layout
 from tests.unit.controller.planner_cases import inputs, members, unit
 

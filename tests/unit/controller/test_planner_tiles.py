@@ -64,7 +64,7 @@ def test_the_plan_says_why_nothing_is_cached(uncacheable: str, used: bool) -> No
         "training": {"steps": 1000, "batch_size": 64, "micro_batch_size": 8}, "cache": {"use": "always"},
     })  # fmt: skip
     worker = Worker(worker_id="uid-0/n", pod_name="p", failure_domain="a", process_id=1, store_host="", store_port=1,
-                    profile=KeptProfile.of(PROFILE), registered_at=0.0, last_heard=0.0)  # fmt: skip
+                    profile=KeptProfile.of(PROFILE), registered_at=0.0, last_received=0.0)  # fmt: skip
     situation = Situation(
         num_units=6, freeze_point=3, workers=(worker,), current=None, start={}, pinned=None, steps_left=1000,
         reshape_seconds=1.0, boundary_bytes_per_sample=1000, uncacheable=uncacheable, cache_reachable=True, train_samples=640,

@@ -9,10 +9,10 @@ from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.operations import Kind
 from frostline_controller.planner.by_schedule import by_schedule
 from frostline_controller.planner.inputs import PlanInputs
-from frostline_controller.planner.paper_step import paper_step
 from frostline_controller.planner.placing import PlannedPlacement
 from frostline_controller.planner.quota import Quota
 from frostline_controller.planner.search import make_plan
+from frostline_controller.planner.timed_step import timed_step
 from frostline_controller.planner.without_bubbles import ALIKE, SPLITTING, WORTH
 from tests.unit.controller.planner_cases import inputs, unit
 
@@ -33,7 +33,7 @@ def test_it_is_taken_where_it_pays_and_the_reason_says_why() -> None:
     found, before = make_plan(about), pinned(about, "1f1b")
     assert found.placement.schedule in SPLITTING
     assert found.cost.total_seconds * WORTH < before.cost.total_seconds
-    assert "; without bubbles on paper: pp 4 x dp 1 " + found.placement.schedule in found.reason
+    assert "; without bubbles, simulated: pp 4 x dp 1 " + found.placement.schedule in found.reason
     assert "against pp 4 x dp 1 1f1b" in found.reason
     assert before.placement.degrees in [one.shape.degrees for one in found.alternatives]
 
@@ -89,7 +89,7 @@ def test_what_would_take_too_long_to_be_run_on_paper_is_told(monkeypatch: pytest
     monkeypatch.setattr("frostline_controller.planner.without_bubbles.TURNS", 10)
     found = make_plan(known())
     assert found.placement.schedule == "1f1b"
-    assert "no schedule without bubbles: 5 would take too long to be run on paper" in found.reason
+    assert "no schedule without bubbles: 5 would take too long to be simulated" in found.reason
     monkeypatch.setattr("frostline_controller.planner.without_bubbles.TURNS", 4 * 3 * (8 + 4))
     found = make_plan(known())
     assert found.placement.schedule == SPLITTING[0] and "(4 more would take too long" in found.reason
@@ -102,7 +102,7 @@ def test_a_step_with_next_to_no_bubble_is_not_looked_at() -> None:
 
 def test_parts_of_a_backward_last_as_measured_and_the_first_stage_that_learns_splits_none() -> None:
     about = known(0.4, 0.8, freeze_point=3)
-    timed = paper_step(pinned(about, "zb_h1").placement, about)
+    timed = timed_step(pinned(about, "zb_h1").placement, about)
     lasts = {kind: [one.end - one.start for one in timed if one.operation.kind is kind] for kind in Kind}
     (first,) = {one.operation.stage for one in timed if one.operation.kind is Kind.BACKWARD}
     assert first == 0 and {one.operation.stage for one in timed if one.operation.kind is Kind.WEIGHT_GRADIENT} == {1, 2, 3}

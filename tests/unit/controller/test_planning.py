@@ -19,7 +19,7 @@ def worker(name: str, *seconds: float) -> Worker:
         for one in seconds
     )
     profile = KeptProfile.of(WorkerProfile(micro_batch_size=4, units=units))
-    return Worker(f"{name}/1", name, name, 1, "127.0.0.1", 1, profile, registered_at=0.0, last_heard=0.0)
+    return Worker(f"{name}/1", name, name, 1, "127.0.0.1", 1, profile, registered_at=0.0, last_received=0.0)
 
 
 def test_workers_of_several_machines_are_judged_by_the_median_one() -> None:

@@ -26,13 +26,13 @@ def test_waits_for_every_member_that_is_reached() -> None:
 
 def test_who_has_promised_an_older_generation_only_is_asked_again() -> None:
     following = plan(3, "AB", base=1, start="continue", leavers="CD")
-    members = [report(worker, tag(9, 1), heard=3 if worker != "B" else 1) for worker in "ABCD"]
+    members = [report(worker, tag(9, 1), newest_received=3 if worker != "B" else 1) for worker in "ABCD"]
     assert answer(failure(PIPE, *members, prepared=following)) == Wait(("B",))
 
 
 def test_joiners_of_a_prepared_plan_are_waited_for() -> None:
     following = plan(2, "ABCDE", base=1, start="continue")
-    members = [report(worker, tag(9, 1), heard=2) for worker in "ABCD"]
+    members = [report(worker, tag(9, 1), newest_received=2) for worker in "ABCD"]
     assert answer(failure(PIPE, *members, prepared=following)) == Wait(("E",))
 
 
@@ -62,8 +62,8 @@ def test_a_vote_that_somebody_saw_is_enough_where_nobody_has_committed() -> None
 
 def test_the_vote_of_a_reporter_that_has_died_since_still_counts_and_its_state_does_not() -> None:
     first, last = pipe_reports(tag(9, 1), tag(9, 1), prepared=True)
-    dead = report(FIRST[1], tag(10, 1), LOW, seen=(vote(10, 1),))
-    found = answer(failure(PIPE, first, last, dead, ended=FIRST[1] + LAST[1]))
+    expired = report(FIRST[1], tag(10, 1), LOW, seen=(vote(10, 1),))
+    found = answer(failure(PIPE, first, last, expired, ended=FIRST[1] + LAST[1]))
     assert isinstance(found, GoOn)
     assert found.state == tag(10, 1)
     assert all(FIRST[1] not in workers for workers in found.holders)
@@ -71,8 +71,8 @@ def test_the_vote_of_a_reporter_that_has_died_since_still_counts_and_its_state_d
 
 def test_without_the_prepared_gradients_the_step_before_is_what_is_left_and_a_new_lineage_begins() -> None:
     first, last = report(FIRST[0], tag(9, 1), LOW), report(LAST[0], tag(10, 1), HIGH, seen=(vote(10, 1),))
-    ward = report(FIRST[1], tag(9, 1))  # keeps everything at step 9
-    found = answer(failure(PIPE, first, last, ward, ended=LAST[1]))
+    kept_unit = report(FIRST[1], tag(9, 1))  # keeps everything at step 9
+    found = answer(failure(PIPE, first, last, kept_unit, ended=LAST[1]))
     assert isinstance(found, GoOn)
     assert (found.state, found.extends_all) == (tag(9, 1), False)
     assert all(LAST[0] not in workers for workers in found.holders), "it has gone on: what it has is another state"
@@ -88,15 +88,15 @@ def test_who_has_nothing_left_still_tells_what_it_saw() -> None:
 
 def test_prepared_gradients_of_another_generation_lead_nowhere() -> None:
     following = plan(2, "ABCD", pp_degree=2, base=1, start="survivors", holders=dict.fromkeys("ABCD", range(4)))
-    first = report(FIRST[0], tag(9, 1), LOW, prepared=True, ran=2, heard=2)
-    last = report(LAST[0], tag(10, 1), HIGH, ran=2, heard=2, seen=(vote(10, 1),))
+    first = report(FIRST[0], tag(9, 1), LOW, prepared=True, ran=2, newest_received=2)
+    last = report(LAST[0], tag(10, 1), HIGH, ran=2, newest_received=2, seen=(vote(10, 1),))
     found = answer(failure(following, first, last, ended=FIRST[1] + LAST[1]))
     assert isinstance(found, GoBack)
 
 
 def test_two_generations_votes_on_one_step_are_two_states() -> None:
-    first = report(FIRST[0], tag(10, 1), LOW, ran=1, heard=2)
-    last = report(LAST[0], tag(10, 2), HIGH, ran=2, heard=2)
+    first = report(FIRST[0], tag(10, 1), LOW, ran=1, newest_received=2)
+    last = report(LAST[0], tag(10, 2), HIGH, ran=2, newest_received=2)
     following = plan(2, "ABCD", pp_degree=2, base=1, start="continue", holders=dict.fromkeys("ABCD", range(4)))
     found = answer(failure(following, first, last, ended=FIRST[1] + LAST[1]))
     assert found == GoBack((0, 1), found.reason)
@@ -109,8 +109,8 @@ def test_torn_units_come_from_elsewhere_or_the_checkpoint() -> None:
     assert answer(failure(PIPE, first, last, ended=FIRST[1] + LAST[1])) == GoBack(
         (1,), "units [1] are held by nobody at one step"
     )
-    ward = report(LAST[1], tag(9, 1), range(1, 4), prepared=True)
-    found = answer(failure(PIPE, first, last, ward, ended=FIRST[1]))
+    kept_unit = report(LAST[1], tag(9, 1), range(1, 4), prepared=True)
+    found = answer(failure(PIPE, first, last, kept_unit, ended=FIRST[1]))
     assert isinstance(found, GoOn)
     assert found.state == tag(10, 1)
     assert found.holders[1] == (LAST[1],)
@@ -149,53 +149,53 @@ class TestPlannedReshape:
     NEXT = plan(2, "CD", base=1, start="continue", leavers="AB")
 
     def test_the_leavers_promise_does_not_stop_those_who_may_have_switched(self) -> None:
-        members = [report(worker, tag(9, 1), heard=2, prepared=True) for worker in "AB"]
+        members = [report(worker, tag(9, 1), newest_received=2, prepared=True) for worker in "AB"]
         found = answer(failure(self.BASE, *members, prepared=self.NEXT, silent="CD"))
         assert isinstance(found, NewEpoch)
         assert found.generations == (generation(2),)
 
     def test_before_all_are_ready_nobody_has_switched(self) -> None:
-        members = [report(worker, tag(9, 1), heard=2, prepared=True) for worker in "AB"]
-        unheard = replace(failure(self.BASE, *members, prepared=self.NEXT, silent="CD"), votable=False)
-        found = answer(unheard)
+        members = [report(worker, tag(9, 1), newest_received=2, prepared=True) for worker in "AB"]
+        unreached = replace(failure(self.BASE, *members, prepared=self.NEXT, silent="CD"), votable=False)
+        found = answer(unreached)
         assert isinstance(found, GoOn)
         assert (found.state, found.extends_all) == (tag(9, 1), True)
 
     @pytest.mark.parametrize("knowing", ["A", "B"])
     def test_who_knows_that_it_is_dead_is_enough(self, knowing: str) -> None:
-        members = [report(worker, tag(9, 1), heard=2, dead=(2,) if worker == knowing else ()) for worker in "AB"]
+        members = [report(worker, tag(9, 1), newest_received=2, expired=(2,) if worker == knowing else ()) for worker in "AB"]
         found = answer(failure(self.BASE, *members, prepared=self.NEXT, silent="CD"))
         assert isinstance(found, GoOn)
         assert found.state == tag(9, 1)
 
     def test_switched_by_some_and_not_by_others(self) -> None:
-        behind = report("A", tag(9, 1), heard=2, prepared=True)
-        ahead = report("C", tag(10, 1), heard=2, ran=2, seen=(vote(10, 1),), switched=(2,))
+        behind = report("A", tag(9, 1), newest_received=2, prepared=True)
+        ahead = report("C", tag(10, 1), newest_received=2, ran=2, seen=(vote(10, 1),), switched=(2,))
         found = answer(failure(self.BASE, behind, ahead, prepared=self.NEXT, ended="BD"))
         assert isinstance(found, GoOn)
         assert (found.state, found.vote) == (tag(10, 1), vote(10, 1))
         assert found.holders == (("A", "C"),) * 4
 
     def test_the_old_generation_needs_no_reporter_where_its_switching_vote_was_seen(self) -> None:
-        ahead = report("C", tag(10, 1), heard=2, ran=2, switched=(2,))
+        ahead = report("C", tag(10, 1), newest_received=2, ran=2, switched=(2,))
         found = answer(failure(self.BASE, ahead, prepared=self.NEXT, silent="ABD"))
         assert isinstance(found, GoOn)
-        unaware = report("C", tag(10, 1), heard=2, ran=2)
+        unaware = report("C", tag(10, 1), newest_received=2, ran=2)
         assert answer(failure(self.BASE, unaware, prepared=self.NEXT, silent="ABD")).generations == (generation(1),)
 
     def test_a_leavers_word_alone_does_not_say_how_far_the_others_came(self) -> None:
         switched = plan(2, "AC", base=1, start="continue", leavers="B", holders={"A": range(4), "B": range(4)})
-        left = report("B", tag(10, 1), heard=2, ran=1, switched=(2,))
+        left = report("B", tag(10, 1), newest_received=2, ran=1, switched=(2,))
         found = answer(failure(switched, left, ended="C", silent="A"))
         assert isinstance(found, GoOn)
         assert (found.state, found.extends_all) == (tag(10, 1), False), "A may have seen votes of generation 2"
-        member = report("C", tag(10, 1), (), heard=2, ran=1)
+        member = report("C", tag(10, 1), (), newest_received=2, ran=1)
         assert answer(failure(switched, left, member, silent="A")).extends_all, "C has voted in none of them"
 
     def test_a_member_that_has_not_seen_the_switch_counts_after_the_plan_is_current(self) -> None:
         switched = plan(2, "AC", base=1, start="continue", leavers="B", holders={"A": range(4), "B": range(4)})
-        behind = report("A", tag(9, 1), heard=2, ran=1, prepared=True)
-        joined = report("C", tag(10, 1), range(2), heard=2, ran=2, seen=(vote(10, 1),))
+        behind = report("A", tag(9, 1), newest_received=2, ran=1, prepared=True)
+        joined = report("C", tag(10, 1), range(2), newest_received=2, ran=2, seen=(vote(10, 1),))
         found = answer(failure(switched, behind, joined, ended="B"))
         assert isinstance(found, GoOn)
         assert (found.state, found.vote) == (tag(10, 1), vote(10, 1))
@@ -210,19 +210,19 @@ class TestInterruptedRecovery:
     )  # fmt: skip
 
     def test_its_vote_counts_as_seen(self) -> None:
-        never_entered = report("A", tag(9, 1), prepared=True, heard=2, ran=1)
+        never_entered = report("A", tag(9, 1), prepared=True, newest_received=2, ran=1)
         found = answer(failure(self.PLAN, never_entered, ended="B"))
         assert isinstance(found, GoOn)
         assert (found.state, found.vote, found.state_source) == (tag(10, 1), vote(10, 1), "A")
 
     def test_state_that_it_does_not_name_is_given_up(self) -> None:
-        stray = report("B", tag(11, 1), heard=2, ran=1)
+        stray = report("B", tag(11, 1), newest_received=2, ran=1)
         found = answer(failure(self.PLAN, stray, ended="A"))
         assert found == GoBack((0, 1), found.reason)
 
     def test_what_was_received_on_the_way_in_counts(self) -> None:
-        moved = report("B", tag(10, 1), heard=2, ran=1)
-        giving = report("A", tag(10, 1), range(2), heard=2, ran=1)
+        moved = report("B", tag(10, 1), newest_received=2, ran=1)
+        giving = report("A", tag(10, 1), range(2), newest_received=2, ran=1)
         found = answer(failure(self.PLAN, moved, giving))
         assert isinstance(found, GoOn)
         assert found.holders == (("A", "B"),) * 2 + (("B",),) * 2
@@ -230,44 +230,44 @@ class TestInterruptedRecovery:
     def test_what_was_given_is_the_state_alone(self) -> None:
         """B's own gradients are of generation 1, and another generation may have voted on their step since."""
         given = self.PLAN.model_copy(update={"start_step": 9, "vote": None})
-        back = report("B", tag(9, 1), range(2), heard=2, ran=1, prepared=True, seen=(vote(10, 1),))
-        holder = report("A", tag(9, 1), range(2, 4), heard=2, ran=1, prepared=True)
+        back = report("B", tag(9, 1), range(2), newest_received=2, ran=1, prepared=True, seen=(vote(10, 1),))
+        holder = report("A", tag(9, 1), range(2, 4), newest_received=2, ran=1, prepared=True)
         found = answer(failure(given, back, holder))
         assert isinstance(found, GoOn)
         assert (found.state, found.holders[0]) == (tag(9, 1), ("B",))
 
     def test_a_returning_worker_that_it_does_not_name_brings_nothing(self) -> None:
-        returning = report("Z", tag(11, 1), heard=2, ran=1, seen=(vote(11, 1),))
-        held = report("A", tag(10, 1), heard=2, ran=2)
+        returning = report("Z", tag(11, 1), newest_received=2, ran=1, seen=(vote(11, 1),))
+        held = report("A", tag(10, 1), newest_received=2, ran=2)
         found = answer(failure(self.PLAN, returning, held, ended="B"))
         assert isinstance(found, GoOn)
         assert (found.state, found.extends_all) == (tag(10, 1), True)
         assert found.holders == (("A",),) * 4
 
     def test_a_promise_below_it_does_not_stop_it(self) -> None:
-        assert answer(failure(self.PLAN, report("A", tag(9, 1), heard=1, ran=1), ended="B")) == Wait(("A",))
+        assert answer(failure(self.PLAN, report("A", tag(9, 1), newest_received=1, ran=1), ended="B")) == Wait(("A",))
 
     def test_a_new_lineage_that_it_began_is_not_begun_again(self) -> None:
         lossy = self.PLAN.model_copy(update={"lineage": 1, "vote": None, "start_step": 9, "state_generation": generation(1)})
         assert lossy.start_tag == tag(9, 1)
-        behind = report("A", tag(9, 1), heard=2, ran=1, seen=(vote(10, 1),))
+        behind = report("A", tag(9, 1), newest_received=2, ran=1, seen=(vote(10, 1),))
         found = answer(failure(lossy, behind, ended="B"))
         assert isinstance(found, GoOn)
         assert (found.state, found.extends_all) == (tag(9, 1), True)
 
     def test_the_first_step_of_a_new_lineage_is_committed_late(self) -> None:
         lossy = self.PLAN.model_copy(update={"lineage": 1, "vote": None, "start_step": 9})
-        ahead = report("A", tag(10, 2, lineage=1), range(2), heard=2, ran=2, seen=(vote(10, 2, lineage=1),))
-        behind = report("B", tag(9, 1), range(2, 4), heard=2, ran=2, prepared=True)
+        ahead = report("A", tag(10, 2, lineage=1), range(2), newest_received=2, ran=2, seen=(vote(10, 2, lineage=1),))
+        behind = report("B", tag(9, 1), range(2, 4), newest_received=2, ran=2, prepared=True)
         found = answer(failure(lossy, ahead, behind))
         assert isinstance(found, GoOn)
         assert (found.state, found.extends_all) == (tag(10, 2, lineage=1), True)
 
     def test_a_restore_leaves_no_older_state_to_go_on_from(self) -> None:
         restored = plan(2, "AB", base=1, start="checkpoint", lineage=1)
-        older = report("A", tag(10, 1), heard=2, ran=1)
+        older = report("A", tag(10, 1), newest_received=2, ran=1)
         assert isinstance(answer(failure(restored, older, ended="B")), GoBack)
-        fresh = report("A", tag(5, 2, lineage=1), heard=2, ran=2)
+        fresh = report("A", tag(5, 2, lineage=1), newest_received=2, ran=2)
         assert answer(failure(restored, fresh, ended="B")).state == tag(5, 2, lineage=1)
 
 

@@ -27,9 +27,9 @@ def reports(draw: st.DrawFn, worker: str) -> SurvivorReport:
         for unit in sorted(draw(st.sets(st.integers(0, NUM_UNITS - 1))))
     )
     return SurvivorReport(
-        worker_id=worker, heard=draw(generations), ran=draw(st.none() | generations), held=held,
+        worker_id=worker, newest_received=draw(generations), ran=draw(st.none() | generations), held=held,
         seen=tuple(draw(st.lists(votes, max_size=2))),
-        switched=frozenset(draw(st.sets(generations, max_size=1))), dead=frozenset(draw(st.sets(generations, max_size=1))),
+        switched=frozenset(draw(st.sets(generations, max_size=1))), expired=frozenset(draw(st.sets(generations, max_size=1))),
     )  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def test_no_plan_while_a_generation_may_run_or_somebody_may_still_report(failure
     asked = set()
     for made in plans:
         for worker in made.participants:
-            promised = worker in failure.reports and not failure.reports[worker].heard < made.generation
+            promised = worker in failure.reports and not failure.reports[worker].newest_received < made.generation
             if not promised and worker not in failure.ended | failure.silent:
                 asked.add(worker)
     assert isinstance(found, Wait) == bool(asked)
@@ -118,11 +118,12 @@ def test_no_plan_while_a_generation_may_run_or_somebody_may_still_report(failure
         return
     following = plans[1].generation if len(plans) == 2 else None
     switched = any(following in made.switched for made in failure.reports.values()) if following else False
-    dead = any(following in made.dead for made in failure.reports.values()) if following else False
+    expired = any(following in made.expired for made in failure.reports.values()) if following else False
     running = set()
-    for made, known in zip(plans, (switched, dead), strict=False):
+    for made, known in zip(plans, (switched, expired), strict=False):
         stopped = any(
-            worker in failure.ended or (worker in failure.reports and not failure.reports[worker].heard < made.generation)
+            worker in failure.ended
+            or (worker in failure.reports and not failure.reports[worker].newest_received < made.generation)
             for worker in made.placement.workers
         )
         if not stopped and not known:

@@ -87,13 +87,13 @@ def test_the_pod_of_a_worker_that_stays_silent_is_replaced(tmp_path: Path, ended
         await stage.reconciler.round()
         healthy, silent = stage.facts.members.get("uid-0/1"), stage.facts.members.get(HUNG)
         assert healthy is not None and silent is not None
-        silent.last_heard -= 4.0
+        silent.last_received -= 4.0
         await stage.reconciler.round()
         assert (silent.presence, deletions(stage)) == (GONE, []), "it may come back"
         if ended:
             stage.facts.members.end(HUNG, "")
-        silent.last_heard -= 15.0
-        healthy.last_heard = stage.facts.clock()
+        silent.last_received -= 15.0
+        healthy.last_received = stage.facts.clock()
         await stage.reconciler.round()
         assert deletions(stage) == gone
         stage.run.close()

@@ -61,8 +61,8 @@ def test_the_slider_changes_the_picture_and_nothing_complains(tmp_path: Path) ->
     assert console == []
     found = re.search(r'<pre id="probe">(.*?)</pre>', done.stdout, re.DOTALL)
     assert found is not None
-    told = json.loads(unescape(found.group(1)))
-    by_step = {entry["step"]: entry for entry in told["seen"] if entry["name"] in ("start", "move")}
+    reported = json.loads(unescape(found.group(1)))
+    by_step = {entry["step"]: entry for entry in reported["seen"] if entry["name"] in ("start", "move")}
     assert {step: (e["units"], e["frozen"]) for step, e in by_step.items()} == {
         1: (8, 0), 45: (8, 2), 70: (16, 4), 90: (16, 8), TOTAL: (32, 16)
     }  # fmt: skip
@@ -70,9 +70,9 @@ def test_the_slider_changes_the_picture_and_nothing_complains(tmp_path: Path) ->
     assert "generation 1.2" in by_step[70]["readout"]
     assert "every trainable unit fits one worker" in by_step[TOTAL]["news"]
     assert by_step[1]["label"] == "Step 1: 4 pipeline ranks times 1 replicas, 0 of 8 units frozen"
-    assert [entry["step"] for entry in told["seen"][-2:]] == [101, TOTAL]
-    assert told["svgs"] == 10
-    assert not told["wide"]
+    assert [entry["step"] for entry in reported["seen"][-2:]] == [101, TOTAL]
+    assert reported["svgs"] == 10
+    assert not reported["wide"]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="NO BROWSER: chromium is not on PATH, so nobody looked at report.html")

@@ -9,9 +9,9 @@ import pytest
 from frostline_contract.plan import Plan
 from frostline_contract.schedule_figures import Timed
 from frostline_contract.statistics import OperationTime, StepTrace
-from frostline_controller.planner.paper_step import paper_step
 from frostline_controller.planner.profile_file import MeasuredProfile
 from frostline_controller.planner.program_picture import LEFT, WIDTH
+from frostline_controller.planner.timed_step import timed_step
 from frostline_controller.report.build import build_report
 from frostline_controller.report.data import read_run
 from frostline_controller.report.step_pictures import step_charts
@@ -37,7 +37,7 @@ def run_dir(tmp_path: Path) -> Path:
 def planned(folder: Path) -> tuple[Plan, list[Timed]]:
     plan = read_run(folder).plan_of("1.1")
     assert plan is not None
-    return plan, paper_step(plan.placement, KNOWN)
+    return plan, timed_step(plan.placement, KNOWN)
 
 
 def trace(folder: Path, step: int, slower: float, lineage: int = 0, ranks: int = 4) -> None:

@@ -79,7 +79,7 @@ def test_a_state_that_has_grown_too_large_ends_the_run_and_says_so(
     async def body() -> None:
         async with leading(tmp_path, placement={"workers": 2, "min_workers": 1}) as stage:
             await first_plan(stage, 0, 1)
-            await stage.told("start", "")
+            await stage.reported("start", "")
             size = len(encode_state(stage.store.state))
             monkeypatch.setattr(durable, "STATE_BYTES_MAX", size - 1)
             change(stage)

@@ -18,8 +18,8 @@ def test_a_start_is_told_where_a_joiners_plan_is_switched_to_before_anybody_was_
             following = await stage.until(lambda: stage.facts.state.prepared, "a plan with the joiner")
             assert stage.store.events.counts["start"] == 0
             await stage.enter(following, following.switch_from)
-            await stage.told("start", "first plan")
-            (told,) = [event for event in stage.store.events.all() if event["kind"] == "start"]
-            assert told["generation"] == str(first.generation)
+            await stage.reported("start", "first plan")
+            (reported,) = [event for event in stage.store.events.all() if event["kind"] == "start"]
+            assert reported["generation"] == str(first.generation)
 
     asyncio.run(story())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from frostline_contract.plan import Plan
 from frostline_contract.worker_state import WorkerState
-from frostline_controller.serving.streams import Outbox
+from frostline_controller.serving.streams import StreamQueue
 from frostline_proto.v1 import control_pb2 as pb
 from tests.unit.controller.test_service_sizing import Stage, first_plan, leading
 
@@ -16,10 +16,10 @@ JOB = {
 JOINER = "uid-2/1"
 
 
-class Told:
+class Received:
     """The messages that a worker was sent, in order."""
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: StreamQueue) -> None:
         self._outbox, self.messages = outbox, list[pb.WatchPlanResponse]()
         self._reading = asyncio.create_task(self._read())
 
@@ -36,25 +36,25 @@ class Told:
         return any(one.WhichOneof("message") == "end" for one in self.messages)
 
 
-async def prepared_with_joiner(stage: Stage) -> tuple[Plan, Told]:
+async def prepared_with_joiner(stage: Stage) -> tuple[Plan, Received]:
     """Two workers train, a third has joined, and a plan with the third is prepared."""
     await first_plan(stage, 0, 1)
-    told = Told(stage.run.outbox.streams.open(JOINER))
+    received = Received(stage.run.outbox.streams.open(JOINER))
     await stage.join(2)
     plan = await stage.until(lambda: stage.facts.state.prepared, "a plan with the joiner")
     assert JOINER in plan.placement.workers
-    return plan, told
+    return plan, received
 
 
 def test_a_plan_that_nobody_votes_for_yet_goes_before_its_leaver_does(tmp_path: Path) -> None:
     async def story() -> None:
         async with leading(tmp_path, **JOB) as stage:
-            plan, told = await prepared_with_joiner(stage)
+            plan, received = await prepared_with_joiner(stage)
             stage.controller.departures.note(JOINER, "SIGTERM", WorkerState.LEAVING)
-            await stage.until(lambda: told.generations("withdraw"), "the plan is withdrawn")
-            assert not told.may_leave, "members may still switch to what they have not heard is withdrawn"
+            await stage.until(lambda: received.generations("withdraw"), "the plan is withdrawn")
+            assert not received.may_leave, "members may still switch to what they have not heard is withdrawn"
             await stage.enter(stage.facts.current, plan.switch_until + 1)
-            await stage.until(lambda: told.may_leave, "the plan is forgotten, and its leaver may go")
+            await stage.until(lambda: received.may_leave, "the plan is forgotten, and its leaver may go")
             assert stage.ordinals(stage.facts.current) == [0, 1]
             assert stage.store.events.counts["failure"] == 0
 
@@ -64,16 +64,16 @@ def test_a_plan_that_nobody_votes_for_yet_goes_before_its_leaver_does(tmp_path: 
 def test_a_plan_that_may_be_voted_for_keeps_its_leaver_until_the_plan_behind_it(tmp_path: Path) -> None:
     async def story() -> None:
         async with leading(tmp_path, **JOB) as stage:
-            plan, told = await prepared_with_joiner(stage)
+            plan, received = await prepared_with_joiner(stage)
             for worker_id in plan.participants:
                 stage.controller.reshaping.note_ready(worker_id, pb.ReadyRequest(worker_id=worker_id, ready=True))
-            await stage.until(lambda: told.generations("ready"), "all may vote for the plan")
+            await stage.until(lambda: received.generations("ready"), "all may vote for the plan")
             stage.controller.departures.note(JOINER, "SIGTERM", WorkerState.LEAVING)
             await stage.enter(plan, plan.switch_from)
-            assert not told.may_leave
+            assert not received.may_leave
             following = await stage.until(lambda: stage.facts.state.prepared, "a plan without the leaver")
             assert JOINER not in following.placement.workers
             await stage.enter(following, following.switch_from)
-            await stage.until(lambda: told.may_leave, "it may go")
+            await stage.until(lambda: received.may_leave, "it may go")
 
     asyncio.run(story())

@@ -61,9 +61,9 @@ def test_measurements_are_written_with_the_first_plan_and_links_when_measured(
     job.write_text(dump_job(parse_job(job_values())))
     command = ["plan", "-f", str(job), "--json", "--profile", str(path), "--devices", "2", "--set", "model.config.hidden_size=64"]
     assert main(command) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["assumptions"]["unit_profile"] == "measured"
-    slow = told["plans"][0]["cost"]
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["assumptions"]["unit_profile"] == "measured"
+    slow = reported["plans"][0]["cost"]
     path.write_text(json.dumps(json.loads(path.read_text()) | {"link": None}))
     assert main(command) == 0
     assert json.loads(capsys.readouterr().out)["plans"][0]["cost"] != slow, "the measured links count"

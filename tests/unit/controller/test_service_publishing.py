@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from frostline_contract.annotations import PROGRESS
-from frostline_controller.serving.progress import CHANGED_SECONDS, EVERY_SECONDS, Publishing
+from frostline_controller.serving.progress import CHANGED_SECONDS, EVERY_SECONDS, ProgressWriter
 from tests.unit.controller.test_service_sizing import Stage
 
 
@@ -17,7 +17,7 @@ class Reader:
 
     def __init__(self, folder: Path) -> None:
         self.stage = Stage(folder)
-        self.publishing = Publishing(self.stage.facts, self.stage.store, self.stage.backend)
+        self.publishing = ProgressWriter(self.stage.facts, self.stage.store, self.stage.backend)
 
     def at(self, seconds: float) -> dict[str, object]:
         asyncio.run(self.publishing.advance(seconds))

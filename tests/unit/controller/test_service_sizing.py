@@ -55,7 +55,7 @@ class Stage:
             now = self.facts.clock()
             worker = Worker(
                 worker_id=f"uid-{ordinal}/1", pod_name=f"trainer-{ordinal}", failure_domain=f"node-{ordinal}", process_id=1,
-                store_host="127.0.0.1", store_port=1, registered_at=now, last_heard=now, watching=True,
+                store_host="127.0.0.1", store_port=1, registered_at=now, last_received=now, watching=True,
                 profile=KeptProfile.of(WorkerProfile(micro_batch_size=4, units=(UNIT,) * NUM_UNITS)),
             )  # fmt: skip
             self.facts.members.add(worker)
@@ -79,14 +79,14 @@ class Stage:
         deadline = time.monotonic() + 10.0
         while time.monotonic() < deadline:
             for worker in self.facts.members:
-                worker.last_heard = self.facts.clock()
+                worker.last_received = self.facts.clock()
             if value := condition():
                 return value
             self.facts.wake.set()
             await asyncio.sleep(0.02)
         raise AssertionError(f"not within 10 s: {what}; {self.facts.message}; {self.store.events.all()}")
 
-    async def told(self, kind: str, words: str) -> str:
+    async def reported(self, kind: str, words: str) -> str:
         def found() -> str:
             return next((e["reason"] for e in self.store.events.all() if e["kind"] == kind and words in e["reason"]), "")
 
@@ -154,7 +154,7 @@ def test_cost_hands_unused_pods_back_and_takes_them_again(tmp_path: Path) -> Non
             assert used == list(range(len(used))) and len(used) < 4, "the lowest ordinals stay"
             assert stage.replicas == 4, "nobody goes before the switch"
             await stage.enter(small, stage.facts.step + 1)
-            await stage.told("leave", f"{4 - len(used)} of 4 pods handed back: the plan uses {len(used)} workers")
+            await stage.reported("leave", f"{4 - len(used)} of 4 pods handed back: the plan uses {len(used)} workers")
             await stage.until(lambda: stage.replicas == len(used), "the scale")
             written = stage.facts.state.incarnation, stage.facts.state.replicas
             for ordinal in range(len(used), 4):
@@ -164,7 +164,7 @@ def test_cost_hands_unused_pods_back_and_takes_them_again(tmp_path: Path) -> Non
             assert (stage.facts.state.incarnation, stage.facts.state.replicas) == written
             assert stage.facts.state.prepared is None, "a run that handed pods back is judged as before"
             await freeze_to(stage, 0)
-            await stage.told("join", "pods taken again: the planner wants 4 workers")
+            await stage.reported("join", "pods taken again: the planner wants 4 workers")
             await stage.until(lambda: stage.replicas == 4, "the scale")
             if stage.facts.state.prepared is not None:
                 await stage.enter(stage.facts.state.prepared, stage.facts.step + 1)
@@ -188,7 +188,7 @@ def test_pods_that_are_still_starting_are_not_handed_back(tmp_path: Path) -> Non
             plan = await first_plan(stage, 0, 1)
             assert stage.ordinals(plan) == [0]
             assert stage.replicas == 3, "the third pod is still starting"
-            await stage.told("leave", "2 of 3 pods handed back: the plan uses 1 workers")
+            await stage.reported("leave", "2 of 3 pods handed back: the plan uses 1 workers")
             assert stage.facts.clock() - stage.facts.started > 0.3
             await stage.until(lambda: stage.replicas == 1, "the scale")
 
@@ -227,11 +227,11 @@ def test_a_request_is_a_limit_answered_once(tmp_path: Path, by: str) -> None:
         async with leading(tmp_path, placement={"workers": 4, "min_workers": 2}) as stage:
             await first_plan(stage, 0, 1, 2, 3)
             ask(stage, by, 1)
-            await stage.told("command", f"{by}: 1 workers, answered by 2")
+            await stage.reported("command", f"{by}: 1 workers, answered by 2")
             await stage.until(lambda: stage.replicas == 2, "clamped to min_workers")
             assert stage.backend.read().annotations[REQUESTED_WORKERS] == "1"
             ask(stage, by, 9)
-            await stage.told("command", f"{by}: 9 workers, answered by 4")
+            await stage.reported("command", f"{by}: 9 workers, answered by 4")
             await stage.until(lambda: stage.replicas == 4, "clamped to the job's workers")
             for _ in range(5):
                 await asyncio.sleep(0.1)
@@ -248,10 +248,10 @@ def test_a_removed_annotation_lifts_the_limit_and_a_wrong_one_is_put_back(tmp_pa
             ask(stage, "annotation", 3)
             await stage.until(lambda: stage.replicas == 3, "three pods")
             stage.backend.patch_annotations({REQUESTED_WORKERS: "many"}, {})
-            await stage.told("command", "frostline.io/requested-workers is 'many'; it must be a number of workers")
+            await stage.reported("command", "frostline.io/requested-workers is 'many'; it must be a number of workers")
             assert stage.backend.read().annotations[REQUESTED_WORKERS] == "3"
             stage.backend.patch_annotations({REQUESTED_WORKERS: None}, {})
-            await stage.told("command", "annotation: no limit on the workers, answered by 4")
+            await stage.reported("command", "annotation: no limit on the workers, answered by 4")
             await stage.until(lambda: stage.replicas == 4, "four pods")
 
     asyncio.run(story())
@@ -263,7 +263,7 @@ def test_zero_suspends_and_more_than_zero_resumes(tmp_path: Path, by: str) -> No
         async with leading(tmp_path) as stage:
             await first_plan(stage, 0, 1)
             ask(stage, by, 0)
-            await stage.told("command", f"suspend by {by}")
+            await stage.reported("command", f"suspend by {by}")
             assert stage.facts.state.state == "draining"
             stage.controller.ending.note_outcome(pb.RunOutcome(status="suspended", steps=3))
             for ordinal in (0, 1):
@@ -273,7 +273,7 @@ def test_zero_suspends_and_more_than_zero_resumes(tmp_path: Path, by: str) -> No
             await asyncio.sleep(0.2)
             assert stage.facts.state.state == "suspended", "its own scale is no request"
             ask(stage, by, 1)
-            await stage.told("command", f"resume by {by}")
+            await stage.reported("command", f"resume by {by}")
             await stage.until(lambda: stage.replicas == 1, "one pod is asked for again")
             assert stage.facts.state.state == "waiting"
 

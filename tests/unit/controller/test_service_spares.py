@@ -39,7 +39,7 @@ def test_a_scale_request_counts_the_spare_pods_and_the_annotation_does_not(tmp_p
             await first_plan(stage, 0, 1, 2, 3)
             assert stage.replicas == 5
             ask(stage, by, asked)
-            await stage.told("command", f"{by}: 2 workers, answered by 2")
+            await stage.reported("command", f"{by}: 2 workers, answered by 2")
             await stage.until(lambda: stage.replicas == 3, "two workers and one spare")
 
     asyncio.run(story())
@@ -51,11 +51,11 @@ def test_a_changed_job_is_followed_by_the_pods(tmp_path: Path) -> None:
             await first_plan(stage, 0, 1)
             section = stage.facts.job.placement.model_copy(update={"spare_workers": 1})
             stage.facts.follow(stage.facts.job.model_copy(update={"placement": section}))
-            await stage.told("join", "3 pods, not 2, for 2 workers and 1 spare")
+            await stage.reported("join", "3 pods, not 2, for 2 workers and 1 spare")
             await stage.until(lambda: stage.replicas == 3, "the spare's pod")
             section = section.model_copy(update={"spare_workers": 0})
             stage.facts.follow(stage.facts.job.model_copy(update={"placement": section}))
-            await stage.told("leave", "2 pods, not 3, for 2 workers")
+            await stage.reported("leave", "2 pods, not 3, for 2 workers")
             await stage.until(lambda: stage.replicas == 2, "no spare")
             assert stage.facts.current is not None and len(stage.facts.current.placement.workers) == 2
 
@@ -79,7 +79,7 @@ def test_cost_hands_pods_back_but_for_the_spare_ones(tmp_path: Path) -> None:
             used = stage.ordinals(small)
             assert used == list(range(len(used)))
             await stage.enter(small, stage.facts.step + 1)
-            await stage.told("leave", f"{4 - len(used)} of 5 pods handed back: the plan uses {len(used)} workers")
+            await stage.reported("leave", f"{4 - len(used)} of 5 pods handed back: the plan uses {len(used)} workers")
             await stage.until(lambda: stage.replicas == len(used) + 1, "the plan's pods and one spare")
 
     asyncio.run(story())

@@ -35,11 +35,11 @@ def test_a_broadcast_wakes_a_few_streams_a_turn() -> None:
 def test_each_stream_sends_in_order_and_ends_after_what_came_before() -> None:
     async def run() -> None:
         streams = Streams()
-        heard: dict[str, list[bytes]] = {}
+        received: dict[str, list[bytes]] = {}
 
         async def read(worker_id: str, pause: float) -> None:
             outbox = streams.open(worker_id)
-            own = heard.setdefault(worker_id, [])
+            own = received.setdefault(worker_id, [])
             while (message := await outbox.get()) is not None:
                 own.append(message)
                 await asyncio.sleep(pause)
@@ -55,8 +55,8 @@ def test_each_stream_sends_in_order_and_ends_after_what_came_before() -> None:
         streams.send_to(names, b"4")
         streams.close_all()
         await asyncio.wait_for(asyncio.gather(*readers), 10.0)
-        assert heard[names[-1]] == [b"1", b"2", b"3", b"4"]
-        assert all(heard[name] == [b"1", b"3", b"4"] for name in names[:-1])
+        assert received[names[-1]] == [b"1", b"2", b"3", b"4"]
+        assert all(received[name] == [b"1", b"3", b"4"] for name in names[:-1])
 
     asyncio.run(run())
 

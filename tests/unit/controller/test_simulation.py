@@ -36,8 +36,8 @@ def test_every_example_cluster_runs_a_small_and_a_large_model(
 ) -> None:
     words = ["-f", str(job_file), "--cluster", str(file), "--train-samples", "20000", "--set", "training.epochs=3"]
     assert main(["simulate", *words, "--freeze", "1:3,2:5", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    for arm in told["arms"].values():
+    reported = json.loads(capsys.readouterr().out)
+    for arm in reported["arms"].values():
         spans = arm["spans"]
         assert sum(span["steps"] for span in spans) == arm["steps"]
         assert arm["device_hours"] == pytest.approx(sum(span["device_hours"] for span in spans))
@@ -45,9 +45,9 @@ def test_every_example_cluster_runs_a_small_and_a_large_model(
             assert after["first_step"] == before["first_step"] + before["steps"]
             passed = before["steps"] * before["step_seconds"] + after["reshape_seconds"]
             assert after["start_seconds"] == pytest.approx(before["start_seconds"] + passed)
-    assert told["arms"]["job"]["spans"][-1]["freeze_point"] == 5
-    assert told["arms"]["static"]["speedup"] == 1.0
-    rooms = {room["family"]: room["blocks"] for room in told["sharing"]["largest"]}
+    assert reported["arms"]["job"]["spans"][-1]["freeze_point"] == 5
+    assert reported["arms"]["static"]["speedup"] == 1.0
+    rooms = {room["family"]: room["blocks"] for room in reported["sharing"]["largest"]}
     assert not rooms or rooms["data parallel"] <= rooms["all that runs"] <= rooms["all together"]
 
 

@@ -79,8 +79,8 @@ def test_a_finished_run_is_priced_beside_its_steps(tmp_path: Path, capsys: pytes
     ]  # fmt: skip
     assert [change.step for change in the_job(found).history.changes] == [43, 83]
     assert main(["simulate", str(folder), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["measured"]["rows"][0]["measured"] == pytest.approx(compared.rows[0].measured)
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["measured"]["rows"][0]["measured"] == pytest.approx(compared.rows[0].measured)
     assert main(["simulate", str(folder), "--cluster", str(EXAMPLES / "clusters/laptop.yaml")]) == 0
     assert "a profile measured on cpu" in capsys.readouterr().out
 

@@ -95,7 +95,7 @@ def test_noise_is_never_believed() -> None:
 
 def worker(name: str, lasting: float = 1.0, device: str = "cpu") -> Worker:
     profile = KeptProfile.of(WorkerProfile(micro_batch_size=4, units=UNITS, device=device))
-    found = Worker(f"{name}/1", name, f"node-{name}", 1, "127.0.0.1", 1, profile, registered_at=0.0, last_heard=0.0)
+    found = Worker(f"{name}/1", name, f"node-{name}", 1, "127.0.0.1", 1, profile, registered_at=0.0, last_received=0.0)
     found.lasting_slowness = lasting
     found.link = LinkProfile()
     return found

@@ -19,7 +19,7 @@ from frostline_controller.sweep.grid import combinations, parse_axis
 from frostline_controller.sweep.page import page
 from frostline_controller.sweep.planning import made_sweep, planned_runs
 from frostline_controller.sweep.running import as_it_stands
-from frostline_controller.sweep.telling import final_words, table_of, table_text, values_in_words
+from frostline_controller.sweep.wording import final_words, table_of, table_text, values_in_words
 from tests.unit.controller.synthetic_run import job_values, write_run
 from tests.unit.controller.test_cli import end_of
 

@@ -85,8 +85,8 @@ def test_a_generation_that_continues_another_is_connected_at_the_switch_and_not_
     with over(network):
         in_threads(member, 2)
     network.close()
-    for told in seen.values():
-        first_alone, waiting, early, connected, sound, late = told
+    for reported in seen.values():
+        first_alone, waiting, early, connected, sound, late = reported
         assert first_alone and waiting > 0 and connected and sound is None
         assert early < late, "what continues was connected before the switch"
 
@@ -116,19 +116,19 @@ def test_what_the_library_announces_ends_with_its_generation(monkeypatch: pytest
             if index == 0:
                 stores[f"g{first.generation}"].set(DUMP, "1")
             met.wait(60)
-            heard = [bool(store.check([DUMP])) for store in (*stores.values(), *(groups.store for groups in formed))]
+            received = [bool(store.check([DUMP])) for store in (*stores.values(), *(groups.store for groups in formed))]
             met.wait(60)
             for groups in formed:
                 groups.close()
             for formation in formations:  # they hold the stores, as those of a worker do
                 formation.release()
-            return heard
+            return received
 
     with over(network):
-        heard = in_threads(member, 2)
+        received = in_threads(member, 2)
     network.close()
     assert list(stores) == [f"g{first.generation}", f"g{second.generation}"]
-    assert heard == [[True, False, False, False]] * 2
+    assert received == [[True, False, False, False]] * 2
 
 
 def test_connecting_can_be_interrupted_and_leaves_nothing_on_the_device() -> None:
@@ -214,10 +214,10 @@ def test_a_transport_and_its_groups_say_the_same_of_an_interruption() -> None:
             return [*before, raised(groups.check), raised(transport.check)]
 
     with over(network):
-        told = in_threads(member, 2)
+        reported = in_threads(member, 2)
     network.close()
-    assert [one[:2] for one in told] == [["", ""]] * 2
-    assert all(said for one in told for said in one[2:]), told
+    assert [one[:2] for one in reported] == [["", ""]] * 2
+    assert all(said for one in reported for said in one[2:]), reported
 
 
 def raised(check: Any) -> str:

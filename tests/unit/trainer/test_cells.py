@@ -174,9 +174,9 @@ def test_keys_come_in_order_and_gradients_go_in_the_other() -> None:
     outputs = []
     for cell in cells:
         part = torch.ones(1, 1, cell.stop - cell.start, 2, requires_grad=True)
-        assert not cell.was_told()
+        assert not cell.was_updated()
         keys, values = cell.update(part, part)
-        assert cell.was_told() and keys.shape[2] == cell.stop
+        assert cell.was_updated() and keys.shape[2] == cell.stop
         outputs.append((part, (keys + values).sum()))
     with pytest.raises(RuntimeError, match=r"cell \[2, 5\) goes backward before the tokens \[5, 6\)"):
         outputs[1][1].backward(retain_graph=True)

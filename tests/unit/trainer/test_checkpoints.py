@@ -34,7 +34,7 @@ def begin_epoch(root: Path, run_epoch: int, start_from: str) -> None:
     (root / version.file()).write_text(version.text())
 
 
-class Heard:
+class Received:
     """The messages of writers."""
 
     def __init__(self) -> None:
@@ -51,15 +51,15 @@ class Heard:
 
 
 @pytest.fixture
-def heard() -> Heard:
-    return Heard()
+def received() -> Received:
+    return Received()
 
 
 # ---- publishing
 
 
-def test_a_checkpoint_is_published_when_all_units_are_there_and_the_step_is_stable(tmp_path: Path, heard: Heard) -> None:
-    writer = new_writer(heard.notices())
+def test_a_checkpoint_is_published_when_all_units_are_there_and_the_step_is_stable(tmp_path: Path, received: Received) -> None:
+    writer = new_writer(received.notices())
     first = snapshot(tmp_path, 5, stable=False, units=(0,))
     writer.write(first)
     assert first.written.wait(10)
@@ -70,82 +70,82 @@ def test_a_checkpoint_is_published_when_all_units_are_there_and_the_step_is_stab
     first.stable.set()
     writer.close()
     manifest = read_manifest(first.folder)
-    assert heard.published == [5] == steps_found(tmp_path)
+    assert received.published == [5] == steps_found(tmp_path)
     assert manifest["digest"] == run_digest([unit_digest(content(5, unit)) for unit in (0, 1)])
     assert sorted(path.name for path in first.folder.iterdir()) == [
         MANIFEST_NAME, "unit-000.safetensors", "unit-000.sha256", "unit-001.safetensors", "unit-001.sha256",
     ]  # fmt: skip
 
 
-def test_a_share_that_is_late_keeps_no_later_checkpoint_waiting(tmp_path: Path, heard: Heard) -> None:
-    writer = new_writer(heard.notices())
+def test_a_share_that_is_late_keeps_no_later_checkpoint_waiting(tmp_path: Path, received: Received) -> None:
+    writer = new_writer(received.notices())
     writer.write(snapshot(tmp_path, 1, units=(0,)))
     writer.write(snapshot(tmp_path, 2))
-    wait_until(lambda: heard.published == [2])
+    wait_until(lambda: received.published == [2])
     write_all(snapshot(tmp_path, 1, units=(1,), publishes=False))
     writer.close()
-    assert heard.published == [2, 1]
+    assert received.published == [2, 1]
     assert steps_found(tmp_path) == [1, 2]
 
 
 def test_a_member_that_cannot_write_its_share_ends_the_waiting_at_once(
-    tmp_path: Path, heard: Heard, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, received: Received, caplog: pytest.LogCaptureFixture
 ) -> None:
-    writer = new_writer(heard.notices())
+    writer = new_writer(received.notices())
     mine = snapshot(tmp_path, 1, units=(0,))
     writer.write(mine)
     assert mine.written.wait(10)
     (mine.folder / "unit-001.safetensors.partial").mkdir()  # a unit's file cannot be written over it
-    theirs = Heard()
+    theirs = Received()
     write_all(snapshot(tmp_path, 1, units=(1,), publishes=False), notices=theirs.notices())
     started = time.monotonic()
     writer.close()
     assert time.monotonic() - started < 5.0
-    assert [step for step, _ in heard.trouble] == [step for step, _ in theirs.trouble] == [1]
-    assert "directory" in heard.trouble[0][1], "the reason is the one that the other member had"
+    assert [step for step, _ in received.trouble] == [step for step, _ in theirs.trouble] == [1]
+    assert "directory" in received.trouble[0][1], "the reason is the one that the other member had"
     assert "directory" in writer.not_written[mine.folder]
     assert not mine.folder.exists(), "what was written of it is given back"
     assert "training goes on, free some space" in caplog.text
 
 
-def test_a_writer_that_has_finished_takes_more(tmp_path: Path, heard: Heard) -> None:
-    writer = new_writer(heard.notices())
+def test_a_writer_that_has_finished_takes_more(tmp_path: Path, received: Received) -> None:
+    writer = new_writer(received.notices())
     for step in (1, 2):
         writer.write(snapshot(tmp_path, step))
         writer.finish()
-        assert heard.published[-1] == step
+        assert received.published[-1] == step
     writer.close()
     assert steps_found(tmp_path) == [1, 2]
 
 
-def test_files_of_two_generations_make_no_checkpoint(tmp_path: Path, heard: Heard) -> None:
+def test_files_of_two_generations_make_no_checkpoint(tmp_path: Path, received: Received) -> None:
     stray = snapshot(tmp_path, 4, counter=2, units=(1,), publishes=False)
     stray.folder = tmp_path / "0" / "1.1" / "4"
     write_all(stray)
-    write_all(snapshot(tmp_path, 4, units=(0,)), notices=heard.notices())
+    write_all(snapshot(tmp_path, 4, units=(0,)), notices=received.notices())
     assert steps_found(tmp_path) == []
-    assert "unit-001.safetensors was written by generation 1.2, the others by 1.1" in heard.trouble[0][1]
+    assert "unit-001.safetensors was written by generation 1.2, the others by 1.1" in received.trouble[0][1]
 
 
 # ---- a generation that failed
 
 
-def test_after_a_failure_another_member_publishes_what_is_whole(tmp_path: Path, heard: Heard) -> None:
+def test_after_a_failure_another_member_publishes_what_is_whole(tmp_path: Path, received: Received) -> None:
     other = snapshot(tmp_path, 3, units=(1,), publishes=False)
-    survivor = new_writer(heard.notices())
+    survivor = new_writer(received.notices())
     survivor.write(other)
     dead = snapshot(tmp_path, 3, units=(0,), publishes=False)  # its publisher dies after its share, before the manifest
     write_all(dead)
     survivor.abandon()
     survivor.close()
-    assert heard.published == [3] == steps_found(tmp_path)
+    assert received.published == [3] == steps_found(tmp_path)
 
 
 def test_after_a_failure_what_lacks_a_share_is_given_up_at_once(
-    tmp_path: Path, heard: Heard, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, received: Received, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    writer = new_writer(heard.notices())
+    writer = new_writer(received.notices())
     lacking = snapshot(tmp_path, 3, units=(0,))
     writer.write(lacking)
     started = time.monotonic()
@@ -153,7 +153,7 @@ def test_after_a_failure_what_lacks_a_share_is_given_up_at_once(
     writer.close()
     assert time.monotonic() - started < 5.0
     assert writer.not_written[lacking.folder] == "unit-001.safetensors is missing"
-    assert heard.trouble == [], "a failure of a peer is no trouble with the disk"
+    assert received.trouble == [], "a failure of a peer is no trouble with the disk"
     assert "given up: unit-001.safetensors is missing" in caplog.text
 
 
@@ -168,7 +168,7 @@ def test_after_a_failure_a_step_counts_as_stable_where_a_later_vote_was_seen(
     assert steps_found(tmp_path) == steps
 
 
-def test_several_publish_at_once_and_one_manifest_comes_of_it(tmp_path: Path, heard: Heard) -> None:
+def test_several_publish_at_once_and_one_manifest_comes_of_it(tmp_path: Path, received: Received) -> None:
     for step in range(1, 9):
         gate = threading.Barrier(3)
 
@@ -176,15 +176,15 @@ def test_several_publish_at_once_and_one_manifest_comes_of_it(tmp_path: Path, he
             if operation == "link":
                 gate.wait(10)
 
-        notices = heard.notices()
+        notices = received.notices()
         writers = [new_writer(WriterNotices(notices.published, notices.trouble, notices.fenced, at_link)) for _ in range(3)]
         write_all(snapshot(tmp_path, step, publishes=False))
         for writer in writers:
             writer.write(snapshot(tmp_path, step, units=(), publishes=True))
         for writer in writers:
             writer.close()
-    assert heard.published == list(range(1, 9))
-    assert heard.trouble == []
+    assert received.published == list(range(1, 9))
+    assert received.trouble == []
     assert steps_found(tmp_path) == [7, 8]
     assert not list(tmp_path.rglob("*.partial"))
 
@@ -193,25 +193,25 @@ def test_several_publish_at_once_and_one_manifest_comes_of_it(tmp_path: Path, he
 
 
 def test_a_writer_of_an_older_epoch_publishes_nothing_and_says_so_once(
-    tmp_path: Path, heard: Heard, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, received: Received, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_all(snapshot(tmp_path, 1))
-    writer = new_writer(heard.notices())
+    writer = new_writer(received.notices())
     late = snapshot(tmp_path, 2, stable=False)
     writer.write(late)
     assert late.written.wait(10)
     begin_epoch(tmp_path, 1, "0/1.1/1")
     late.stable.set()
     writer.write(snapshot(tmp_path, 3))
-    wait_until(lambda: heard.fenced)
+    wait_until(lambda: received.fenced)
     writer.abandon()
     writer.close()
-    assert (heard.fenced, heard.published, heard.trouble) == ([1], [], [])
+    assert (received.fenced, received.published, received.trouble) == ([1], [], [])
     assert steps_found(tmp_path) == [1]
     assert caplog.text.count("run epoch 1 has begun") == 1
 
 
-def test_a_manifest_that_slips_past_the_epoch_check_is_nobodys_checkpoint(tmp_path: Path, heard: Heard) -> None:
+def test_a_manifest_that_slips_past_the_epoch_check_is_nobodys_checkpoint(tmp_path: Path, received: Received) -> None:
     write_all(snapshot(tmp_path, 1))
 
     def raise_at_link(operation: str, step: int) -> None:
@@ -219,17 +219,17 @@ def test_a_manifest_that_slips_past_the_epoch_check_is_nobodys_checkpoint(tmp_pa
             begin_epoch(tmp_path, 1, "0/1.1/1")
 
     slipped = snapshot(tmp_path, 2)
-    write_all(slipped, notices=WriterNotices(heard.notices().published, before=raise_at_link))
-    assert is_complete(slipped.folder) and heard.published == [2]
+    write_all(slipped, notices=WriterNotices(received.notices().published, before=raise_at_link))
+    assert is_complete(slipped.folder) and received.published == [2]
     assert steps_found(tmp_path) == [1], "it lies under the old epoch, after the point where the new one began"
     write_all(snapshot(tmp_path, 2, counter=9, run_epoch=1, lineage=1))
     assert [folder.parts[-3:] for folder, _ in complete_checkpoints(tmp_path)] == [("0", "1.1", "1"), ("1", "1.9", "2")]
     assert not slipped.folder.exists(), "the epoch's own writer removes it"
 
 
-def test_an_epoch_object_that_was_removed_is_trouble(tmp_path: Path, heard: Heard) -> None:
-    write_all(snapshot(tmp_path, 2, run_epoch=1), notices=heard.notices())
-    assert "its object has been removed" in heard.trouble[0][1]
+def test_an_epoch_object_that_was_removed_is_trouble(tmp_path: Path, received: Received) -> None:
+    write_all(snapshot(tmp_path, 2, run_epoch=1), notices=received.notices())
+    assert "its object has been removed" in received.trouble[0][1]
     assert steps_found(tmp_path) == []
 
 

@@ -28,7 +28,7 @@ class Service(control_pb2_grpc.ControlServicer):
     """A controller that registers every worker and sends `message` to each watch stream."""
 
     def __init__(self, message: pb.WatchPlanResponse | None) -> None:
-        self.message, self.heard = message, threading.Event()
+        self.message, self.received = message, threading.Event()
         self.knows_nobody, self.outcomes, self.entered = False, [], list[int]()
         self.answers, self.streams, self.stuck = 10**9, 0, False
 
@@ -36,7 +36,7 @@ class Service(control_pb2_grpc.ControlServicer):
         return pb.RegisterResponse(heartbeat_seconds=0.05)
 
     def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
-        self.heard.set()
+        self.received.set()
         return pb.HeartbeatResponse(known=True)
 
     def Ready(self, request: pb.ReadyRequest, context: Any) -> pb.ReadyResponse:
@@ -166,12 +166,12 @@ class Listener:
         self.client = ControlClient(
             str(address), "token", registration, Mailbox("a/1"), pb.HeartbeatRequest, lambda *durable: None
         )
-        self.client.on_fence = self._hear
+        self.client.on_fence = self._receive
         self.fences: list[int] = []
         self.faults = 0
         self.news = threading.Condition()
 
-    def _hear(self, generation: GenerationId) -> None:
+    def _receive(self, generation: GenerationId) -> None:
         with self.news:
             self.fences.append(generation.counter)
             self.news.notify_all()
@@ -183,7 +183,7 @@ class Listener:
         self.client.register()
         self.client.start(lambda: ([], []))
 
-    def hears(self, *fences: int) -> bool:
+    def receives(self, *fences: int) -> bool:
         with self.news:
             return self.news.wait_for(lambda: self.fences == list(fences), WAIT_SECONDS)
 
@@ -217,16 +217,16 @@ def test_a_worker_hears_and_is_heard_by_the_successor_whatever_it_was_about_to_c
     monkeypatch.setattr(Raced, "victim", victim)
     monkeypatch.setattr(Raced, "move", lambda self: address.write_text(after))
     listener.start()
-    assert listener.hears(2), "the watch thread is gone"
-    successor.heard.clear()
-    assert successor.heard.wait(WAIT_SECONDS), "the heartbeat thread is gone"
+    assert listener.receives(2), "the watch thread is gone"
+    successor.received.clear()
+    assert successor.received.wait(WAIT_SECONDS), "the heartbeat thread is gone"
 
 
 def test_a_fault_in_a_thread_of_the_line_does_not_end_it(listener: Listener, start: Start, tmp_path: Path) -> None:
     (tmp_path / "controller.address").write_text(start(_fence(1))[1])
     listener.faults = 1
     listener.start()
-    assert listener.hears(1, 1), "what was being delivered is not told again"
+    assert listener.receives(1, 1), "what was being delivered is not told again"
 
 
 def test_an_outcome_is_handed_in_to_a_successor_that_has_not_heard_of_its_worker_yet(
@@ -261,8 +261,8 @@ def test_a_controller_that_answers_no_heartbeat_is_left_for_its_successor(
     address.write_text(before)
     listener.start()
     address.write_text(after)
-    assert successor.heard.wait(WAIT_SECONDS), "no heartbeat reached the successor"
-    assert listener.hears(2), "the stream of the old controller was kept"
+    assert successor.received.wait(WAIT_SECONDS), "no heartbeat reached the successor"
+    assert listener.receives(2), "the stream of the old controller was kept"
 
 
 def test_answers_that_come_late_but_steadily_keep_the_stream() -> None:

@@ -93,20 +93,20 @@ def test_an_image_over_which_every_process_dies_is_told_by_name(
 
 def test_a_broken_image_is_told_as_ever_and_its_process_goes_on(files: list[Path], pool: Decoders) -> None:
     files[1].write_bytes(b"no image")
-    told = []
+    reported = []
     for read in (lambda: decode(Wanted(str(files[1]), 16, 3)), lambda: pool.pixels([Wanted(str(files[1]), 16, 3)])):
         with pytest.raises(ValueError, match="no readable image") as mistake:
             read()
-        told.append(str(mistake.value))
-    assert told[0] == told[1]
+        reported.append(str(mistake.value))
+    assert reported[0] == reported[1]
     first = processes(pool)
     pool.pixels([Wanted(str(files[0]), 16, 3)])
     assert set(first) <= set(processes(pool))
 
 
 def test_a_process_ends_with_its_worker_and_never_imports_torch() -> None:
-    told = "import sys, frostline_trainer.data.decoder; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True).stdout == "False\n"
+    reported = "import sys, frostline_trainer.data.decoder; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", reported], capture_output=True, text=True, check=True).stdout == "False\n"
     orphan = subprocess.Popen([sys.executable, "-m", "frostline_trainer.data.decoder"], stdin=subprocess.PIPE)
     assert orphan.stdin is not None
     orphan.stdin.close()

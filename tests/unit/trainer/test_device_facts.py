@@ -25,7 +25,7 @@ def test_the_drivers_version_is_read_from_both_kinds_of_module() -> None:
 
 
 @pytest.mark.parametrize(
-    ("visible", "told", "uuid"),
+    ("visible", "reported", "uuid"),
     [
         ("GPU-5d5b", "5d5b", "GPU-5d5b"),
         ("MIG-7089", "5d5b", "MIG-7089"),  # CUDA may report the GPU's value for an instance
@@ -34,8 +34,8 @@ def test_the_drivers_version_is_read_from_both_kinds_of_module() -> None:
         ("GPU-1,GPU-2", "GPU-1", "GPU-1"),
     ],
 )
-def test_a_device_is_named_as_the_agent_named_it(visible: str, told: str, uuid: str) -> None:
-    assert device_uuid(visible, told) == uuid
+def test_a_device_is_named_as_the_agent_named_it(visible: str, reported: str, uuid: str) -> None:
+    assert device_uuid(visible, reported) == uuid
 
 
 def test_a_worker_on_a_cpu_tells_its_machine_and_no_gpu() -> None:

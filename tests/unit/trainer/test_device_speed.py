@@ -15,7 +15,7 @@ from frostline_contract.plan import Plan
 from frostline_contract.schedules import BUILT_IN
 from frostline_trainer.prefix.prefix import PrefixReader
 from frostline_trainer.process.setup import deterministic_cuda
-from frostline_trainer.replication.buddies import Keeper, wards_stay_on_device
+from frostline_trainer.replication.buddies import UnitReplication, replicas_stay_on_device
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.feed import Ahead
 from frostline_trainer.step.optimizer import Moments, UnitOptimizer, fused_on_device
@@ -132,29 +132,29 @@ def keeping(room: bool) -> tuple[RunContext, Plan]:
     return context, hand_made.model_copy(update={"placement": placement})
 
 
-def test_wards_on_the_device_are_carried_nothing_but_their_gradients() -> None:
+def test_unit_replicas_on_the_device_are_carried_nothing_but_their_gradients() -> None:
     context, hand_made = keeping(room=True)
-    device, wards = CountingDevice(), hand_made.pieces.units_of(hand_made.wards_of("w2"))
-    for ward in wards:
-        state_of(context, ward)
+    device, kept_units = CountingDevice(), hand_made.pieces.units_of(hand_made.replicas_kept_by("w2"))
+    for kept_unit in kept_units:
+        state_of(context, kept_unit)
     with device.running():
-        keeper = Keeper(context, hand_made, 2, Group(None, "alone", 0, 1), 0)
-        keeper.collect()
-        keeper.commit(1e-3, 0.5)
-    assert keeper.resident and keeper.wards == wards
-    weights = sum(p.numel() * 4 for ward in wards for p in context.cut.units[ward].parameters())
+        replication = UnitReplication(context, hand_made, 2, Group(None, "alone", 0, 1), 0)
+        replication.collect()
+        replication.commit(1e-3, 0.5)
+    assert replication.resident and replication.kept_units == kept_units
+    weights = sum(p.numel() * 4 for kept_unit in kept_units for p in context.cut.units[kept_unit].parameters())
     assert weights <= device.total(COPY).bytes <= 1.2 * weights, "alignment and nothing else on top"
     assert device.total(BLOCKING).times == device.total(READ).times == 0
 
 
-def test_wards_stay_in_host_memory_where_the_device_has_no_room_or_nobody_knows() -> None:
+def test_unit_replicas_stay_in_host_memory_where_the_device_has_no_room_or_nobody_knows() -> None:
     context, hand_made = keeping(room=True)
-    wards = hand_made.pieces.units_of(hand_made.wards_of("w2"))
-    assert wards_stay_on_device(context, hand_made, wards)
-    assert not wards_stay_on_device(*keeping(room=False), wards)
+    kept_units = hand_made.pieces.units_of(hand_made.replicas_kept_by("w2"))
+    assert replicas_stay_on_device(context, hand_made, kept_units)
+    assert not replicas_stay_on_device(*keeping(room=False), kept_units)
     unknown = hand_made.placement.model_copy(update={"predicted_peak_bytes": 0})
-    assert not wards_stay_on_device(context, hand_made.model_copy(update={"placement": unknown}), wards)
-    assert not wards_stay_on_device(build_case(Case("gpt2_tied")), hand_made, wards), "a CPU has one memory"
+    assert not replicas_stay_on_device(context, hand_made.model_copy(update={"placement": unknown}), kept_units)
+    assert not replicas_stay_on_device(build_case(Case("gpt2_tied")), hand_made, kept_units), "a CPU has one memory"
 
 
 def state_of(context: RunContext, unit: int) -> None:

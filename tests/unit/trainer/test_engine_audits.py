@@ -54,8 +54,8 @@ def test_what_is_sure_of_one_difference_decides_the_others() -> None:
 
 def plan_of(layout: Layout, buddies: bool = False) -> Plan:
     placement = layout.placement(0)
-    keepers = buddies_in(placement, tuple(range(len(placement.workers))))[0] if buddies else ()
-    return with_buddies(lone_plan(placement), keepers)
+    buddies = buddies_in(placement, tuple(range(len(placement.workers))))[0] if buddies else ()
+    return with_buddies(lone_plan(placement), buddies)
 
 
 @pytest.mark.parametrize("layout", [Layout(1, 2), Layout(2, 2), Layout(1, 3), Layout(2, 2, 2, "interleaved_1f1b")], ids=str)

@@ -8,8 +8,8 @@ import torch
 from frostline_contract.job.training import OptimizerSection
 from frostline_contract.plan import Placement, Plan
 from frostline_trainer.generations.groups import lone_groups
-from frostline_trainer.replication.buddies import Home, Keeper
-from frostline_trainer.replication.parcels import Parcel, parcels_of
+from frostline_trainer.replication.buddies import Home, UnitReplication
+from frostline_trainer.replication.replica_updates import ReplicaUpdate, replica_updates_of
 from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.gradients import UNIT_ALIGNMENT, GradientBuffers
 from frostline_trainer.step.optimizer import Moments, UnitOptimizer
@@ -27,37 +27,42 @@ def plan_of(layout: Layout, domains: tuple[int, ...], bounds: tuple[int, ...] | 
 
 def test_a_stages_units_are_one_message_to_their_buddy() -> None:
     plan = plan_of(Layout(4, 1), (0, 1, 2, 3))
-    assert parcels_of(plan, 0) == [
-        Parcel(0, (0, 1), 0, 1), Parcel(1, (2, 3), 1, 2), Parcel(2, (4, 5), 2, 3), Parcel(3, (6, 7), 3, 0)
+    assert replica_updates_of(plan, 0) == [
+        ReplicaUpdate(0, (0, 1), 0, 1), ReplicaUpdate(1, (2, 3), 1, 2),
+        ReplicaUpdate(2, (4, 5), 2, 3), ReplicaUpdate(3, (6, 7), 3, 0),
     ]  # fmt: skip
-    assert parcels_of(plan, 3) == [Parcel(1, (3,), 1, 2), Parcel(2, (4, 5), 2, 3), Parcel(3, (6, 7), 3, 0)]
-    assert parcels_of(plan_of(Layout(4, 1), ()), 0) == []
+    assert replica_updates_of(plan, 3) == [
+        ReplicaUpdate(1, (3,), 1, 2),
+        ReplicaUpdate(2, (4, 5), 2, 3),
+        ReplicaUpdate(3, (6, 7), 3, 0),
+    ]
+    assert replica_updates_of(plan_of(Layout(4, 1), ()), 0) == []
 
 
 def test_units_of_a_stage_with_other_buddies_are_other_messages() -> None:
     plan = plan_of(Layout(2, 1), (0, 1), (0, 5, 8))
     mixed = with_buddies(plan, ("w1", "w1", "", "w1", "w1", "w0", "w0", "w0"))
-    assert [parcel.units for parcel in parcels_of(mixed, 0)] == [(0, 1), (3, 4), (5, 6, 7)]
+    assert [update.units for update in replica_updates_of(mixed, 0)] == [(0, 1), (3, 4), (5, 6, 7)]
 
 
 def test_a_units_pieces_have_one_buddy() -> None:
     """An update is of a whole unit; so is the message of its gradient, however its state is cut."""
     plan = make_plan(Segment(Layout(4, 1), 1, domains=(0, 1, 2, 3)), None, PORTS, state_ranges=3)
-    assert parcels_of(plan, 0) == parcels_of(plan_of(Layout(4, 1), (0, 1, 2, 3)), 0)
+    assert replica_updates_of(plan, 0) == replica_updates_of(plan_of(Layout(4, 1), (0, 1, 2, 3)), 0)
     apart = with_buddies(plan, ("w1", "w2", *plan.buddies[2:]))
     with pytest.raises(ValueError, match=r"pieces of unit 0 have buddies \['w1', 'w2'\]"):
-        parcels_of(apart, 0)
+        replica_updates_of(apart, 0)
 
 
 def test_the_first_replica_sends_and_every_stage_is_named() -> None:
     plan = plan_of(Layout(2, 2, 2, "interleaved_1f1b"), (0, 1, 0, 1))
     shape = plan.placement.shape
-    for parcel in parcels_of(plan, 0):
-        assert shape.dp_rank(parcel.owner) == 0
-        assert set(parcel.units) <= set(plan.placement.units_of_stage(parcel.stage))
-        assert plan.placement.workers[parcel.owner] in plan.placement.owners(parcel.units[0])
-        assert {plan.buddies[unit] for unit in parcel.units} == {plan.placement.workers[parcel.buddy]}
-    assert sorted(unit for parcel in parcels_of(plan, 0) for unit in parcel.units) == list(range(NUM_UNITS))
+    for update in replica_updates_of(plan, 0):
+        assert shape.dp_rank(update.owner) == 0
+        assert set(update.units) <= set(plan.placement.units_of_stage(update.stage))
+        assert plan.placement.workers[update.owner] in plan.placement.owners(update.units[0])
+        assert {plan.buddies[unit] for unit in update.units} == {plan.placement.workers[update.buddy]}
+    assert sorted(unit for update in replica_updates_of(plan, 0) for unit in update.units) == list(range(NUM_UNITS))
 
 
 def test_a_span_of_units_is_laid_out_as_those_units_alone() -> None:
@@ -77,25 +82,31 @@ def test_a_span_of_units_is_laid_out_as_those_units_alone() -> None:
 
 @pytest.mark.parametrize("freeze_point", [0, 3])
 @pytest.mark.parametrize(("family", "optimizer", "times"), [("gpt2_tied", "adamw", 4), ("vit", "sgd", 3)])
-def test_a_buddy_holds_its_wards_state_and_one_gradient(family: str, optimizer: str, times: int, freeze_point: int) -> None:
+def test_a_buddy_holds_its_replicas_state_and_one_gradient(family: str, optimizer: str, times: int, freeze_point: int) -> None:
     """With AdamW 4 times the weights that learn: weights, two moments, gradient; alignment and step counts on top."""
     context = build_case(Case(family, optimizer=optimizer))
     plan = plan_of(Layout(4, 1), (0, 1, 2, 3))
-    keeper = Keeper(context, plan, 2, Group(None, "alone", 0, 1), freeze_point)
-    wards = plan.wards_of("w2")
-    assert wards == [2, 3]
-    for item in keeper.incoming:
+    replication = UnitReplication(context, plan, 2, Group(None, "alone", 0, 1), freeze_point)
+    kept_units = plan.replicas_kept_by("w2")
+    assert kept_units == [2, 3]
+    for item in replication.incoming:
         item.landing.normal_()
         item.buffers.adopt(item.landing)
-    keeper.commit(1e-3, 0.5)
-    states = [tensor for ward in wards for tensor in export_unit(ward, context.cut.units[ward], context.moments).values()]
-    held = sum(tensor.nbytes for tensor in states) + sum(item.landing.nbytes for item in keeper.incoming)
-    weights = sum(p.nbytes for ward in wards for p in context.cut.units[ward].parameters())
-    learning = sum(p.nbytes for ward in wards if ward >= freeze_point for p in context.cut.units[ward].parameters())
-    count = sum(1 for ward in wards for _ in context.cut.units[ward].parameters())
-    bound = weights + (times - 1) * learning + len(wards) * UNIT_ALIGNMENT * 4 + count * 4
+    replication.commit(1e-3, 0.5)
+    states = [
+        tensor
+        for kept_unit in kept_units
+        for tensor in export_unit(kept_unit, context.cut.units[kept_unit], context.moments).values()
+    ]
+    held = sum(tensor.nbytes for tensor in states) + sum(item.landing.nbytes for item in replication.incoming)
+    weights = sum(p.nbytes for kept_unit in kept_units for p in context.cut.units[kept_unit].parameters())
+    learning = sum(
+        p.nbytes for kept_unit in kept_units if kept_unit >= freeze_point for p in context.cut.units[kept_unit].parameters()
+    )
+    count = sum(1 for kept_unit in kept_units for _ in context.cut.units[kept_unit].parameters())
+    bound = weights + (times - 1) * learning + len(kept_units) * UNIT_ALIGNMENT * 4 + count * 4
     assert weights + (times - 1) * learning <= held <= bound
-    assert not [key for key in context.moments if key[0] not in wards], "and nothing of any other unit"
+    assert not [key for key in context.moments if key[0] not in kept_units], "and nothing of any other unit"
 
 
 # ---- which parameters of a unit replica learn
@@ -108,7 +119,7 @@ def test_owner_and_buddy_agree_on_what_learns(family: str, untied: bool, freeze_
     alone = make_plan(Segment(Layout(1, 1), 1), None, PORTS)
     Generation(owner, alone, 0, lone_groups(), freeze_point, lambda name: None)
     keeping = with_buddies(alone.model_copy(update={"placement": two_workers(alone.placement)}), ("w1",) * NUM_UNITS)
-    Keeper(buddy, keeping, 1, Group(None, "alone", 0, 1), freeze_point)
+    UnitReplication(buddy, keeping, 1, Group(None, "alone", 0, 1), freeze_point)
     for unit in range(NUM_UNITS):
         flags = [[p.requires_grad for p in context.cut.units[unit].parameters()] for context in (owner, buddy)]
         assert flags[0] == flags[1] and any(flags[0]) == (unit >= freeze_point)
@@ -126,7 +137,7 @@ def two_workers(placement: Placement) -> Placement:
 
 
 @pytest.mark.parametrize("section", [OptimizerSection(), OptimizerSection(name="sgd")], ids=lambda section: section.name)
-def test_a_ward_comes_back_from_the_device_into_its_own_memory(section: OptimizerSection) -> None:
+def test_a_unit_replica_comes_back_from_the_device_into_its_own_memory(section: OptimizerSection) -> None:
     """Tests the way itself; without another device the copies lie in host memory too."""
     context = build_case(Case("vit"))
     plain, module = context.cut.units[2], copy.deepcopy(context.cut.units[2])

@@ -80,7 +80,7 @@ class Bench:
             case CheckpointDue(before_freeze, answers_wish):
                 self.asked.append(f"checkpoint {self.state.step}{' before a freeze' if before_freeze else ''}")
                 if answers_wish:
-                    self.box.tell(checkpoint=False)
+                    self.box.put_notice(checkpoint=False)
             case FreezeDue(decision):
                 self.asked.append(f"applied {decision.freeze_point} after {self.state.step}")
                 self.generation.freeze_to(decision.freeze_point)
@@ -177,14 +177,14 @@ def test_a_rollback_is_due_once() -> None:
 
 def test_a_drain_ends_after_the_next_vote_and_not_after_the_last_step() -> None:
     bench = Bench()
-    bench.box.tell(drain="asked")
+    bench.box.put_notice(drain="asked")
     assert bench.run().how is Ended.DRAINED
     assert bench.state.step == 1
     assert [record.step for record in bench.state.records] == [1], "a last vote without a step made it stable"
     assert bench.state.unconfirmed is None
     late = Bench()
     late.box.put_decision(decision(0, kind="keep"))
-    late.after_vote = lambda: late.box.tell(drain="asked") if late.state.step == 8 else None
+    late.after_vote = lambda: late.box.put_notice(drain="asked") if late.state.step == 8 else None
     assert late.run().how is Ended.FINISHED
     assert late.state.step == 9
 
@@ -192,7 +192,7 @@ def test_a_drain_ends_after_the_next_vote_and_not_after_the_last_step() -> None:
 def test_checkpoints_come_when_asked_for_and_every_so_many_steps() -> None:
     bench = Bench(every_steps=4)
     bench.box.put_decision(decision(0, kind="keep"))
-    bench.box.tell(checkpoint=True)
+    bench.box.put_notice(checkpoint=True)
     bench.run()
     assert [line for line in bench.asked if line.startswith("checkpoint")] == ["checkpoint 1", "checkpoint 4", "checkpoint 8"]
     assert bench.box.checkpoint is False
@@ -215,7 +215,7 @@ def test_the_last_vote_switches_to_nothing() -> None:
     bench = Bench()
     following = plan(2, start="continue", base=GenerationId(incarnation=1, counter=1), switch_from=1, switch_until=20)
     bench.prepare(following)
-    bench.box.tell(drain="asked")
+    bench.box.put_notice(drain="asked")
     votes = []
 
     def make_ready() -> None:

@@ -48,7 +48,7 @@ def test_what_comes_over_the_watch_is_put_where_it_belongs() -> None:
     with pytest.raises(Fenced, match="a member is gone") as fenced:
         box.check()
     assert fenced.value.until == made.generation
-    box.tell(lost="not wanted any more")
+    box.put_notice(lost="not wanted any more")
     with pytest.raises(Fenced, match="not wanted any more"):
         box.check()
 

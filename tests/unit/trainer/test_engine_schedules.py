@@ -57,16 +57,16 @@ def test_1f1b_keeps_few_micro_batches_and_gpipe_all() -> None:
 def test_a_built_in_schedules_figures_are_those_that_are_counted(name: str, virtual_stages: int) -> None:
     """Memory is never more than the figure, and equal for GPipe and 1F1B; the bubble is equal where all stages are equal."""
     schedule = BUILT_IN[name]
-    told, counted = schedule.known_figures, Schedule(schedule.order).known_figures
+    reported, counted = schedule.known_figures, Schedule(schedule.order).known_figures
     for pp_degree in (2, 3, 4):
         for num_microbatches in (pp_degree, 2 * pp_degree, 16 * pp_degree):
             shape = (pp_degree, virtual_stages, num_microbatches)
-            held = [(told.in_flight(r, *shape), counted.in_flight(r, *shape)) for r in range(pp_degree)]
+            held = [(reported.in_flight(r, *shape), counted.in_flight(r, *shape)) for r in range(pp_degree)]
             assert all(mine >= real for mine, real in held), (shape, held)
             assert name == "interleaved_1f1b" or all(mine == real for mine, real in held), (shape, held)
             forward, backward = [1.0] * pp_degree, [2.0] * pp_degree
             for r in range(pp_degree):
-                waits = [one.bubble(r, forward, backward, virtual_stages, num_microbatches) for one in (told, counted)]
+                waits = [one.bubble(r, forward, backward, virtual_stages, num_microbatches) for one in (reported, counted)]
                 assert (name == "gpipe" and virtual_stages == 2) or waits[0] == pytest.approx(waits[1]), (shape, waits)
 
 

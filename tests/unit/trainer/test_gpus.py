@@ -114,10 +114,10 @@ def test_an_agent_with_too_few_gpus_lets_each_worker_tell_why(tmp_path: Path, mo
     monkeypatch.setenv("FROSTLINE_RUN_DIR", str(tmp_path))
     monkeypatch.setenv("FROSTLINE_TOKEN", "any")
     monkeypatch.setenv("FROSTLINE_DEVICE_MISTAKE", "placement.workers_per_pod is 5")
-    told: list[tuple[str, bool]] = []
-    monkeypatch.setattr(worker, "_tell", lambda identity, made, error, user_mistake: told.append((error, user_mistake)))
+    reported: list[tuple[str, bool]] = []
+    monkeypatch.setattr(worker, "_report_outcome", lambda identity, made, error, user_mistake: reported.append((error, user_mistake)))
     assert worker.main() == 2
-    assert told == [("placement.workers_per_pod is 5", True)]
+    assert reported == [("placement.workers_per_pod is 5", True)]
 
 
 def test_the_preload_process_says_which_device_an_import_has_opened(tmp_path: Path) -> None:

@@ -47,11 +47,11 @@ def test_a_last_checkpoint_that_fails_is_written_again(operation: str, tmp_path:
     folder, why_not, moves = save(member)
     member.saving.close()
     assert why_not == "" and is_complete(folder) and disk.left[operation] == 0
-    told = [event for event in member.events.events if event.kind == "checkpoint_failed"]
-    assert len(told) == 1 and told[0].step == 7
+    reported = [event for event in member.events.events if event.kind == "checkpoint_failed"]
+    assert len(reported) == 1 and reported[0].step == 7
     assert (
         f"its weights cannot be written ([Errno {errno.EIO}] {os.strerror(errno.EIO)}, planted at {operation}); waiting for up to"
-        in told[0].reason
+        in reported[0].reason
     )
     assert [event.step for event in member.events.events if event.kind == "checkpoint"] == [7]
     assert len(moves) > 1, "who waits for the disk does not hang"
@@ -77,11 +77,11 @@ def test_a_stop_ends_the_wait(tmp_path: Path) -> None:
     mailbox = Mailbox("a/1")
     disk = BadDisk(create=100)
 
-    def told_to_stop(operation: str, step: int) -> None:
-        mailbox.tell(drain="Ctrl-C")
+    def asked_to_stop(operation: str, step: int) -> None:
+        mailbox.put_notice(drain="Ctrl-C")
         disk(operation, step)
 
-    member = Member(tmp_path, before=told_to_stop)
+    member = Member(tmp_path, before=asked_to_stop)
     _, why_not, _ = save(member, mailbox)
     member.saving.close()
     assert "planted at create" in why_not and disk.done["create"] == 1
@@ -113,13 +113,13 @@ def test_a_disk_that_stands_still_is_told_and_no_hang(tmp_path: Path, monkeypatc
 
     def stalls(operation: str, step: int) -> None:
         disk(operation, step)
-        while operation == "sync" and disk.done["sync"] == 1 and not any("no answer" in one.reason for one in told()):
+        while operation == "sync" and disk.done["sync"] == 1 and not any("no answer" in one.reason for one in reported()):
             last_files_module.time.sleep(0.05)
         released.append(1)
 
     member = Member(tmp_path, before=stalls)
 
-    def told() -> list[object]:
+    def reported() -> list[object]:
         return list(member.events.events)
 
     folder, why_not, moves = save(member)

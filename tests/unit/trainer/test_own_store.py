@@ -60,37 +60,37 @@ def test_an_address_of_another_machine_is_refused() -> None:
 
 
 def test_a_store_that_answers_is_kept(store: OwnStore) -> None:
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     asked = threading.Event()
 
-    def tell(dead: int, port: int) -> bool:
-        told.append((dead, port))
+    def report(dead: int, port: int) -> bool:
+        reported.append((dead, port))
         return True
 
     before = store.port
-    store.watch(tell)
+    store.watch(report)
     assert not asked.wait(0.5)
-    assert (told, store.port) == ([], before)
+    assert (reported, store.port) == ([], before)
 
 
 def test_a_dead_store_is_replaced_and_told_until_somebody_knows(store: OwnStore) -> None:
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     known = threading.Event()
 
-    def tell(dead: int, port: int) -> bool:
+    def report(dead: int, port: int) -> bool:
         """Send the report; the controller is away at first."""
-        told.append((dead, port))
-        if len(told) < 3:
+        reported.append((dead, port))
+        if len(reported) < 3:
             return False
         known.set()
         return True
 
     dead = store.port
     assert store_answers("127.0.0.1", dead)
-    store.watch(tell)
+    store.watch(report)
     kill(dead)
     assert known.wait(30.0)
-    assert set(told) == {(dead, store.port)}
+    assert set(reported) == {(dead, store.port)}
     assert store.port != dead
     assert store_answers("127.0.0.1", store.port)
 

@@ -40,8 +40,8 @@ def test_a_state_is_copied_once_where_it_is_sent_and_not_where_it_comes() -> Non
 
 
 def row_of(head: object, payload: int = 0) -> torch.Tensor:
-    told = json.dumps(head).encode()
-    content = len(told).to_bytes(HEAD, "big") + told
+    reported = json.dumps(head).encode()
+    content = len(reported).to_bytes(HEAD, "big") + reported
     return torch.tensor(list(content + bytes(payload)), dtype=torch.uint8)
 
 

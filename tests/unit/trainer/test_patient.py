@@ -18,10 +18,10 @@ class Work:
 
     def __init__(self, error: str = "") -> None:
         self.over, self.error = threading.Event(), error
-        self.told: tuple = ()
+        self.reported: tuple = ()
 
     def wait(self, *arguments: object) -> None:
-        self.told = arguments
+        self.reported = arguments
         self.over.wait(30.0)
         if self.error:
             raise RuntimeError(self.error)
@@ -40,7 +40,7 @@ def waiters() -> int:
 def test_a_wait_ends_as_the_library_says() -> None:
     work = ended()
     wait_for([work], ("patience",), threading.Event(), GROUP)
-    assert work.told == ("patience",)
+    assert work.reported == ("patience",)
     with pytest.raises(RuntimeError, match="closed by peer"):
         wait_for([ended("closed by peer")], (), threading.Event(), GROUP)
 
@@ -49,7 +49,7 @@ def test_several_are_waited_for_in_order_and_the_first_error_is_told() -> None:
     works = [ended(), ended("closed by peer"), ended()]
     with pytest.raises(RuntimeError, match="closed by peer"):
         wait_for(works, ("patience",), threading.Event(), GROUP)
-    assert [work.told for work in works] == [("patience",), ("patience",), ()]
+    assert [work.reported for work in works] == [("patience",), ("patience",), ()]
 
 
 def test_what_is_lost_ends_with_the_interruption_and_the_next_wait_is_no_slower() -> None:

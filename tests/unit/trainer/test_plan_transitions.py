@@ -104,7 +104,7 @@ def enter_later(table: PlanTable) -> bool:
 Act = Callable[[PlanTable], bool]
 PREPARE: list[Act] = [form, formed]
 WAYS: dict[PlanState, list[Act]] = {
-    PlanState.HEARD: [],
+    PlanState.RECEIVED: [],
     PlanState.FORMING: [form],
     PlanState.PREPARED: PREPARE,
     PlanState.READY: [*PREPARE, all_ready],
@@ -135,8 +135,8 @@ def test_what_may_follow_a_state_follows_and_everything_else_is_refused(state: P
 
 def test_every_transition_is_some_acts() -> None:
     """The table allows no transition that no worker makes."""
-    told = {(state, LEADS_TO[act]) for state in OURS for act in LEADS_TO} | {(PlanState.FORMING, PlanState.FAILED)}
-    assert {(state, after) for state, following in TRANSITIONS.items() for after in following} <= told
+    reported = {(state, LEADS_TO[act]) for state in OURS for act in LEADS_TO} | {(PlanState.FORMING, PlanState.FAILED)}
+    assert {(state, after) for state, following in TRANSITIONS.items() for after in following} <= reported
     assert not any(TRANSITIONS[state] for state in (PlanState.OTHERS, PlanState.EXPIRED, PlanState.OVER)), "these are ends"
 
 
@@ -185,7 +185,7 @@ def test_a_plan_that_continues_is_due_when_a_vote_has_switched(state: PlanState)
 
 
 def test_any_other_is_due_when_it_is_prepared() -> None:
-    for state in (PlanState.HEARD, PlanState.FORMING, PlanState.ENTERING, PlanState.CURRENT, PlanState.OVER):
+    for state in (PlanState.RECEIVED, PlanState.FORMING, PlanState.ENTERING, PlanState.CURRENT, PlanState.OVER):
         table = PlanTable("a")
         table.receive(plan(1, 1))
         for act in [one for one in WAYS[state] if one not in (all_ready, switched)]:
@@ -217,7 +217,7 @@ def test_what_is_older_than_a_plan_that_was_entered_is_over_and_what_is_newer_st
     assert enter_later(table)
     table.receive(continuing(3))
     table.entered(GenerationId(incarnation=1, counter=2), as_member=True)
-    assert table.state(later) is PlanState.HEARD
+    assert table.state(later) is PlanState.RECEIVED
 
 
 # ---- whatever happens in whatever order
@@ -238,7 +238,7 @@ def test_no_order_of_events_leaves_the_allowed_transitions(happenings: list[tupl
         happen(table, name, generation)
         for number, row in table.rows.items():
             was = before.get(number)
-            new = was is None and row.state is PlanState.HEARD
+            new = was is None and row.state is PlanState.RECEIVED
             # A leaver enters the plan and has ended it at once: no state in between is seen.
             assert new or row.state is was or row.state in TRANSITIONS[was], (name, counter, was, row.state)
         live = [row for row in table.rows.values() if row.state not in (PlanState.EXPIRED, PlanState.OVER)]

@@ -122,5 +122,5 @@ class Preparing:
     def interrupt(self, until: GenerationId) -> None:
         pass
 
-    def drop(self, heard: GenerationId) -> None:
+    def drop(self, newest_received: GenerationId) -> None:
         pass

@@ -246,8 +246,8 @@ def test_copies_do_not_queue_without_bound_before_a_slow_disk(
         member.train(state.step)
         between.do(member.entered, CheckpointDue())
     assert sum(not snapshot.written.is_set() for snapshot in member.saving._unwritten) == kept
-    told = [event.reason for event in member.events.events if event.kind == "checkpoint_failed"]
-    assert len(told) == (kept < 5) and all("the disk is slower" in reason for reason in told)
+    reported = [event.reason for event in member.events.events if event.kind == "checkpoint_failed"]
+    assert len(reported) == (kept < 5) and all("the disk is slower" in reason for reason in reported)
     disk.set()
     member.saving.stable()
     member.saving.finish()

@@ -66,12 +66,12 @@ class Settles(control_pb2_grpc.ControlServicer):
     """A controller that settles one call after it has received a measurement."""
 
     def __init__(self) -> None:
-        self.heard: list[SizeProfiles] = []
+        self.received: list[SizeProfiles] = []
 
     def DescribeJob(self, request: pb.DescribeJobRequest, context: Any) -> pb.DescribeJobResponse:
         if request.HasField("measured"):
-            self.heard.append(to_record(request.measured, SizeProfiles))
-        described = job() if len(self.heard) < 2 else with_settled(job(), SETTLED)
+            self.received.append(to_record(request.measured, SizeProfiles))
+        described = job() if len(self.received) < 2 else with_settled(job(), SETTLED)
         return pb.DescribeJobResponse(job=dump_job(described))
 
 
@@ -90,5 +90,5 @@ def test_a_worker_measures_once_and_waits_until_its_run_has_settled(service: tup
     found, profiles = ask_for_job(Identity(tmp_path, address, "any", "trainer-0", "uid/1", "node", "127.0.0.1"))
     assert (found.training.micro_batch_size, found.training.reduction_leaves) == (8, 2)
     assert profiles == []
-    assert len(one.heard) == 2
-    assert one.heard[0] == one.heard[1]
+    assert len(one.received) == 2
+    assert one.received[0] == one.received[1]

@@ -14,7 +14,7 @@ from frostline_trainer.step.spending import Spending
 from frostline_trainer.transport.waiting import blocked
 
 
-def told(spending: Spending) -> dict[str, tuple[float, float]]:
+def reported(spending: Spending) -> dict[str, tuple[float, float]]:
     return {phase: (one.seconds, one.waiting) for phase, one in spending.so_far().items()}
 
 
@@ -48,7 +48,7 @@ def test_a_step_that_comes_to_nothing_is_the_recoverys_with_the_way_back_into_tr
     spending.lose()
     for phase, seconds in ((Phase.RECOVERY, 4.0), (Phase.RESHAPE, 5.0), (Phase.LOAD, 6.0), (Phase.RESHAPE, 7.0)):
         spending.add(phase, seconds, 0.0)
-    seconds = {phase: one[0] for phase, one in told(spending).items()}
+    seconds = {phase: one[0] for phase, one in reported(spending).items()}
     lost = 2.0 + 3.0 + 4.0 + 5.0
     assert seconds == {"start": 9.0, "schedule": 1.0, "between": 1.0, "recovery": lost, "load": 6.0, "reshape": 7.0}
 
@@ -59,7 +59,7 @@ def test_a_device_that_runs_behind_says_how_the_threads_time_is_divided() -> Non
     for phase, seconds in ((Phase.BETWEEN, 1.0), (Phase.SCHEDULE, 1.0), (Phase.NORMS, 7.0)):
         spending.add(phase, seconds, 0.0)
     spending.settle({Phase.SCHEDULE: Spent(3.0, 1.0), Phase.NORMS: Spent(1.0, 0.0)})
-    assert told(spending) == {"between": (1.0, 0.0), "schedule": (6.0, 2.0), "norms": (2.0, 0.0)}
+    assert reported(spending) == {"between": (1.0, 0.0), "schedule": (6.0, 2.0), "norms": (2.0, 0.0)}
     assert sum(one.seconds for one in spending.so_far().values()) == pytest.approx(9.0)
 
 

@@ -7,9 +7,9 @@ from frostline_trainer.step.tracing import NO_TRACE, Tracing
 from tests.simulated_device import TimedDevice
 
 
-def tracing(device: TimedDevice, told: list[StepTrace], wanted: bool = True) -> Tracing:
+def tracing(device: TimedDevice, sent: list[StepTrace], wanted: bool = True) -> Tracing:
     found = Tracing(lambda: device, "1.2", 3, wanted)
-    found.tell = told.append
+    found.send = sent.append
     found.freeze_to(2, 8)
     return found
 
@@ -21,42 +21,42 @@ def a_step(here: Tracing, number: int) -> None:
 
 
 def test_steps_are_traced_ever_more_seldom_and_anew_after_a_freeze() -> None:
-    told = list[StepTrace]()
-    here = tracing(TimedDevice(), told)
+    sent = list[StepTrace]()
+    here = tracing(TimedDevice(), sent)
     for step in range(1, 70):
         a_step(here, step)
-    assert [one.step for one in told] == [4, 8, 16, 32, 64]
+    assert [one.step for one in sent] == [4, 8, 16, 32, 64]
     here.freeze_to(4, 8)
     for step in range(70, 80):
         a_step(here, step)
-    assert [(one.step, one.freeze_point) for one in told[5:]] == [(73, 4), (77, 4)]
+    assert [(one.step, one.freeze_point) for one in sent[5:]] == [(73, 4), (77, 4)]
 
 
 def test_votes_without_a_step_are_no_steps() -> None:
-    told = list[StepTrace]()
-    here = tracing(TimedDevice(), told)
+    sent = list[StepTrace]()
+    here = tracing(TimedDevice(), sent)
     for step in range(1, 5):
         a_step(here, step)
         here.voted()
         here.voted()
-    assert [one.step for one in told] == [4]
+    assert [one.step for one in sent] == [4]
 
 
 def test_nobody_asks_and_other_replicas_and_long_steps_leave_no_trace() -> None:
-    told = list[StepTrace]()
-    silent, other, long = (tracing(TimedDevice(), told, wanted) for wanted in (True, False, True))
-    silent.tell = None
+    sent = list[StepTrace]()
+    silent, other, long = (tracing(TimedDevice(), sent, wanted) for wanted in (True, False, True))
+    silent.send = None
     long.freeze_to(0, TRACED_OPERATIONS_MAX + 1)
     for step in range(1, 9):
         for here in (silent, other, long):
             a_step(here, step)
             assert here.begin() is NO_TRACE
-    assert told == []
+    assert sent == []
 
 
 def test_a_trace_is_told_in_the_devices_seconds_since_the_vote_without_waiting() -> None:
-    device, told = TimedDevice(), list[StepTrace]()
-    here = tracing(device, told)
+    device, sent = TimedDevice(), list[StepTrace]()
+    here = tracing(device, sent)
     for step in range(1, 4):
         a_step(here, step)
     device.compute(0.5)  # between the vote and the schedule
@@ -70,7 +70,7 @@ def test_a_trace_is_told_in_the_devices_seconds_since_the_vote_without_waiting()
     device.compute(0.25)
     trace.ends(Instruction(Kind.INPUT_GRADIENT, 1, 0, 2))
     here.committed(7, 4)
-    (one,) = told
+    (one,) = sent
     assert (one.lineage, one.step, one.generation, one.freeze_point, one.pp_rank) == (7, 4, "1.2", 2, 3)
     assert [(o.kind, o.stage, o.micro_batch, o.slice, o.start, o.end) for o in one.operations] == [
         ("forward", 1, 0, 2, 2.0, 3.0),

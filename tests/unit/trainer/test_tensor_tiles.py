@@ -17,16 +17,16 @@ from frostline_trainer.families.registry import family_named
 from frostline_trainer.model import build_cut_model, save_model
 from frostline_trainer.prefix.prefix_probe import probe_prefix
 from frostline_trainer.process.probe import run_probe
-from frostline_trainer.sharded.attention import TiledActivation
-from frostline_trainer.sharded.checking import check_table
-from frostline_trainer.sharded.dropout import by_tile
-from frostline_trainer.sharded.group import complete_runs
-from frostline_trainer.sharded.install import check_heads, table_of, tile_blocks, tile_unit, tiled_layers
-from frostline_trainer.sharded.linear import Cut, TiledLinear
-from frostline_trainer.sharded.state import CutRun, run_of, tiles_of
-from frostline_trainer.sharded.table import TensorTable, from_tp_plan
-from frostline_trainer.sharded.tiles import Tiles, cut, joined, pairwise
 from frostline_trainer.step.alignment import is_aligned
+from frostline_trainer.tensor.attention import TiledActivation
+from frostline_trainer.tensor.checking import check_table
+from frostline_trainer.tensor.dropout import by_tile
+from frostline_trainer.tensor.group import complete_runs
+from frostline_trainer.tensor.install import check_heads, table_of, tile_blocks, tile_unit, tiled_layers
+from frostline_trainer.tensor.linear import Cut, TiledLinear
+from frostline_trainer.tensor.state import CutRun, run_of, tiles_of
+from frostline_trainer.tensor.table import TensorTable, from_tp_plan
+from frostline_trainer.tensor.tiles import Tiles, cut, joined, pairwise
 from tests.exact_cases import Case, build_case
 from tests.unit.trainer import families_cases
 from tests.unit.trainer.group_threads import in_group

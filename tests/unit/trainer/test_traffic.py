@@ -19,10 +19,13 @@ def test_what_is_told_is_told_once_and_what_is_not_on_record_is_told_again() -> 
     traffic, cached = Traffic(), [3, 4]
     traffic.follow(Way.CACHE, lambda: (cached[0], cached[1]))
     Tally(traffic, Way.MOVES).message(sent=8)
-    sent, received = traffic.since_told()
-    assert (sent, received) == ({"cache": 3, "moves": 8}, {"cache": 4}) == traffic.since_told()
-    traffic.told(sent, received)
+    sent, received = traffic.since_reported()
+    assert (sent, received) == ({"cache": 3, "moves": 8}, {"cache": 4}) == traffic.since_reported()
+    traffic.mark_reported(sent, received)
     cached[1] = 9
     with traffic.aside():
         Tally(traffic, Way.PP).message(received=2)
-    assert [{way: count for way, count in one.items() if count} for one in traffic.since_told()] == [{}, {"cache": 5, "other": 2}]
+    assert [{way: count for way, count in one.items() if count} for one in traffic.since_reported()] == [
+        {},
+        {"cache": 5, "other": 2},
+    ]

@@ -109,7 +109,7 @@ def with_digests(fields: dict, folder: Path, table: Pieces, generation: Generati
             raise OSError(f"{file} was written by generation {written_by}, the others by {generation}")
         entries.append({"file": file, "sha256": own, "whole_sha256": whole})
         counted.append(bytes.fromhex(own))
-    told = {**fields, "digest": digest_of_pieces(table, counted)}
+    described = {**fields, "digest": digest_of_pieces(table, counted)}
     if table.per_unit == 1:
-        return {**told, "units": entries, "version": VERSION_OF_UNITS}
-    return {**told, "state_ranges": table.ranges, "pieces": entries, "version": VERSION_OF_PIECES}
+        return {**described, "units": entries, "version": VERSION_OF_UNITS}
+    return {**described, "state_ranges": table.ranges, "pieces": entries, "version": VERSION_OF_PIECES}

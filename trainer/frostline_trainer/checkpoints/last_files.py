@@ -45,7 +45,7 @@ class LastFiles:
     def __init__(self, saving: Saving, mailbox: Mailbox, moved: Callable[[], None], patient: bool = True) -> None:
         self._saving, self._mailbox, self._moved = saving, mailbox, moved
         self._seconds = limits.PATIENCE_SECONDS if patient else 0.0
-        self._told_to_stop = mailbox.drain
+        self._drain_at_start = mailbox.drain
 
     def hand_in(self, entered: Entered, state: RunState) -> Path:
         """Start to write the final checkpoint in the background. Returns its folder."""
@@ -68,7 +68,7 @@ class LastFiles:
         """Write the model for plain transformers; one member does this. Returns why it was given up; empty: it is written."""
         patience = Patience(self._seconds)
         while why_not := save_final_model(context, folder, directory, self._moved):
-            self._saving.tell_last(step, why_not)
+            self._saving.report_last(step, why_not)
             if HOPELESS in why_not or not self._pause(patience):
                 return why_not
         return ""
@@ -80,7 +80,7 @@ class LastFiles:
             self._saving.finish(self._moved)
             if generation.world.index == 0 and not is_complete(folder):
                 why_not = self._saving.why_not_written(folder) or "a share of it is gone"
-                self._saving.tell_last(step, why_not)
+                self._saving.report_last(step, why_not)
             why_not = agree_written(generation, why_not)
         if why_not:
             self._saving.abandon()
@@ -91,7 +91,7 @@ class LastFiles:
         """Wait before the next try. False if there is to be none."""
         until = patience.next_try()
         while time.monotonic() < until:
-            if self._mailbox.end or self._mailbox.drain != self._told_to_stop:
+            if self._mailbox.end or self._mailbox.drain != self._drain_at_start:
                 return False
             self._mailbox.check()
             self._moved()

@@ -53,7 +53,7 @@ class Saving:
         self._writer = CheckpointWriter(self._retention(context.job), notices)
         self._waiting: list[Snapshot] = []
         self._newest: Snapshot | None = None
-        self._told_last = ""
+        self._reported_last = ""
         self._unwritten: list[Snapshot] = []
         self._leaving_out = False
 
@@ -173,7 +173,7 @@ class Saving:
             elif stood > PATIENCE_SECONDS:
                 continue
             elif stood > STALLED_SECONDS and self._newest is not None and self._newest.last:
-                self.tell_last(self._newest.manifest["step"], f"no answer from the disk for {STALLED_SECONDS:g} s")
+                self.report_last(self._newest.manifest["step"], f"no answer from the disk for {STALLED_SECONDS:g} s")
             moved()
 
     def close(self) -> None:
@@ -220,10 +220,10 @@ class Saving:
             )
         )
 
-    def tell_last(self, step: int, reason: str) -> None:
+    def report_last(self, step: int, reason: str) -> None:
         """Report why the run's last files cannot be written: an event and a line in the log, once for each reason."""
-        if reason != self._told_last:
-            self._told_last = reason
+        if reason != self._reported_last:
+            self._reported_last = reason
             text = (
                 f"trained to step {step}, and its weights cannot be written ({reason}); waiting for up to "
                 f"{PATIENCE_SECONDS / 60:g} minutes, free some space under {self.root}"
@@ -233,7 +233,7 @@ class Saving:
 
     def _trouble(self, step: int, reason: str) -> None:
         if self._newest is not None and self._newest.last:
-            self.tell_last(step, reason)
+            self.report_last(step, reason)
             return
         text = f"checkpoints cannot be written ({reason}); training goes on, free some space under {self.root}"
         self._client.add_event(control_pb2.RunEvent(kind="checkpoint_failed", step=step, reason=text))

@@ -99,7 +99,7 @@ class ControlClient:
         self._generation = generation
         self._registration.generation.CopyFrom(to_message(generation, plan_pb2.GenerationId))
 
-    def tell_store(self, port: int) -> bool:
+    def send_store_port(self, port: int) -> bool:
         """Tell the controller the new port of the worker's store. Returns whether the controller has answered."""
         self._registration.store_port = port
         try:
@@ -254,7 +254,7 @@ class ControlClient:
         except TimeoutError as error:
             log.warning("%s", error)
         except Refused as refusal:
-            self._mailbox.tell(lost=str(refusal))
+            self._mailbox.put_notice(lost=str(refusal))
             self.on_lost()
 
     def _reconnect(self, error: grpc.RpcError) -> None:

@@ -63,11 +63,11 @@ class Mailbox:
         elif kind == "withdraw":
             self.plans.withdraw(message.withdraw.generation.counter)
         elif kind == "drain":
-            self.tell(drain=message.drain.reason or "drain")
+            self.put_notice(drain=message.drain.reason or "drain")
         elif kind == "end":
-            self.tell(end=message.end.reason or "end")
+            self.put_notice(end=message.end.reason or "end")
         elif kind == "checkpoint":
-            self.tell(checkpoint=True)
+            self.put_notice(checkpoint=True)
         elif kind == "fence":
             generation = to_record(message.fence.generation, GenerationId)
             self.plans.put_fence(generation, message.fence.reason)
@@ -95,7 +95,7 @@ class Mailbox:
         with self._changed:
             return self._decisions.get((lineage, number))
 
-    def tell(self, *, drain: str = "", end: str = "", checkpoint: bool | None = None, lost: str = "") -> None:
+    def put_notice(self, *, drain: str = "", end: str = "", checkpoint: bool | None = None, lost: str = "") -> None:
         """Store a notice; arguments that are not given change nothing."""
         with self._changed:
             self.drain, self.end, self.lost = drain or self.drain, end or self.end, lost or self.lost

@@ -69,7 +69,7 @@ class Family(Protocol):
     between tokens, and take cells (`Unit`). padding_blind (default False): no token's output depends on a padding token behind
     the text, nor do the logits of a task with one prediction for a whole text.
 
-    tensor_table: a method that returns, for a config, the `frostline_trainer.sharded.table.TensorTable` of the blocks, or None if
+    tensor_table: a method that returns, for a config, the `frostline_trainer.tensor.table.TensorTable` of the blocks, or None if
     they cannot be cut. Without this method, transformers' own plan of the model is used (`from_tp_plan`).
     """
 

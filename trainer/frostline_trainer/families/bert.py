@@ -8,7 +8,7 @@ from frostline_trainer.families.base import CutModel, Unit, assemble, attention_
 from frostline_trainer.families.configuring import SizeFitter
 from frostline_trainer.families.hugging_face import HuggingFaceFamily, fit_text
 from frostline_trainer.families.masks import bidirectional_mask
-from frostline_trainer.sharded.table import TensorTable
+from frostline_trainer.tensor.table import TensorTable
 
 
 class Embedding(Unit):

@@ -77,7 +77,7 @@ class Cell:
         found = _Recall.apply(keys, values, self)
         return found[0], found[1]
 
-    def was_told(self) -> bool:
+    def was_updated(self) -> bool:
         """Whether the block has called `update`."""
         return self._memory.filled >= self.stop
 

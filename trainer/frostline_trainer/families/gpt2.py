@@ -10,7 +10,7 @@ from frostline_trainer.families.cells import Cell
 from frostline_trainer.families.configuring import SizeFitter
 from frostline_trainer.families.hugging_face import HuggingFaceFamily, as_cache, fit_text
 from frostline_trainer.families.masks import causal_mask
-from frostline_trainer.sharded.table import TensorTable
+from frostline_trainer.tensor.table import TensorTable
 
 
 class Embedding(Unit):

@@ -7,7 +7,7 @@ from frostline_trainer.data.sizes import DataSizes
 from frostline_trainer.families.base import CutModel, Unit, assemble, attention_block_flops, first_tensor
 from frostline_trainer.families.configuring import SizeFitter, pair
 from frostline_trainer.families.hugging_face import HuggingFaceFamily
-from frostline_trainer.sharded.table import TensorTable
+from frostline_trainer.tensor.table import TensorTable
 
 
 class Embedding(Unit):

@@ -75,7 +75,7 @@ class BetweenSteps:
             self._saving.leave_out(state.step, behind)
         generation.phase(Phase.BETWEEN)
         if due.answers_wish and not behind:
-            self._mailbox.tell(checkpoint=False)
+            self._mailbox.put_notice(checkpoint=False)
 
     def _freeze(self, entered: Entered, decision: Decision) -> None:
         """Bring a freeze into force: rebuild stages, schedule and optimizer. A reshape may follow."""

@@ -26,24 +26,24 @@ class OwnStore:
         self._pings = self._answers()
         self._stopping = threading.Event()
 
-    def watch(self, tell: Callable[[int, int], bool]) -> None:
+    def watch(self, report: Callable[[int, int], bool]) -> None:
         """Poll the store from a thread. tell: called with (old port, new port) of a replaced store until it returns True."""
         if not self._pings:
             log.warning("the store of this torch does not answer a ping: it is not watched")
             return
-        threading.Thread(target=self._watch, args=(tell,), name="own-store", daemon=True).start()
+        threading.Thread(target=self._watch, args=(report,), name="own-store", daemon=True).start()
 
     def stop(self) -> None:
         """End the polling thread; the store itself stays open as long as this process."""
         self._stopping.set()
 
-    def _watch(self, tell: Callable[[int, int], bool]) -> None:
-        untold: list[tuple[int, int]] = []
+    def _watch(self, report: Callable[[int, int], bool]) -> None:
+        unreported: list[tuple[int, int]] = []
         while not self._stopping.wait(self._ask_every_seconds):
             if not self._answers():
-                untold += self._replace()
-            while untold and tell(*untold[0]):
-                del untold[0]
+                unreported += self._replace()
+            while unreported and report(*unreported[0]):
+                del unreported[0]
 
     def _answers(self) -> bool:
         return any(store_answers(self._host, self.port) for _ in range(TRIES))

@@ -1,6 +1,6 @@
 """The states of a plan in a worker, and the transitions that each state allows.
 
-    HEARD -> FORMING -> PREPARED -> READY -> SWITCHED -> ENTERING -> CURRENT -> OVER
+    RECEIVED -> FORMING -> PREPARED -> READY -> SWITCHED -> ENTERING -> CURRENT -> OVER
 
 A plan that continues a running generation may become WITHDRAWN or EXPIRED until it is SWITCHED. Any other plan is entered when it
 is PREPARED, or becomes FAILED. Transitions that are not in `TRANSITIONS` are refused, so a late message changes nothing.
@@ -13,7 +13,7 @@ class PlanState(Enum):
     """The state of a plan, as far as this worker knows."""
 
     OTHERS = "it does not name this worker"
-    HEARD = "received, its groups are not being formed yet"
+    RECEIVED = "received, its groups are not being formed yet"
     FORMING = "its groups are being formed"
     PREPARED = "its groups stand, and the controller is told so"
     READY = "all participants are prepared: members may vote for it"
@@ -34,7 +34,7 @@ REFUSED = frozenset({PlanState.WITHDRAWN, PlanState.FAILED})
 _ENDS = (PlanState.EXPIRED, PlanState.OVER)
 TRANSITIONS: dict[PlanState, tuple[PlanState, ...]] = {
     PlanState.OTHERS: (),
-    PlanState.HEARD: (PlanState.FORMING, PlanState.WITHDRAWN, *_ENDS),
+    PlanState.RECEIVED: (PlanState.FORMING, PlanState.WITHDRAWN, *_ENDS),
     PlanState.FORMING: (PlanState.PREPARED, PlanState.WITHDRAWN, PlanState.FAILED, *_ENDS),
     # To SWITCHED: a joiner holds no vote, and the notice that all are ready may reach it after the switch.
     PlanState.PREPARED: (PlanState.READY, PlanState.WITHDRAWN, PlanState.SWITCHED, PlanState.ENTERING, *_ENDS),

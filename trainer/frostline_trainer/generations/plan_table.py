@@ -38,7 +38,7 @@ class Row:
     """
 
     plan: Plan
-    state: PlanState = PlanState.HEARD
+    state: PlanState = PlanState.RECEIVED
     reason: str = ""
     unanswered: bool = False
     named: bool = False
@@ -84,7 +84,7 @@ class PlanTable:
             self.newest = plan.generation
             self._forget_what_is_over()
             named = self.worker_id in plan.participants
-            self.rows[plan.generation.counter] = Row(plan, PlanState.HEARD if named else PlanState.OTHERS)
+            self.rows[plan.generation.counter] = Row(plan, PlanState.RECEIVED if named else PlanState.OTHERS)
             self.changed.notify_all()
             return True
 
@@ -151,8 +151,8 @@ class PlanTable:
     def start_forming(self) -> list[Plan]:
         """Plans whose groups are to be formed now; each is returned once."""
         with self.changed:
-            heard = [row.plan for row in self.rows.values() if row.state is PlanState.HEARD]
-            return [plan for plan in heard if self._move(plan.generation.counter, PlanState.FORMING)]
+            received = [row.plan for row in self.rows.values() if row.state is PlanState.RECEIVED]
+            return [plan for plan in received if self._move(plan.generation.counter, PlanState.FORMING)]
 
     def formed(self, generation: GenerationId) -> bool:
         """Mark the plan as PREPARED. Returns False if it was withdrawn or has ended: its groups are of no use then."""

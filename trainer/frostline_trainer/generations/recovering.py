@@ -75,12 +75,12 @@ class Recovery:
             self._failed.generation.abandon(keep_prepared=False)
         self._failed = None
 
-    def report(self, failure: RuntimeError, heard: GenerationId) -> None:
+    def report(self, failure: RuntimeError, newest_received: GenerationId) -> None:
         """Send the report, in the background. heard: the generation up to which this worker promises to enter none."""
         request = control_pb2.ReportRecoveryRequest(
             worker_id=self._worker_id,
             incarnation=self._client.response.incarnation if self._client.response is not None else 0,
-            generation=to_message(heard, plan_pb2.GenerationId),
+            generation=to_message(newest_received, plan_pb2.GenerationId),
             pieces=self._pieces(),
             seen=[to_message(vote, plan_pb2.SeenVote) for vote in self.seen],
             fates=self._plan_outcomes(),
@@ -99,7 +99,9 @@ class Recovery:
             request.ran.CopyFrom(to_message(self.ran, plan_pb2.GenerationId))
         self._add_unanswered(request)
         self._client.report_recovery(request)
-        log.info("reported at step %d: heard %s, ran %s, %d pieces", self._state.step, heard, self.ran, len(request.pieces))
+        log.info(
+            "reported at step %d: heard %s, ran %s, %d pieces", self._state.step, newest_received, self.ran, len(request.pieces)
+        )
 
     def _add_unanswered(self, request: control_pb2.ReportRecoveryRequest) -> None:
         """Add the findings of an earlier report that no plan has answered: this one replaces it, perhaps before it was sent."""

@@ -188,7 +188,7 @@ class Worker:
         plan = entered.plan
         self.clock.new_generation()
         self.client.entered(plan.generation)
-        entered.generation.tracing.tell = self.client.add_event
+        entered.generation.tracing.send = self.client.add_event
         self.client.entered_in_background(plan.generation, seconds, self.state.step)
         units, shape = plan.placement.units_of(self.identity.worker_id), in_words(plan.placement.shape.degrees)
         log.info("entered %s at step %d: %s, units %s", plan.generation, self.state.step, shape, units)
@@ -199,13 +199,13 @@ class Worker:
         """End every wait of the training thread in generations up to this one."""
         self.preparation.interrupt(generation)
 
-    def _replace_store(self, dead_port: int, port: int) -> bool:
+    def _replace_store(self, old_port: int, port: int) -> bool:
         """Replace this worker's dead store: tell the controller the new port, and end all waits at the old one."""
         assert self.client is not None
-        told = self.client.tell_store(port)
-        if told:
-            self.preparation.abandon_store(self.identity.host, dead_port)
-        return told
+        acknowledged = self.client.send_store_port(port)
+        if acknowledged:
+            self.preparation.abandon_store(self.identity.host, old_port)
+        return acknowledged
 
     def _later_epoch(self, run_epoch: int) -> None:
         """Stop as after a fence, because the checkpoint writer has found a later run epoch on disk (docs/protocols.md 5.5).
@@ -222,8 +222,8 @@ class Worker:
         running = self.mailbox.plans.running
         log.warning("generation %s is over: %s", running.generation if running is not None else None, failure)
         end_if_sick(failure)
-        heard = self.mailbox.plans.promise(failure.until if isinstance(failure, (Fenced, NotFormed)) else None)
-        self.preparation.drop(heard)
+        newest_received = self.mailbox.plans.promise(failure.until if isinstance(failure, (Fenced, NotFormed)) else None)
+        self.preparation.drop(newest_received)
         end_if_silent(self.context)  # a worker whose device does not answer is still in a step and must not report
         try:
             self.clock.enter(Phase.RECOVERY)
@@ -235,7 +235,7 @@ class Worker:
         self.entered = self.loop = None
         self.caching.take_counts()  # drops the counts of a step that has no record
         self.saving.abandon(self.recovery.seen_step)
-        self.recovery.report(failure, heard)
+        self.recovery.report(failure, newest_received)
         release_frames(failure)
 
     # ---- the end

@@ -31,10 +31,10 @@ class DealtPrefix:
         length = most.stop - most.start
         mine = own.new_empty(length, *own.shape[1:])
         mine[: len(own)] = own
-        told = own.new_empty(self._group.size * length, *own.shape[1:])
-        self._group.all_gather(told.view(torch.uint8), mine.view(torch.uint8))
+        gathered = own.new_empty(self._group.size * length, *own.shape[1:])
+        self._group.all_gather(gathered.view(torch.uint8), mine.view(torch.uint8))
         shares = [self._share(len(samples), member) for member in range(self._group.size)]
-        return torch.cat([told[n * length :][: one.stop - one.start] for n, one in enumerate(shares)])
+        return torch.cat([gathered[n * length :][: one.stop - one.start] for n, one in enumerate(shares)])
 
     def prefetch(self, samples: Sequence[int], variants: Sequence[int]) -> None:
         """Prefetch this member's share of the samples that a coming step will read."""

@@ -37,11 +37,11 @@ def device_facts(device: torch.device) -> DeviceFacts:
     )
 
 
-def device_uuid(visible: str, told: str) -> str:
+def device_uuid(visible: str, reported: str) -> str:
     """The device's UUID: the agent's, else CUDA's, which for a MIG instance may be its GPU's. told: CUDA's, bare."""
     if re.fullmatch(r"(GPU|MIG)-[^,\s]+", visible):
         return visible
-    return told if told.startswith(("GPU-", "MIG-")) else f"GPU-{told}"
+    return reported if reported.startswith(("GPU-", "MIG-")) else f"GPU-{reported}"
 
 
 def host_identity() -> str:

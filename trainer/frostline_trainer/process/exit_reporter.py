@@ -37,8 +37,8 @@ def line_of(env: Mapping[str, str], code: int | None) -> bytes:
     to report to."""
     if not all(name in env for name in NEEDED):
         return b""
-    told = {name: env[name] for name in (*NEEDED, PLUG, "FROSTLINE_CUT", "FROSTLINE_NODE", VISIBLE) if name in env}
-    return json.dumps({"env": told, "code": code}).encode() + b"\n"
+    kept = {name: env[name] for name in (*NEEDED, PLUG, "FROSTLINE_CUT", "FROSTLINE_NODE", VISIBLE) if name in env}
+    return json.dumps({"env": kept, "code": code}).encode() + b"\n"
 
 
 def serve(pipe: int) -> int:

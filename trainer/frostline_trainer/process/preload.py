@@ -147,7 +147,7 @@ class Preload:
         child.process_id, child.env = process_id, env
         self.children[process_id] = child
         self._send(child, {"pid": process_id})
-        self._tell(child, None)
+        self._report_exit(child, None)
 
     def _fork_into(self, env: dict[str, str], log: str | None, body: Callable[[], int]) -> int:
         """Fork, and return the child's process id. The child closes the preload process's files, runs `body` and exits.
@@ -195,11 +195,11 @@ class Preload:
             if found:
                 child, code = self.children.pop(process_id), os.waitstatus_to_exitcode(status)
                 if code not in FINAL:
-                    self._tell(child, code)
+                    self._report_exit(child, code)
                 self._send(child, {"exit": code})
                 self._close(child)
 
-    def _tell(self, child: _Child, code: int | None) -> None:
+    def _report_exit(self, child: _Child, code: int | None) -> None:
         """Tell the exit reporter that a worker has started (None), so that it can connect, or its exit code."""
         line = exit_reporter().line_of(child.env, code)
         if not line:

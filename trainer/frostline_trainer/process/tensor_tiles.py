@@ -6,11 +6,11 @@ import torch
 
 from frostline_trainer.data.split import first_samples
 from frostline_trainer.families.registry import family_named
-from frostline_trainer.sharded.checking import check_table
-from frostline_trainer.sharded.install import check_heads, table_of, tile_blocks
-from frostline_trainer.sharded.tiles import Tiles
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.unit_kinds import first_of_its_kind
+from frostline_trainer.tensor.checking import check_table
+from frostline_trainer.tensor.install import check_heads, table_of, tile_blocks
+from frostline_trainer.tensor.tiles import Tiles
 
 SAMPLES = 2
 

@@ -53,14 +53,14 @@ def main() -> int:
         if mistake := os.environ.get("FROSTLINE_DEVICE_MISTAKE"):
             raise ValueError(mistake)
         worker = Worker(identity, *ask_for_job(identity))
-        _leave_when_told(worker)
+        _leave_on_notice(worker)
         return worker.run()
     except Refused as refusal:
         log.error("refused: %s", refusal)
         return REFUSED
     except ValueError as mistake:
         log.error("%s", mistake)
-        _tell(identity, worker, str(mistake), user_mistake=True)
+        _report_outcome(identity, worker, str(mistake), user_mistake=True)
         return USER_MISTAKE
     except torch.OutOfMemoryError as shortage:
         log.exception("out of memory")
@@ -68,12 +68,12 @@ def main() -> int:
             f"{identity.pod_name} has too little device memory to begin: {str(shortage).splitlines()[0]}; lower "
             "training.micro_batch_size, set training.activation_checkpointing, or use GPUs with more memory"
         )
-        _tell(identity, worker, mistake, user_mistake=True)
+        _report_outcome(identity, worker, mistake, user_mistake=True)
         return USER_MISTAKE
     except Exception as fault:
         end_if_sick(fault)
         log.exception("fault")
-        _tell(identity, worker, "".join(traceback.format_exception(fault))[-4000:], user_mistake=False)
+        _report_outcome(identity, worker, "".join(traceback.format_exception(fault))[-4000:], user_mistake=False)
         return FAULT
 
 
@@ -102,7 +102,7 @@ def _job_of(answer: control_pb2.DescribeJobResponse) -> Job:
     return parse_job(read_yaml(answer.job), "the controller's job")
 
 
-def _leave_when_told(worker: Worker) -> None:
+def _leave_on_notice(worker: Worker) -> None:
     """Wait for SIGTERM in a thread: a handler would run only after the training thread's current collective."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
@@ -113,7 +113,7 @@ def _leave_when_told(worker: Worker) -> None:
     threading.Thread(target=wait, name="sigterm", daemon=True).start()
 
 
-def _tell(identity: Identity, worker: Worker | None, error: str, user_mistake: bool) -> None:
+def _report_outcome(identity: Identity, worker: Worker | None, error: str, user_mistake: bool) -> None:
     """Report this process's end to the controller, even if the worker has never registered."""
     client = (worker.client if worker is not None else None) or ControlClient(
         identity.controller,
@@ -126,8 +126,8 @@ def _tell(identity: Identity, worker: Worker | None, error: str, user_mistake: b
     )
     try:
         client.leave("ended", ended=True, error=error, user_mistake=user_mistake)
-    except (TimeoutError, Refused) as unheard:
-        log.warning("the controller did not hear of it: %s", unheard)
+    except (TimeoutError, Refused) as error_of_call:
+        log.warning("the controller did not hear of it: %s", error_of_call)
 
 
 if __name__ == "__main__":

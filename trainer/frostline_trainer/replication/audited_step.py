@@ -45,7 +45,7 @@ class Auditing:
         seen = self._bring(audits, kept, {audit: (audit.auditor,) for audit in audits})
         own = {audit: kept[audit.stage].digest for audit in audits if audit.owner == self._index}
         again = {audit: self._again(audit, evidence) for audit, evidence in seen.items()}
-        said = self._tell([{0: own.get(audit), 1: again.get(audit)} for audit in audits], columns=2)
+        said = self._exchange([{0: own.get(audit), 1: again.get(audit)} for audit in audits], columns=2)
         pairs = {audit: (one, other) for audit, (one, other) in zip(audits, said, strict=True)}
         disputed = {audit: pair for audit, pair in pairs.items() if ABSENT not in pair and pair[0] != pair[1]}
         if disputed:
@@ -59,16 +59,16 @@ class Auditing:
         seen |= {audit: kept[audit.stage] for audit in disputed if audit.owner == self._index}
         again = {audit: self._again(audit, seen[audit]) for audit in disputed if audit in seen}
         size = self._world.size
-        said = self._tell([{self._index: again.get(audit)} for audit in disputed], columns=size)
-        verdicts, told = list[Verdict](), list[str]()
+        said = self._exchange([{self._index: again.get(audit)} for audit in disputed], columns=size)
+        verdicts, stories = list[Verdict](), list[str]()
         for (audit, pair), row in zip(disputed.items(), said, strict=True):
             later = {member: digest for member, digest in enumerate(row) if digest != ABSENT}
             verdicts.append(judge(audit.owner, audit.auditor, pair, later))
-            told.append(self._story(audit, pair, later))
+            stories.append(self._story(audit, pair, later))
         names = self._plan.placement.workers
         culprits = tuple(names[member] for member in sorted(all_culprits(verdicts)))
         number = next((place for place, verdict in enumerate(verdicts) if verdict.sure), 0)
-        text = f"in step {step} a micro-batch computed twice came out with different bits: {told[number]}"
+        text = f"in step {step} a micro-batch computed twice came out with different bits: {stories[number]}"
         return ComputationDiffers(text, step, culprits, self._detail(step, list(disputed)[number], verdicts[number]))
 
     def _story(self, audit: Audit, pair: Pair, later: Mapping[int, Digest]) -> str:
@@ -128,7 +128,7 @@ class Auditing:
     def _tag(self, audit: Audit) -> int:
         return AUDIT_TAG + 3 * audit.stage
 
-    def _tell(self, rows: Sequence[Mapping[int, Digest | None]], columns: int) -> list[list[Digest]]:
+    def _exchange(self, rows: Sequence[Mapping[int, Digest | None]], columns: int) -> list[list[Digest]]:
         """Exchange digests: an all-reduce of a table in which each entry has one contributor."""
         table = torch.zeros(len(rows), columns, DIGEST_BYTES, dtype=torch.int32)
         for place, row in enumerate(rows):

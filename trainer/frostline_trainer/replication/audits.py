@@ -56,16 +56,16 @@ def audits_of(plan: Plan, seed: int, step: int, num_microbatches: int, num_leave
             holders = shape.owners_of(shape.pp_rank_of_stage(stage))
             for place in shape.places_of_owners(replica):
                 owners = holders[place:] + holders[:place]  # the audited owner first, then its successors
-                judges = owners[1:] or _keepers(plan, stage) or (owners[0],)
+                judges = owners[1:] or _stage_buddy(plan, stage) or (owners[0],)
                 audits.append(Audit(stage, replica, number, owners[0], judges))
     return audits
 
 
-def _keepers(plan: Plan, stage: int) -> tuple[int, ...]:
+def _stage_buddy(plan: Plan, stage: int) -> tuple[int, ...]:
     """The stage's buddy, if one member keeps all of its units."""
     units = plan.placement.units_of_stage(stage)
-    keepers = {plan.buddies[piece] for piece in plan.pieces.of_units(units)} if plan.buddies else set()
-    return (plan.placement.global_ranks[keepers.pop()],) if len(keepers) == 1 and "" not in keepers else ()
+    buddies = {plan.buddies[piece] for piece in plan.pieces.of_units(units)} if plan.buddies else set()
+    return (plan.placement.global_ranks[buddies.pop()],) if len(buddies) == 1 and "" not in buddies else ()
 
 
 @dataclass(frozen=True)

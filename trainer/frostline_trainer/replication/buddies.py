@@ -1,17 +1,17 @@
 """Buddies: a buddy keeps replicas of other members' units, so that units survive the loss of all their owners
 (docs/protocols.md 2.2 and 4.6).
 
-A unit replica (in the code: ward) has its weights in the buddy's own copy of the model and its moments among the buddy's moments:
-the owner's state, at the same tag. In every step the owner in replica 0 sends the unit's reduced gradient, which the buddy has
-received before it enters the vote. After the vote both commit by the same function. So the replica has the owner's bits, and a
-recovery has no steps to replay.
+A unit replica has its weights in the buddy's own copy of the model and its moments among the buddy's moments: the owner's state,
+at the same tag. In every step the owner in replica 0 sends the unit's reduced gradient, which the buddy has received before it
+enters the vote. After the vote both commit by the same function. So the replica has the owner's bits, and a recovery has no steps
+to replay.
 
-The buddy's host memory holds a ward's state (weights, which a worker holds anyway, and moments) and one reduced gradient; with
-AdamW 4 times the size of the weights. A ward is updated on the buddy's device, since a CPU's update has other bits than a GPU's.
-If the device has room for all wards beside the peak that the planner predicts, they stay there (`resident`), and a step copies
-only a ward's gradient to the device. Otherwise they are in host memory, and each step copies every ward with its moments to the
-device and back, one unit at a time: with AdamW 7 times the weights' bytes, not 1. The owner holds a host copy of the gradient
-that it sends.
+The buddy's host memory holds a unit replica's state (weights, which a worker holds anyway, and moments) and one reduced gradient;
+with AdamW 4 times the size of the weights. A unit replica is updated on the buddy's device, since a CPU's update has other bits
+than a GPU's. If the device has room for all of them beside the peak that the planner predicts, they stay there (`resident`), and
+a step copies only gradients to the device. Otherwise they are in host memory, and each step copies every unit replica with its
+moments to the device and back, one at a time: with AdamW 7 times the weights' bytes, not 1. The owner holds a host copy of the
+gradient that it sends.
 
 If the state is sharded over replicas (`placement.shard`), the owners of each piece are in one replica; the first of them sends
 its part of the gradient. The buddy may be another replica of the stage: it has a copy of the weights of the piece anyway, which
@@ -29,7 +29,7 @@ from frostline_contract.shape import ParallelShape
 from frostline_contract.usage import Way
 from frostline_trainer.families.base import learnable
 from frostline_trainer.model import set_frozen
-from frostline_trainer.replication.parcels import Parcel, parcels_of
+from frostline_trainer.replication.replica_updates import ReplicaUpdate, replica_updates_of
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.optimizer import Moments, UnitOptimizer
@@ -39,96 +39,97 @@ from frostline_trainer.step.transfer import host_memory_for, page_locked_empty
 from frostline_trainer.transport.collectives import Group, Message, wait_all
 
 ROOM_SHARE = 0.9
-"""Share of a device's memory that may be planned for use if wards stay there; the rest is for the allocator and libraries."""
+"""Share of a device's memory that may be planned for use if replicas stay there; the rest is for the allocator and libraries."""
 
 
-class Keeper:
-    """One member's replication of units: sends gradients to its buddies, and keeps the replicas of others (wards).
+class UnitReplication:
+    """One member's replication of units: sends gradients to its buddies, and keeps the replicas of others.
 
     The calls of a step: `expect`, `send` each stage's gradient, `collect` before the vote, then `commit` or `drop`.
 
     Args:
         index: Own global rank.
         world: The members; over gloo, in host memory.
-        freeze_point: The first unit that learns; a freeze makes a new keeper.
+        freeze_point: The first unit that learns; a freeze makes a new replication.
 
     Attributes:
-        wards: Numbers of the units kept: whole units, since all pieces of a unit have one buddy and are updated together.
+        kept_units: Numbers of the units whose replicas are kept: whole units, since all pieces of a unit have one buddy and are
+            updated together.
     """
 
     def __init__(self, context: RunContext, plan: Plan, index: int, world: Group, freeze_point: int) -> None:
         self._context, self._world = context, world
-        self._kept, self._sharded = plan.wards_of(plan.placement.workers[index]), plan.placement.is_sharded
-        self.wards = plan.pieces.units_of(self._kept)
-        for ward in self.wards:
-            set_frozen(context.cut.units[ward], ward < freeze_point)
-        stop_frozen_tie(context, freeze_point, self.wards)
-        parcels = [parcel for parcel in parcels_of(plan, freeze_point) if _learns(context, freeze_point, parcel)]
-        self._outgoing = [parcel for parcel in parcels if parcel.owner == index]
-        self.resident = wards_stay_on_device(context, plan, self.wards)
+        self._kept, self._sharded = plan.replicas_kept_by(plan.placement.workers[index]), plan.placement.is_sharded
+        self.kept_units = plan.pieces.units_of(self._kept)
+        for unit in self.kept_units:
+            set_frozen(context.cut.units[unit], unit < freeze_point)
+        stop_frozen_tie(context, freeze_point, self.kept_units)
+        updates = [update for update in replica_updates_of(plan, freeze_point) if _learns(context, freeze_point, update)]
+        self._outgoing = [update for update in updates if update.owner == index]
+        self.resident = replicas_stay_on_device(context, plan, self.kept_units)
         shape = plan.placement.shape if self._sharded else None
-        mine = [parcel for parcel in parcels if parcel.buddy == index]
-        self.incoming = [_Incoming(context, parcel, freeze_point, self.resident, self._kept, shape) for parcel in mine]
-        self._staging: dict[Parcel, torch.Tensor] = {}
-        self._staged: list[tuple[Parcel, torch.Tensor]] = []
+        mine = [update for update in updates if update.buddy == index]
+        self.incoming = [_Incoming(context, update, freeze_point, self.resident, self._kept, shape) for update in mine]
+        self._staging: dict[ReplicaUpdate, torch.Tensor] = {}
+        self._staged: list[tuple[ReplicaUpdate, torch.Tensor]] = []
         self._sent: list[Message] = []
         self._expected: list[Message] = []
-        self._optimizers = self._ward_optimizers([ward for ward in self.wards if ward >= freeze_point])
+        self._optimizers = self._replica_optimizers([unit for unit in self.kept_units if unit >= freeze_point])
 
-    def _ward_optimizers(self, wards: list[int]) -> list[tuple[list[int], UnitOptimizer]]:
-        """One optimizer for all wards if they stay on the device; otherwise one for each, since they are copied one by one."""
+    def _replica_optimizers(self, kept_units: list[int]) -> list[tuple[list[int], UnitOptimizer]]:
+        """One optimizer for all replicas if they stay on the device; otherwise one for each, since they are copied one by one."""
         context = self._context
         apart = context.device.type != "cpu" and not self.resident
-        groups = [[ward] for ward in wards] if apart else [wards] if wards else []
+        groups = [[unit] for unit in kept_units] if apart else [kept_units] if kept_units else []
         section, units, rest = context.job.training.optimizer, context.cut.units, (context.moments, context.pieces, self._kept)
-        return [(group, UnitOptimizer(section, [(ward, units[ward]) for ward in group], *rest)) for group in groups]
+        return [(group, UnitOptimizer(section, [(unit, units[unit]) for unit in group], *rest)) for group in groups]
 
     @property
     def buffer_bytes(self) -> int:
-        """Bytes of all buffers: for receiving wards' gradients, for updating from them, and for sending by way of host memory."""
+        """Bytes of all buffers: for receiving gradients, for updating from them, and for sending by way of host memory."""
         landed = [tensor for item in self.incoming for tensor in {id(one): one for one in (item.landing, item.gradient)}.values()]
         return sum(tensor.nbytes for tensor in (*landed, *self._staging.values()))
 
     def expect(self) -> None:
-        """Begin a step: post the receives of wards' gradients, so that they arrive while this member computes."""
+        """Begin a step: post the receives of unit replicas' gradients, so that they arrive while this member computes."""
         incoming = [item for item in self.incoming if item.landing.numel()]
         with self._world.tally.carrying(Way.BUDDIES):
-            self._expected = [self._world.expect(item.landing, item.parcel.owner, item.parcel.tag) for item in incoming]
+            self._expected = [self._world.expect(item.landing, item.update.owner, item.update.tag) for item in incoming]
 
     def send(self, stage: int, summed_of: Callable[[tuple[int, ...]], torch.Tensor]) -> None:
         """Start to send a stage's reduced gradients to its buddies; they must not change until `finish_sending`.
 
         On a GPU this starts the copy to host memory, and `post` sends. summed_of: consecutive units -> their reduced gradients.
         """
-        for parcel in self._outgoing:
-            if parcel.stage == stage:
-                payload = summed_of(parcel.units)
+        for update in self._outgoing:
+            if update.stage == stage:
+                payload = summed_of(update.units)
                 if not payload.numel():
                     continue
                 if payload.device.type != "cpu":
-                    self._staged.append((parcel, self._stage(parcel, payload)))
+                    self._staged.append((update, self._stage(update, payload)))
                 else:
-                    self._send(parcel, payload)
+                    self._send(update, payload)
 
     def post(self) -> None:
         """Send the gradients that were copied from the device: after the fence (step/fence.py), before `collect`."""
-        for parcel, staging in self._staged:
-            self._send(parcel, staging)
+        for update, staging in self._staged:
+            self._send(update, staging)
         self._staged = []
 
-    def _send(self, parcel: Parcel, payload: torch.Tensor) -> None:
+    def _send(self, update: ReplicaUpdate, payload: torch.Tensor) -> None:
         with self._world.tally.carrying(Way.BUDDIES):
-            self._sent.append(self._world.send(payload, parcel.buddy, parcel.tag))
+            self._sent.append(self._world.send(payload, update.buddy, update.tag))
 
-    def _stage(self, parcel: Parcel, payload: torch.Tensor) -> torch.Tensor:
+    def _stage(self, update: ReplicaUpdate, payload: torch.Tensor) -> torch.Tensor:
         """Start a copy into page-locked host memory, which is reused in every step; it is complete behind the next fence."""
-        staging = self._staging.get(parcel)
+        staging = self._staging.get(update)
         if staging is None:
-            staging = self._staging[parcel] = page_locked_empty(payload.shape, payload.dtype)
+            staging = self._staging[update] = page_locked_empty(payload.shape, payload.dtype)
         return staging.copy_(payload, non_blocking=True)
 
     def collect(self) -> None:
-        """Wait for the wards' gradients of this step. So a passed vote proves that every buddy has received them."""
+        """Wait for the unit replicas' gradients of this step. So a passed vote proves that every buddy has received them."""
         wait_all(self._expected)
         self._expected = []
         for item in self.incoming:
@@ -140,15 +141,15 @@ class Keeper:
         self._sent = []
 
     def commit(self, learning_rate: float, factor: float) -> None:
-        """Update the wards as their owners do: scale gradients by `factor` if it is below 1, and update."""
+        """Update the unit replicas as their owners do: scale gradients by `factor` if it is below 1, and update."""
         if factor < 1.0:
             for item in self.incoming:
                 item.gradient.mul_(factor)
         table, device = self._context.pieces, self._context.device
         parts = {key: part for item in self.incoming for key, part in item.parts.items()}
-        for wards, optimizer in self._optimizers:
-            with on_device(self._context, wards):
-                here = {key: part.to(device) for key, part in parts.items() if table.unit_of(key[0]) in wards}
+        for units, optimizer in self._optimizers:
+            with on_device(self._context, units):
+                here = {key: part.to(device) for key, part in parts.items() if table.unit_of(key[0]) in units}
                 optimizer.step(learning_rate, here if self._sharded else None)
 
     def drop(self) -> None:
@@ -163,34 +164,34 @@ class Keeper:
             self.drop()
 
 
-def _learns(context: RunContext, freeze_point: int, parcel: Parcel) -> bool:
-    """Whether any parameter of a parcel's units learns; blocks without adapters between blocks with them have none."""
-    return any(learning(context, freeze_point, unit) for unit in parcel.units)
+def _learns(context: RunContext, freeze_point: int, update: ReplicaUpdate) -> bool:
+    """Whether any parameter of a replica update's units learns; blocks without adapters between blocks with them have none."""
+    return any(learning(context, freeze_point, unit) for unit in update.units)
 
 
 class _Incoming:
-    """The buddy's side of a replica update (parcel).
+    """The buddy's side of a replica update.
 
     landing: receive buffer of one step's gradients, with the layout of the owner's buffer, or of the owner's share if the state
-    is sharded over the replicas of `shape`. gradient: the tensor from which wards are updated: `landing`, or a copy on the
-    device if wards stay there. kept: the buddy's pieces. parts: with sharded state, views of `gradient` by piece.
+    is sharded over the replicas of `shape`. gradient: the tensor from which unit replicas are updated: `landing`, or a copy on
+    the device if unit replicas stay there. kept: the buddy's pieces. parts: with sharded state, views of `gradient` by piece.
     """
 
-    def __init__(self, context: RunContext, parcel: Parcel, freeze_point: int, resident: bool, kept: Sequence[int],
+    def __init__(self, context: RunContext, update: ReplicaUpdate, freeze_point: int, resident: bool, kept: Sequence[int],
                  shape: ParallelShape | None) -> None:  # fmt: skip
-        self.parcel, self.parts = parcel, dict[tuple[int, str], torch.Tensor]()
-        groups = [(unit, [p for _, p in learning(context, freeze_point, unit)]) for unit in parcel.units]
+        self.update, self.parts = update, dict[tuple[int, str], torch.Tensor]()
+        groups = [(unit, [p for _, p in learning(context, freeze_point, unit)]) for unit in update.units]
         self.buffers = GradientBuffers(groups, num_microbatches=1, num_leaves=1)
         shares = Shares(context, self.buffers, freeze_point, shape) if shape is not None else None
-        length = shares.all[parcel.replica].length if shares is not None else self.buffers.length
+        length = shares.all[update.replica].length if shares is not None else self.buffers.length
         self.landing = host_memory_for(context.device, (length,), self.buffers.parameters[0].dtype)
         self.gradient = torch.empty_like(self.landing, device=context.device) if resident else self.landing
         if shares is not None:
-            runs = shares.parts(piece for piece in kept if shares.owns(parcel.replica, piece))
-            self.parts = {key: shares.all[parcel.replica].view(self.gradient, *run) for key, run in runs.items()}
+            runs = shares.parts(piece for piece in kept if shares.owns(update.replica, piece))
+            self.parts = {key: shares.all[update.replica].view(self.gradient, *run) for key, run in runs.items()}
 
     def arrive(self) -> None:
-        """Make received gradients ready for the update, copied to the device if wards stay there."""
+        """Make received gradients ready for the update, copied to the device if unit replicas stay there."""
         if self.gradient is not self.landing:
             self.gradient.copy_(self.landing, non_blocking=True)
         if not self.parts:
@@ -202,16 +203,16 @@ class _Incoming:
             self.buffers.unbind()
 
 
-def wards_stay_on_device(context: RunContext, plan: Plan, wards: Sequence[int]) -> bool:
-    """Whether wards stay on the device: there is room for all beside the fullest member's predicted peak. Never on a CPU.
+def replicas_stay_on_device(context: RunContext, plan: Plan, kept_units: Sequence[int]) -> bool:
+    """Whether unit replicas stay on the device: there is room for all beside the fullest member's predicted peak. Never on a CPU.
 
     Without a predicted peak in the plan they do not stay.
     """
     peak, limit = plan.placement.predicted_peak_bytes, device_memory(context)
-    if context.device.type == "cpu" or not wards or not peak or not limit:
+    if context.device.type == "cpu" or not kept_units or not peak or not limit:
         return False
     copies = 3 if context.job.training.optimizer.name == "adamw" else 2
-    units = [context.cut.units[ward] for ward in wards]
+    units = [context.cut.units[unit] for unit in kept_units]
     weights = sum(p.numel() * p.element_size() for unit in units for p in unit.parameters())
     gradients = sum(p.numel() * p.element_size() for unit in units for p in learnable(unit).values())
     return peak + weights + copies * gradients <= ROOM_SHARE * limit

@@ -32,7 +32,7 @@ def compare_copies(generation: Generation, step: int, agreed_step: int) -> int:
     digests = torch.zeros(context.pieces.count, degree + 1, DIGEST_BYTES, dtype=torch.int32)
     worker = generation.worker_id
     places = {piece: plan.owners(piece).index(worker) for piece in plan.pieces_of(worker)}
-    places |= dict.fromkeys(plan.wards_of(worker), degree)
+    places |= dict.fromkeys(plan.replicas_kept_by(worker), degree)
     for piece, place in places.items():
         if context.holdings.state(piece) is not None:
             generation.moved()
@@ -68,7 +68,7 @@ def _differ(generation: Generation, unit: int, held: dict[str, bytes], step: int
     digests = list(held.values())
     odd = [holder for holder, digest in held.items() if digests.count(digest) == 1]
     alone = tuple(odd) if len(odd) == 1 and len(held) > 2 else ()
-    told = ", ".join(f"{holder} {digest.hex()[:8]}" for holder, digest in held.items())
+    named = ", ".join(f"{holder} {digest.hex()[:8]}" for holder, digest in held.items())
     name = generation.context.cut.unit_names[unit]
-    text = f"after step {step} the copies of unit {unit} ({name}) are not equal: {told}; they were after step {agreed_step}"
+    text = f"after step {step} the copies of unit {unit} ({name}) are not equal: {named}; they were after step {agreed_step}"
     return CopiesDiffer(text, agreed_step + 1, alone, {} if alone else {"holders": " ".join(held)})

@@ -8,8 +8,6 @@ from frostline_trainer.prefix.noise import add_feature_noise
 from frostline_trainer.replication.audits import Audit
 from frostline_trainer.replication.buddies import on_device
 from frostline_trainer.replication.evidence import ABSENT, Digest, Evidence
-from frostline_trainer.sharded.group import alone_for
-from frostline_trainer.sharded.install import share_tiles
 from frostline_trainer.step.cell_pipeline import CellPipeline
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.feed import BatchFeed, StepBatch
@@ -19,6 +17,8 @@ from frostline_trainer.step.program_check import checked_programs
 from frostline_trainer.step.programs import Program, StepShape
 from frostline_trainer.step.stage import Stage, StageSettings
 from frostline_trainer.step.tied import learning, stop_frozen_tie, tie_learns
+from frostline_trainer.tensor.group import alone_for
+from frostline_trainer.tensor.install import share_tiles
 from frostline_trainer.transport.transport import Transport
 
 

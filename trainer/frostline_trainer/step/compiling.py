@@ -47,5 +47,5 @@ def compiler_versions(device_type: str) -> str:
     compiler = shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         return f"compiled for {cpu}, without a C++ compiler"
-    told = subprocess.run([compiler, "-dumpfullversion"], capture_output=True, text=True, timeout=30, check=False)
-    return f"compiled for {cpu}, {Path(compiler).name} {told.stdout.strip()}"
+    printed = subprocess.run([compiler, "-dumpfullversion"], capture_output=True, text=True, timeout=30, check=False)
+    return f"compiled for {cpu}, {Path(compiler).name} {printed.stdout.strip()}"

@@ -18,14 +18,14 @@ from frostline_trainer.memory import forget_peak
 from frostline_trainer.prefix.prefix import PrefixReader
 from frostline_trainer.replication.audited_step import Auditing
 from frostline_trainer.replication.audits import Audit, audit_is_due, audits_of
-from frostline_trainer.replication.buddies import Keeper, wards_stay_on_device
+from frostline_trainer.replication.buddies import UnitReplication, replicas_stay_on_device
 from frostline_trainer.step.building import Builder, stage_settings
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.feed import BatchFeed, StepFeed
 from frostline_trainer.step.fence import wait_for_device
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.in_group import InGroup, Prefix
-from frostline_trainer.step.norms import gradient_norms, piece_squares, tell
+from frostline_trainer.step.norms import gradient_norms, host_figures, piece_squares
 from frostline_trainer.step.optimizer import UnitOptimizer
 from frostline_trainer.step.reduction import Reduction
 from frostline_trainer.step.stage import Stage, StageSettings
@@ -80,8 +80,8 @@ class Generation:
         self._settings = stage_settings(context, plan.prefix_tile == SAMPLE)
         self._index = index
         self._needed, self._speaks_for = plan.needs(self.worker_id), self._covers()
-        here, wards = plan.placement.units_of(self.worker_id), plan.pieces.units_of(plan.wards_of(self.worker_id))
-        here = [*here, *(wards if wards_stay_on_device(context, plan, wards) else ())]
+        here, kept_units = plan.placement.units_of(self.worker_id), plan.pieces.units_of(plan.replicas_kept_by(self.worker_id))
+        here = [*here, *(kept_units if replicas_stay_on_device(context, plan, kept_units) else ())]
         for unit in sorted(range(context.num_units), key=here.__contains__):  # units that leave the device free memory first
             home = context.device if unit in here else HOST
             place_unit(context.pieces.of_unit(unit), context.cut.units[unit], context.moments, home)
@@ -115,7 +115,7 @@ class Generation:
                 self.buffers[number] = self._builder.buffers(stage)
         self._share_tiles()
         self.in_group.begin()
-        self.keeper = Keeper(context, self.plan, self._index, self.world, freeze_point)
+        self.replication = UnitReplication(context, self.plan, self._index, self.world, freeze_point)
         stop_frozen_tie(context, freeze_point, self.plan.placement.units_of(self.worker_id))
         trainable = [pair for stage in self.stages.values() for pair in stage.trainable()]
         own = self.plan.pieces_of(self.worker_id)
@@ -156,7 +156,7 @@ class Generation:
         self.complete_weights()
         if self.freeze_point and 0 in self.stages:
             self.prefix = self.in_group.dealt(self.prefix, len(self.own_micro_batches()))
-        self.keeper.expect()
+        self.replication.expect()
         micro_batches = self._step_feed.micro_batches(batch, self.prefix)
         self.phase(Phase.SCHEDULE)
         audits = self._audits(step)
@@ -177,17 +177,17 @@ class Generation:
                 self._share_tiles()
         self.phase(Phase.EXCHANGE)
         with self.weighing.part():
-            totals = self.reduction.exchange(self.keeper.send)
+            totals = self.reduction.exchange(self.replication.send)
         self.weighing.end()
         self.phase(Phase.NORMS)
         named = self.reduction.named(totals)
-        told = tell([*gradient_norms(named), *(loss.double() for loss in result.losses.values())])
+        on_host = host_figures([*gradient_norms(named), *(loss.double() for loss in result.losses.values())])
         self._fence()
-        self.keeper.post()
-        figures = told.tolist()
+        self.replication.post()
+        figures = on_host.tolist()
         squares = piece_squares(named, figures[: len(named)])
         losses = dict(zip(result.losses, figures[len(named) :], strict=True)) if self.in_group.speaks else {}
-        self.keeper.collect()
+        self.replication.collect()
         return StepGradients(totals, losses, squares, audited=bool(audits))
 
     def complete_weights(self) -> None:
@@ -205,12 +205,12 @@ class Generation:
         return audits_of(self.plan, job.seed, step, self.num_microbatches, self.num_leaves)
 
     def commit(self, gradients: StepGradients, learning_rate: float, gradient_norm: float, tag: StateTag) -> None:
-        """Scale, clip, and update own units and unit replicas (wards).
+        """Scale, clip, and update own units and unit replicas (unit replicas).
 
         Their pieces are torn meanwhile, and at `tag` once the device has finished. Pieces that are at `tag` already are not
         updated; pieces that were torn before stay torn. No process group is needed, so a late commit is the same call.
         """
-        self.keeper.finish_sending()
+        self.replication.finish_sending()
         whole = self._whole_pieces()
         if any(state == tag for state in whole.values()):
             assert all(state == tag for state in whole.values()), f"some pieces are at {tag} and some are not: {whole}"
@@ -224,14 +224,14 @@ class Generation:
         self.optimizer.step(learning_rate, self.reduction.gradients(gradients.totals))
         self.reduction.outdated()
         self.phase(Phase.UPDATE)
-        self.keeper.commit(learning_rate, factor)
+        self.replication.commit(learning_rate, factor)
         wait_for_device(self.context.trail)
         self.context.holdings.settle(whole, tag)
         self._end_step(gradients)
 
     def refuse(self, gradients: StepGradients, tag: StateTag) -> None:
         """Drop a step's gradients; the pieces stay unchanged and are now at `tag`. No process group is needed."""
-        self.keeper.finish_sending()
+        self.replication.finish_sending()
         self.context.holdings.settle(self._whole_pieces(), tag)
         self._end_step(gradients)
 
@@ -243,7 +243,7 @@ class Generation:
     def _end_step(self, gradients: StepGradients) -> None:
         for number, total in gradients.totals.items():
             self.buffers[number].release(total)
-        self.keeper.drop()
+        self.replication.drop()
 
     def abandon(self, keep_prepared: bool) -> None:
         """Drop all references to the process groups, so that their sockets close (docs/design.md 12.1).
@@ -252,7 +252,7 @@ class Generation:
         """
         self.pipeline.abandon()
         self.context.trail.forget()
-        self.keeper.abandon(keep_prepared)
+        self.replication.abandon(keep_prepared)
         if not keep_prepared:
             self.give_back()
         self.groups.close()
@@ -270,7 +270,7 @@ class Generation:
         plan = self.plan
         own = plan.speaks_for(self.worker_id) if plan.buddies else []
         twice = [piece for piece in own if not plan.buddies[piece] and piece not in plan.uncovered]
-        return twice + plan.wards_of(self.worker_id)
+        return twice + plan.replicas_kept_by(self.worker_id)
 
     def close(self) -> None:
         """Close the process groups; stages, gradient memory and optimizer stay as they are."""

@@ -8,10 +8,10 @@ from frostline_contract.shape import ParallelShape, tiles_problem
 from frostline_trainer.generations.groups import Groups
 from frostline_trainer.prefix.dealing import DealtPrefix, all_have
 from frostline_trainer.prefix.prefix import PrefixReader
-from frostline_trainer.sharded.group import tiles_in
-from frostline_trainer.sharded.install import share_tiles
-from frostline_trainer.sharded.tiles import Tiles
 from frostline_trainer.step.context import RunContext
+from frostline_trainer.tensor.group import tiles_in
+from frostline_trainer.tensor.install import share_tiles
+from frostline_trainer.tensor.tiles import Tiles
 
 Prefix = PrefixReader | DealtPrefix
 

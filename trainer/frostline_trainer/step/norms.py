@@ -16,7 +16,7 @@ def gradient_norms(gradients: Sequence[tuple[int, torch.Tensor]]) -> Sequence[to
     return torch._foreach_norm([gradient for _, gradient in gradients], 2, torch.float64) if gradients else ()
 
 
-def tell(figures: Sequence[torch.Tensor]) -> torch.Tensor:
+def host_figures(figures: Sequence[torch.Tensor]) -> torch.Tensor:
     """Copy float64 scalars to host memory as one tensor, valid behind the fence: all that the host reads of a step's device."""
     return to_host(torch.stack(list(figures))) if figures else torch.empty(0, dtype=torch.float64)
 

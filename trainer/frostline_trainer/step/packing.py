@@ -27,8 +27,8 @@ Entry = tuple[str, torch.dtype, tuple[int, ...]]
 def pack(state: UnitState) -> torch.Tensor:
     """The row, flat uint8 in host memory. Waits for copies from a device; states are sent between steps only."""
     entries = [(key, tensor.dtype, tuple(tensor.shape)) for key, tensor in state.items()]
-    told = [[key, str(dtype).removeprefix("torch."), list(shape)] for key, dtype, shape in entries]
-    head = json.dumps(told, separators=(",", ":")).encode()
+    described = [[key, str(dtype).removeprefix("torch."), list(shape)] for key, dtype, shape in entries]
+    head = json.dumps(described, separators=(",", ":")).encode()
     places, size = _places(entries, len(head))
     row = torch.empty(size, dtype=torch.uint8)
     row[:HEAD] = torch.tensor(list(len(head).to_bytes(HEAD, "big")), dtype=torch.uint8)
@@ -44,8 +44,8 @@ def unpack(row: torch.Tensor) -> UnitState:
     if not 0 <= length <= row.numel() - HEAD:
         raise RuntimeError(f"what came is no state: its head is said to have {length} of {row.numel()} bytes")
     try:
-        told = json.loads(row[HEAD : HEAD + length].numpy().tobytes())
-        entries = [_entry(*one) for one in told]
+        described = json.loads(row[HEAD : HEAD + length].numpy().tobytes())
+        entries = [_entry(*one) for one in described]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise RuntimeError(f"what came is no state: its head cannot be read ({error})") from error
     places, size = _places(entries, length)

@@ -35,11 +35,11 @@ def read_likenesses(generation: Generation) -> list[Likeness]:
         _run_probe(generation, count, rows)
     if not generation.in_group.speaks:
         rows.clear()
-    told = torch.zeros(context.num_units - 1, count * (count + 1) // 2, dtype=torch.float64)
+    similarities = torch.zeros(context.num_units - 1, count * (count + 1) // 2, dtype=torch.float64)
     for unit, found in rows.items():
-        told[unit] = likeness(torch.cat(found)[:count])
-    generation.world.all_reduce_sum(told)
-    return told.tolist()
+        similarities[unit] = likeness(torch.cat(found)[:count])
+    generation.world.all_reduce_sum(similarities)
+    return similarities.tolist()
 
 
 def output_changes(reference: Sequence[Likeness], now: Sequence[Likeness]) -> tuple[float, ...]:

@@ -13,8 +13,6 @@ from torch import nn
 from frostline_contract.operations import Kind
 from frostline_contract.plan import Plan
 from frostline_trainer.generations.groups import Groups
-from frostline_trainer.sharded.group import complete_gradients
-from frostline_trainer.sharded.state import tiles_of
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.exchange import reduce_gradients
 from frostline_trainer.step.gradients import GradientBuffers
@@ -24,6 +22,8 @@ from frostline_trainer.step.programs import Program
 from frostline_trainer.step.sharing import Sharing
 from frostline_trainer.step.stage import Stage
 from frostline_trainer.step.tied import learning, sum_uses, tie_learns
+from frostline_trainer.tensor.group import complete_gradients
+from frostline_trainer.tensor.state import tiles_of
 from frostline_trainer.transport.collectives import Group
 
 Summed = Callable[[tuple[int, ...]], torch.Tensor]

@@ -16,8 +16,6 @@ from torch import nn
 
 from frostline_contract.plan import Plan
 from frostline_contract.usage import Way
-from frostline_trainer.sharded.group import complete_runs
-from frostline_trainer.sharded.state import CutRun, run_of
 from frostline_trainer.step.alignment import ALIGNMENT_BYTES
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.exchange import scatter_gradients
@@ -25,6 +23,8 @@ from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.optimizer import PartGradients
 from frostline_trainer.step.parts import Part, parts_of, weights_of
 from frostline_trainer.step.share import Run, Shares, pieces_of_replica
+from frostline_trainer.tensor.group import complete_runs
+from frostline_trainer.tensor.state import CutRun, run_of
 from frostline_trainer.transport.collectives import Group
 
 

@@ -167,7 +167,7 @@ class Stage:
                     hidden = self._run_unit(index, hidden, cut_tokens(inputs, cell.start, cell.stop, cell.tokens), seed)
                     continue
                 hidden = self._run_unit(index, hidden, inputs, seed, cell)
-                if not cell.was_told():
+                if not cell.was_updated():
                     raise ValueError(
                         f"unit {self.first_unit + index} ({type(unit).__name__}) did not hand its keys and values to the cell "
                         "that it was given (Cell.update); set training.token_cells to 1, or repair the family"

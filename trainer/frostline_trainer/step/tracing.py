@@ -71,12 +71,12 @@ class Tracing:
         wanted: whether this member traces at all: one replica does, if it is a pipeline.
 
     Attributes:
-        tell: called with the trace of a committed step; None: no step is traced.
+        send: called with the trace of a committed step; None: no step is traced.
     """
 
     def __init__(self, clock: Callable[[], DeviceClock], generation: str, pp_rank: int, wanted: bool) -> None:
         self._clock, self._generation, self._pp_rank, self._wanted = clock, generation, pp_rank, wanted
-        self.tell: Callable[[StepTrace], None] | None = None
+        self.send: Callable[[StepTrace], None] | None = None
         self.freeze_to(0, 0)
 
     def freeze_to(self, freeze_point: int, computations: int) -> None:
@@ -89,7 +89,7 @@ class Tracing:
     def voted(self) -> None:
         """Mark the moment at which a vote's result is known, if the next step is to be traced."""
         due = self._steps + 1 >= FIRST_TRACED and (self._steps + 1) & self._steps == 0
-        self._since = self._clock().mark() if due and self._wanted and self._fits and self.tell is not None else None
+        self._since = self._clock().mark() if due and self._wanted and self._fits and self.send is not None else None
 
     def begin(self) -> Trace:
         """The trace of the step that begins."""
@@ -101,8 +101,8 @@ class Tracing:
     def committed(self, lineage: int, step: int) -> None:
         """Pass on the trace of the step, if it has one."""
         trace, self._trace = self._trace, None
-        if trace is not None and self.tell is not None:
-            self.tell(
+        if trace is not None and self.send is not None:
+            self.send(
                 StepTrace(
                     lineage=lineage, step=step, generation=self._generation, freeze_point=self._freeze_point,
                     pp_rank=self._pp_rank, operations=trace.read(),

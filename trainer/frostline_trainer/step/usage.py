@@ -14,7 +14,7 @@ WAYS, KINDS = tuple(Way), tuple(Held)
 
 def resident_bytes(generation: Generation) -> dict[Held, int]:
     """Bytes of each kind that this member holds between two steps, including buffers that are kept for the next step."""
-    context, plan, keeper = generation.context, generation.plan, generation.keeper
+    context, plan, replication = generation.context, generation.plan, generation.replication
     units, own = context.cut.units, frozenset(plan.pieces_of(generation.worker_id))
     computed = plan.placement.units_of(generation.worker_id)
     held = {
@@ -22,9 +22,9 @@ def resident_bytes(generation: Generation) -> dict[Held, int]:
         Held.GRADIENTS: sum(buffers.held_bytes for buffers in generation.buffers.values()),
         Held.MOMENTS: _moments(context.moments, own),
     }
-    wards = frozenset(plan.wards_of(generation.worker_id))
-    kept = _weights(units[unit] for unit in keeper.wards if unit not in computed)
-    held[Held.BUDDIES] = kept + _moments(context.moments, wards) + keeper.buffer_bytes
+    kept_units = frozenset(plan.replicas_kept_by(generation.worker_id))
+    kept = _weights(units[unit] for unit in replication.kept_units if unit not in computed)
+    held[Held.BUDDIES] = kept + _moments(context.moments, kept_units) + replication.buffer_bytes
     peak = peak_of(context.device)[0] if on_gpu(context.device) else generation.weighing.tensor_bytes
     held[Held.ACTIVATIONS] = max(0, peak - held[Held.WEIGHTS] - held[Held.GRADIENTS] - held[Held.MOMENTS])
     return held
@@ -33,13 +33,13 @@ def resident_bytes(generation: Generation) -> dict[Held, int]:
 def gather_usage(generation: Generation) -> tuple[WorkerUsage, ...]:
     """Gather all members' usage, by global rank. Collective; the next call counts traffic from here on."""
     traffic, world = generation.context.traffic, generation.world
-    sent, received = traffic.since_told()
+    sent, received = traffic.since_reported()
     held = resident_bytes(generation)
     table = torch.zeros(world.size, 2 * len(WAYS) + len(KINDS), dtype=torch.float64)
     own = [*(sent.get(way, 0) for way in WAYS), *(received.get(way, 0) for way in WAYS), *(held[kind] for kind in KINDS)]
     table[world.index] = torch.tensor(own, dtype=torch.float64)
     world.all_reduce_sum(table)
-    traffic.told(sent, received)
+    traffic.mark_reported(sent, received)
     return tuple(_read(worker, row) for worker, row in zip(generation.placement.workers, table.tolist(), strict=True))
 
 

@@ -20,7 +20,7 @@ class Traffic:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sent, self._received = Counter[str](), Counter[str]()
-        self._told: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+        self._reported: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         self._counted: dict[Way, Callable[[], tuple[int, int]]] = {}
         self._aside = False
 
@@ -49,14 +49,14 @@ class Traffic:
         sent, received = self._sums()
         return dict(sent), dict(received)
 
-    def since_told(self) -> tuple[Bytes, Bytes]:
-        """(sent, received) since `told`."""
-        return tuple(dict(now - before) for now, before in zip(self._sums(), self._told, strict=True))  # type: ignore[return-value]
+    def since_reported(self) -> tuple[Bytes, Bytes]:
+        """(sent, received) since `mark_reported`."""
+        return tuple(dict(now - before) for now, before in zip(self._sums(), self._reported, strict=True))  # type: ignore[return-value]
 
-    def told(self, sent: Bytes, received: Bytes) -> None:
-        """Note that the values of `since_told` were recorded."""
-        for known, told in zip(self._told, (sent, received), strict=True):
-            known.update(told)
+    def mark_reported(self, sent: Bytes, received: Bytes) -> None:
+        """Note that the values of `since_reported` were recorded."""
+        for known, newer in zip(self._reported, (sent, received), strict=True):
+            known.update(newer)
 
     def _sums(self) -> tuple[Counter[str], Counter[str]]:
         with self._lock:

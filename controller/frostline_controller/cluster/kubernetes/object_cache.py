@@ -33,7 +33,7 @@ class ObjectCache:
         self._api, self._path, self._query, self._on_change = api, path, query, on_change
         self._lock = threading.Lock()
         self._objects: dict[str, Json] = {}
-        self._heard = 0
+        self._newest_version = 0
         self._put: dict[str, Json] = {}
         self._listed = threading.Event()
         self._stopped = threading.Event()
@@ -60,7 +60,7 @@ class ObjectCache:
         name, version = changed["metadata"]["name"], _version(changed)
         with self._lock:
             known = self._objects.get(name)
-            if version > (_version(known) if known is not None else self._heard):
+            if version > (_version(known) if known is not None else self._newest_version):
                 self._objects[name] = self._put[name] = changed
 
     def _run(self) -> None:
@@ -84,8 +84,8 @@ class ObjectCache:
             self._put.clear()
         found = self._api.get(self._path, **self._query)
         with self._lock:
-            self._heard = _version(found)
-            newer = {name: one for name, one in self._put.items() if _version(one) > self._heard}
+            self._newest_version = _version(found)
+            newer = {name: one for name, one in self._put.items() if _version(one) > self._newest_version}
             self._objects = {one["metadata"]["name"]: one for one in found["items"]} | newer
         self._listed.set()
         self._on_change()
@@ -105,7 +105,7 @@ class ObjectCache:
         changed = event["object"]
         name = changed["metadata"]["name"]
         with self._lock:
-            self._heard = max(self._heard, _version(changed))
+            self._newest_version = max(self._newest_version, _version(changed))
             known = self._objects.get(name)
             if known is not None and _version(known) > _version(changed):
                 return

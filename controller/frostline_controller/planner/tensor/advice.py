@@ -101,9 +101,9 @@ class SharingAdvice:
 
     def _room_words(self, room: Room) -> str:
         shape = _shape(room.degrees, room.sharing) if room.blocks else "not one block"
-        told = f"{room.parameter_bytes / self.weight_bytes / 1e9:,.3g} G"
+        parameters = f"{room.parameter_bytes / self.weight_bytes / 1e9:,.3g} G"
         caveat = f" (on paper alone: {problem})" if room.blocks and (problem := room.sharing.not_built()) else ""
-        return f"{room.family:<38}{room.blocks:>8,}{told:>12}  {shape}{caveat}"
+        return f"{room.family:<38}{room.blocks:>8,}{parameters:>12}  {shape}{caveat}"
 
 
 def advise_sharing(job: Job, inputs: PlanInputs, weight_bytes: int) -> SharingAdvice:

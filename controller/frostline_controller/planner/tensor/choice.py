@@ -140,7 +140,7 @@ def _by_bound(inputs: PlanInputs, ways: Iterable[Sharing]) -> list[tuple[float, 
 def _planned(sharing: Sharing, inputs: PlanInputs, below: float = float("inf")) -> SharedPlan | None:
     """Return the best placement with this way of sharing; None where none fits with fewer seconds a sample than `below`."""
     groups = grouped(inputs, sharing)
-    known = below if inputs.token_cells == 1 else float("inf")  # in cells a step on paper may be quicker than its closed form
+    known = below if inputs.token_cells == 1 else float("inf")  # in cells a simulated step may be quicker than its closed form
     try:
         found = SharedPlan(sharing, make_plan(groups, known), groups)
     except NothingFits:

@@ -1,14 +1,14 @@
-"""A planned step on paper: begin and end of each operation of a placement's slowest replica, by the cost model's seconds."""
+"""A planned step, simulated: begin and end of each operation of a placement's slowest replica, by the cost model's seconds."""
 
 from frostline_contract.plan import Placement
 from frostline_contract.schedule_figures import Timed
 from frostline_controller.planner.cost import CostModel, replica_micro_batches
 from frostline_controller.planner.inputs import PlanInputs, replica_speeds
 from frostline_controller.planner.leaves import slowest_replica
-from frostline_controller.planner.step_on_paper import step_on_paper
+from frostline_controller.planner.simulated_step import simulated_step
 
 
-def paper_step(placement: Placement, inputs: PlanInputs, replica: int | None = None) -> list[Timed]:
+def timed_step(placement: Placement, inputs: PlanInputs, replica: int | None = None) -> list[Timed]:
     """Return the computations of a replica, with their sends, until its last rank has ended; exchange, vote and update are not
     included.
 
@@ -20,4 +20,4 @@ def paper_step(placement: Placement, inputs: PlanInputs, replica: int | None = N
     shown = slowest_replica(counts, speeds) if replica is None else replica
     model = CostModel(inputs, placement.use_cache).of_shape(shape.pp_degree, shape.dp_degree)
     way = (shape, placement.schedule, placement.slices, counts[shown], speeds[shown])
-    return step_on_paper(model, placement.stage_bounds, *way)
+    return simulated_step(model, placement.stage_bounds, *way)

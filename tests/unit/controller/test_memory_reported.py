@@ -35,7 +35,7 @@ def plan(counter: int, planned: int) -> Plan:
     return Plan(generation=generation, lineage=0, start="fresh", freeze_point=0, placement=placement)
 
 
-def told(account: MemoryAccount, current: Plan, name: str, peak: int, communicators: int = 0, of: Plan | None = None,
+def reported(account: MemoryAccount, current: Plan, name: str, peak: int, communicators: int = 0, of: Plan | None = None,
          tensors: int = 0) -> None:  # fmt: skip
     """A heartbeat's part, by a worker of which nothing else counts here."""
     blank = dict.fromkeys((one.name for one in dataclasses.fields(Worker) if one.default is dataclasses.MISSING
@@ -49,11 +49,11 @@ def told(account: MemoryAccount, current: Plan, name: str, peak: int, communicat
 
 def test_the_fullest_worker_of_each_generation_is_kept() -> None:
     account, first, second = MemoryAccount(), plan(1, 4 * GIGABYTE), plan(2, 3 * GIGABYTE)
-    told(account, first, "a", 2 * GIGABYTE, communicators=GIGABYTE)
-    told(account, first, "b", 2 * GIGABYTE)
-    told(account, first, "a", GIGABYTE)
-    told(account, second, "b", GIGABYTE)
-    told(account, second, "a", 9 * GIGABYTE, of=first)
+    reported(account, first, "a", 2 * GIGABYTE, communicators=GIGABYTE)
+    reported(account, first, "b", 2 * GIGABYTE)
+    reported(account, first, "a", GIGABYTE)
+    reported(account, second, "b", GIGABYTE)
+    reported(account, second, "a", 9 * GIGABYTE, of=first)
     rows = account.rows()
     assert [(row["generation"], row["worker"], row["peak_bytes"], row["planned_bytes"]) for row in rows] == [
         ("1.1", "a", 3 * GIGABYTE, 4 * GIGABYTE), ("1.2", "b", GIGABYTE, 3 * GIGABYTE)]  # fmt: skip
@@ -81,7 +81,7 @@ def test_the_status_puts_the_fullest_member_beside_the_plan(device: str, whose: 
 
 def test_the_report_has_a_line_a_generation() -> None:
     account = MemoryAccount()
-    told(account, plan(1, 4 * GIGABYTE), "a", 3 * GIGABYTE)
+    reported(account, plan(1, 4 * GIGABYTE), "a", 3 * GIGABYTE)
     shown = tables.memory(RunData(Path(), {}, *[()] * 7, result={"memory": account.rows()}))
     assert shown is not None and shown.rows[0][:5] == ["1.1", "4,000,000,000", "3,000,000,000", "75 %", "a"]
     assert tables.memory(RunData(Path(), {}, *[()] * 7, result={})) is None, "of a run before memory was told"
@@ -94,13 +94,13 @@ def test_who_holds_more_than_the_job_allows_is_told_once_a_generation_and_in_the
         for counter in (1, 2):
             current = plan(counter, 900)
             await store.commit(current=current)
-            told(facts.memory, current, "a", 10**9)
+            reported(facts.memory, current, "a", 10**9)
             assert over_cap(facts) == "", "a CPU's whole process is not what the limit is about"
-            told(facts.memory, current, "a", 10**9, tensors=1000)
+            reported(facts.memory, current, "a", 10**9, tensors=1000)
             await stage.controller.memory_cap.advance()
             assert over_cap(facts) == "" and store.events.counts["memory_over_cap"] == counter - 1
-            told(facts.memory, current, "b", 10**9, tensors=1234)
-            told(facts.memory, current, "a", 10**9, tensors=1001)
+            reported(facts.memory, current, "b", 10**9, tensors=1234)
+            reported(facts.memory, current, "a", 10**9, tensors=1001)
             await stage.controller.memory_cap.advance()
             await stage.controller.memory_cap.advance()
             await Controller(stage.run, None, tmp_path / "checkpoints").memory_cap.advance()

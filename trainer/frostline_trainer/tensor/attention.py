@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
-from frostline_trainer.sharded.dropout import by_tile
-from frostline_trainer.sharded.tiles import Tiles, joined
 from frostline_trainer.step.alignment import aligned
+from frostline_trainer.tensor.dropout import by_tile
+from frostline_trainer.tensor.tiles import Tiles, joined
 
 PREFIX = "frostline_tiles_"
 """Prefix of the name of the attention that is called for each tile."""

@@ -9,12 +9,18 @@ from frostline_controller.planner.caching import cache_verdict
 from frostline_controller.planner.cost import CostModel, even_slices, step_cost
 from frostline_controller.planner.inputs import NothingFits, PlanInputs
 from frostline_controller.planner.leaves import deal_evenly
-from frostline_controller.planner.paper_greedy import ACTIVE_ONLY, compressed_stages, greedy_bounds, largest_stage, weights
+from frostline_controller.planner.pipetransformer_rule import (
+    ACTIVE_ONLY,
+    compressed_stages,
+    greedy_bounds,
+    largest_stage,
+    weights,
+)
 from frostline_controller.planner.placing import Alternative, PlannedPlacement, finish
 from frostline_controller.planner.shapes import schedules_for, shape_limits
 
 
-def paper_greedy_plan(inputs: PlanInputs) -> PlannedPlacement:
+def pipetransformer_plan(inputs: PlanInputs) -> PlannedPlacement:
     """Return the paper's placement: K by compression from the start's depth, and workers / K replicas, at most one a leaf.
 
     The start's depth is start_pp_degree, else the current one, else placement.initial_pp_degree, else the largest power of

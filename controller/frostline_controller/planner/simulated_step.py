@@ -1,6 +1,6 @@
-"""A step on paper: begin and end of each operation of a placement's slowest replica, and the bytes that its ranks hold.
+"""A simulated step: begin and end of each operation of a placement's slowest replica, and the bytes that its ranks hold.
 
-The closed form ranks many plans; where slices differ it can be off by a quarter either way, so the few best are run on paper.
+The closed form ranks many plans; where slices differ it can be off by a quarter either way, so the few best are simulated.
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ from frostline_controller.planner.tensor.built import in_groups_as_built
 from frostline_controller.planner.tensor.groups import lie_at_home
 
 MOST_OPERATIONS = 60_000
-"""Most operations of a step that is run on paper; in a longer step the fill matters little, and the closed form suffices."""
+"""Most operations of a step that is simulated; in a longer step the fill matters little, and the closed form suffices."""
 
 
 BEFORE_THE_VOTE = ("forward", "backward", "prefix_recompute", "cache_fetch", "p2p", "bubble", "exchange", "optimizer")
 """Parts of the critical pipeline rank's step (`cost.PARTS`)."""
 
 
-def step_on_paper(
+def simulated_step(
     model: CostModel,
     stage_bounds: Sequence[int],
     shape: ParallelShape,
@@ -67,7 +67,7 @@ def step_on_paper(
     return timed(_orders(shape, schedule, slices, micro_batches, learning), lasts)
 
 
-def held_on_paper(
+def simulated_memory(
     model: CostModel,
     stage_bounds: Sequence[int],
     shape: ParallelShape,
@@ -106,7 +106,7 @@ def _orders_of(schedule: Schedule, pp_degree: int, *degrees: int) -> list[list[O
     return [schedule.operations(pp_rank, pp_degree, *degrees) for pp_rank in range(pp_degree)]
 
 
-def paper_cost(
+def simulated_cost(
     model: CostModel,
     stage_bounds: tuple[int, ...],
     leaf_bounds: tuple[int, ...],
@@ -115,9 +115,9 @@ def paper_cost(
     speeds: list[float],
     slices: tuple[int, ...],
 ) -> StepCost:
-    """Return `step_cost`, with bubble and memory of the step on paper where sequences have cells or backwards are split.
+    """Return `step_cost`, with bubble and memory of the simulated step where sequences have cells or backwards are split.
 
-    On paper work takes as long after a wait as sustained work does, so for workers with a quota (`planner.quota`) the closed
+    In simulation work takes as long after a wait as sustained work does, so for workers with a quota (`planner.quota`) the closed
     form's times stay.
     """
     closed = step_cost(model, stage_bounds, leaf_bounds, shape, schedule, speeds, slices)
@@ -127,24 +127,24 @@ def paper_cost(
     is_plain = inputs.token_cells == 1 and not schedule_named(schedule).splits
     if is_plain or shape.pp_degree == 1 or operations > MOST_OPERATIONS:
         return closed
-    peak = _peak_on_paper(model, stage_bounds, leaf_bounds, shape, schedule, slices)
+    peak = _simulated_peak(model, stage_bounds, leaf_bounds, shape, schedule, slices)
     if inputs.quota is not None:
         return replace(closed, peak_bytes=peak)
     slowest = slowest_replica(counts, speeds)
     ends = np.zeros(shape.pp_degree)
-    for one in step_on_paper(model, stage_bounds, shape, schedule, slices, counts[slowest], speeds[slowest]):
+    for one in simulated_step(model, stage_bounds, shape, schedule, slices, counts[slowest], speeds[slowest]):
         ends[one.pp_rank] = max(ends[one.pp_rank], one.end)
     bounds = np.asarray(stage_bounds)
     gradients = np.bincount(owners, np.diff(model.gradient_bytes[bounds]))
     after = model.exchange(gradients, leaf_bounds) + model.optimizer(gradients) / speeds[slowest]
-    told = sum(closed.parts[name] for name in BEFORE_THE_VOTE) - model.tie_seconds(shape.pp_degree)
-    parts = closed.parts | {"bubble": max(0.0, closed.parts["bubble"] + float((ends + after).max()) - told)}
+    before_the_vote = sum(closed.parts[name] for name in BEFORE_THE_VOTE) - model.tie_seconds(shape.pp_degree)
+    parts = closed.parts | {"bubble": max(0.0, closed.parts["bubble"] + float((ends + after).max()) - before_the_vote)}
     busy = sum(parts[name] for name in BEFORE_THE_VOTE if name != "exchange")
     parts["contention"] = contention_seconds(model, sum(counts), shape.dp_degree, shape.world_size, busy)
     return replace(closed, total_seconds=sum(parts.values()), parts=parts, peak_bytes=peak)
 
 
-def _peak_on_paper(
+def _simulated_peak(
     model: CostModel,
     stage_bounds: tuple[int, ...],
     leaf_bounds: tuple[int, ...],
@@ -155,7 +155,7 @@ def _peak_on_paper(
     """Return the bytes of the fullest worker."""
     bounds, owners = np.asarray(stage_bounds), shape.pp_rank_of_stage(np.arange(shape.num_stages))
     fixed = model.stage_bytes(bounds[:-1], bounds[1:], 0, most_leaves(leaf_bounds), shape.dp_degree, max(1, len(slices)))
-    held = held_on_paper(model, stage_bounds, shape, schedule, slices, max(replica_micro_batches(model.inputs, leaf_bounds)))
+    held = simulated_memory(model, stage_bounds, shape, schedule, slices, max(replica_micro_batches(model.inputs, leaf_bounds)))
     return float((np.bincount(owners, fixed) + held).max()) + model.inputs.base_bytes
 
 
@@ -169,7 +169,7 @@ def placement_cost(placement: Placement, inputs: PlanInputs) -> StepCost:
     speeds = replica_speeds(inputs, placement.workers, placement.shape)
     model = CostModel(_of_groups(placement, inputs), placement.use_cache).of_shape(placement.pp_degree, placement.dp_degree)
     bounds, groups = (placement.stage_bounds, placement.leaf_bounds), replace(placement.shape, tp_columns=1)
-    return paper_cost(model, *bounds, groups, placement.schedule, speeds, placement.slices)
+    return simulated_cost(model, *bounds, groups, placement.schedule, speeds, placement.slices)
 
 
 def _of_groups(placement: Placement, inputs: PlanInputs) -> PlanInputs:

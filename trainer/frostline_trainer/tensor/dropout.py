@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from frostline_contract.seeds import seed_of
-from frostline_trainer.sharded.tiles import Tiles
+from frostline_trainer.tensor.tiles import Tiles
 
 
 def by_tile(tiles: Tiles, site: str, device: torch.device, draws: bool, compute: Callable[[int], Tensor]) -> list[Tensor]:

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from frostline_trainer.sharded.tiles import Tiles, addend, cut, joined
 from frostline_trainer.step.alignment import aligned, is_aligned
+from frostline_trainer.tensor.tiles import Tiles, addend, cut, joined
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from frostline_contract.seeds import seed_of
-from frostline_trainer.sharded.install import tile_unit, tiled_layers
-from frostline_trainer.sharded.linear import TiledColumn, TiledRow
-from frostline_trainer.sharded.table import TensorTable
-from frostline_trainer.sharded.tiles import Tiles, pairwise
+from frostline_trainer.tensor.install import tile_unit, tiled_layers
+from frostline_trainer.tensor.linear import TiledColumn, TiledRow
+from frostline_trainer.tensor.table import TensorTable
+from frostline_trainer.tensor.tiles import Tiles, pairwise
 
 TOLERANCE = 1e-5
 VANISHING = 1e-3

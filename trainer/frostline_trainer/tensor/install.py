@@ -12,10 +12,10 @@ from transformers.activations import ACT2CLS
 from transformers.pytorch_utils import Conv1D
 
 from frostline_trainer.families.base import CutModel, Family
-from frostline_trainer.sharded.attention import PREFIX, TiledActivation
-from frostline_trainer.sharded.linear import Cut, TiledColumn, TiledLinear, TiledRow, Together
-from frostline_trainer.sharded.table import TensorTable, from_tp_plan, layers_named
-from frostline_trainer.sharded.tiles import Tiles
+from frostline_trainer.tensor.attention import PREFIX, TiledActivation
+from frostline_trainer.tensor.linear import Cut, TiledColumn, TiledLinear, TiledRow, Together
+from frostline_trainer.tensor.table import TensorTable, from_tp_plan, layers_named
+from frostline_trainer.tensor.tiles import Tiles
 
 WIDTH_OF = 8
 """A tile's width must be a multiple of this: optimizers give elements inside a vector register other bits than at its end."""
@@ -26,8 +26,8 @@ ACTIVATIONS = tuple(
 
 def table_of(family: Family, config: PretrainedConfig) -> TensorTable:
     """The family's tensor table. Raises ValueError if it has none."""
-    told = getattr(family, "tensor_table", None)
-    table = from_tp_plan(config) if told is None else told(config)
+    own_table = getattr(family, "tensor_table", None)
+    table = from_tp_plan(config) if own_table is None else own_table(config)
     if table is None:
         raise ValueError(
             f"family {family.name} has no tensor_table and its config no base_model_tp_plan; training.tensor_tiles.inner must be "

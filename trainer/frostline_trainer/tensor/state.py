@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from frostline_trainer.sharded.linear import TiledLinear
-from frostline_trainer.sharded.tiles import cut_run
+from frostline_trainer.tensor.linear import TiledLinear
+from frostline_trainer.tensor.tiles import cut_run
 
 
 def tiles_of(unit: nn.Module, name: str, gradient: Tensor) -> list[Tensor]:

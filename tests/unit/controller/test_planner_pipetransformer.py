@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from frostline_contract.job.cluster import PlacementSection
-from frostline_controller.planner.paper_greedy import (
+from frostline_controller.planner.pipetransformer_rule import (
     ACTIVE_ONLY,
     FROZEN_COST,
     compressed_stages,

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from frostline_trainer.sharded.state import CutRun, cut_gradients
-from frostline_trainer.sharded.tiles import Tiles, pairwise
+from frostline_trainer.tensor.state import CutRun, cut_gradients
+from frostline_trainer.tensor.tiles import Tiles, pairwise
 from frostline_trainer.transport.collectives import Group
 
 

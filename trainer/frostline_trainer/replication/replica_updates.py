@@ -1,4 +1,4 @@
-"""The replica updates (parcels) of a step: which owner sends the gradients of which units to which buddy, by the plan."""
+"""The replica updates of a step: which owner sends the gradients of which units to which buddy, by the plan."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ KEEP_TAG = 1 << 24
 
 
 @dataclass(frozen=True)
-class Parcel:
+class ReplicaUpdate:
     """One message with the reduced gradients of consecutive units of one stage that learn and have the same buddy.
 
     owner, buddy: global ranks. replica: the owner's replica: 0, or with sharded state the one that owns these pieces.
@@ -29,32 +29,32 @@ class Parcel:
         return KEEP_TAG + self.units[0]
 
 
-def parcels_of(plan: Plan, freeze_point: int) -> list[Parcel]:
+def replica_updates_of(plan: Plan, freeze_point: int) -> list[ReplicaUpdate]:
     """All replica updates of a step, in unit order. A frozen unit has no gradient to send."""
-    placement, parcels = plan.placement, list[Parcel]()
+    placement, updates = plan.placement, list[ReplicaUpdate]()
     for replica in range(placement.dp_degree if placement.is_sharded else 1) if plan.buddies else ():
         buddies = unit_buddies(plan, replica)
         for stage in range(placement.shape.num_stages):
-            parcels += _parcels_of_stage(plan, buddies, freeze_point, stage, replica)
-    return parcels
+            updates += _updates_of_stage(plan, buddies, freeze_point, stage, replica)
+    return updates
 
 
-def _parcels_of_stage(plan: Plan, buddies: Sequence[str], freeze_point: int, stage: int, replica: int) -> list[Parcel]:
-    placement, parcels, run = plan.placement, list[Parcel](), list[int]()
+def _updates_of_stage(plan: Plan, buddies: Sequence[str], freeze_point: int, stage: int, replica: int) -> list[ReplicaUpdate]:
+    placement, updates, run = plan.placement, list[ReplicaUpdate](), list[int]()
     owner = placement.shape.first_at(replica, placement.shape.pp_rank_of_stage(stage))
     for unit in placement.units_of_stage(stage):
         if run and buddies[unit] != buddies[run[0]]:
-            parcels += _parcel(plan, buddies, stage, owner, run, replica)
+            updates += _update_of(plan, buddies, stage, owner, run, replica)
             run = []
         if unit >= freeze_point:
             run.append(unit)
-    return parcels + _parcel(plan, buddies, stage, owner, run, replica)
+    return updates + _update_of(plan, buddies, stage, owner, run, replica)
 
 
-def _parcel(plan: Plan, buddies: Sequence[str], stage: int, owner: int, run: list[int], replica: int) -> list[Parcel]:
+def _update_of(plan: Plan, buddies: Sequence[str], stage: int, owner: int, run: list[int], replica: int) -> list[ReplicaUpdate]:
     if not run or not buddies[run[0]]:
         return []
-    return [Parcel(stage, tuple(run), owner, plan.placement.global_ranks[buddies[run[0]]], replica)]
+    return [ReplicaUpdate(stage, tuple(run), owner, plan.placement.global_ranks[buddies[run[0]]], replica)]
 
 
 def unit_buddies(plan: Plan, replica: int = 0) -> tuple[str, ...]:

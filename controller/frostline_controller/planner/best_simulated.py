@@ -1,38 +1,38 @@
-"""The best candidate by steps on paper, where micro-batches pass in slices of token cells and the closed form is rough."""
+"""The best candidate by simulated steps, where micro-batches pass in slices of token cells and the closed form is rough."""
 
 from frostline_controller.planner.candidates import Candidate, price_of, seconds_of
 from frostline_controller.planner.climbing import Cut, climb
 from frostline_controller.planner.cost import CostModel
 from frostline_controller.planner.shapes import schedules_for
-from frostline_controller.planner.step_on_paper import paper_cost
+from frostline_controller.planner.simulated_step import simulated_cost
 
 JUDGED = 12
-"""Most candidates that are run on paper."""
+"""Most candidates that are simulated."""
 JUDGED_WITHIN = 1.5
 """Largest ratio of their closed form to the least one."""
 IMPROVED_OPERATIONS = 60_000
-"""Most operations that are run on paper to improve a candidate."""
+"""Most operations that are simulated to improve a candidate."""
 
 
-def best_on_paper(model: CostModel, candidates: list[Candidate], best: Candidate) -> tuple[Candidate, str]:
-    """Return the best on paper of the JUDGED candidates with the least closed form, which can be off by a quarter with slices.
+def best_simulated(model: CostModel, candidates: list[Candidate], best: Candidate) -> tuple[Candidate, str]:
+    """Return the best by simulation of the JUDGED candidates with the least closed form, which slices can put off by a quarter.
 
-    The best of each shape among them is improved on paper (`planner.climbing`).
+    The best of each shape among them is improved by simulation (`planner.climbing`).
     """
     limit = seconds_of(model, best) * JUDGED_WITHIN
     near = [candidate for candidate in candidates if candidate.bound <= limit and seconds_of(model, candidate) <= limit]
     near = sorted(near, key=lambda c: (seconds_of(model, c), c.workers, c.pp, len(c.slices)))[:JUDGED]
     shapes = set[tuple[int, int, int]]()
-    for candidate in sorted(near, key=lambda c: price_of(model, c, paper_cost)):
+    for candidate in sorted(near, key=lambda c: price_of(model, c, simulated_cost)):
         if (candidate.pp, candidate.dp, candidate.virtual) not in shapes:
             shapes.add((candidate.pp, candidate.dp, candidate.virtual))
             _improve(model, candidate)
     place = min(range(len(near)), key=lambda place: (seconds_of(model, near[place]), place))
-    return near[place], f", the best {len(near)} of which were run on paper"
+    return near[place], f", the best {len(near)} of which were simulated"
 
 
 def _improve(model: CostModel, candidate: Candidate) -> None:
-    """Move the candidate's bounds and regroup its cells as long as that is faster on paper."""
+    """Move the candidate's bounds and regroup its cells as long as that is faster in simulation."""
     inputs = model.inputs
     operations = 2 * candidate.pp * candidate.virtual * candidate.table.costs.micro_batches * inputs.token_cells
     if candidate.pp == 1:
@@ -44,7 +44,7 @@ def _improve(model: CostModel, candidate: Candidate) -> None:
         if (schedule, candidate.virtual) not in allowed:
             return float("inf")
         candidate.bounds, candidate.slices = cut
-        return price_of(model, candidate, paper_cost)
+        return price_of(model, candidate, simulated_cost)
 
     free = inputs.placement.slices is None and inputs.num_slices(candidate.pp, schedule) > 1
     found = climb(
