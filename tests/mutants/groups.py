@@ -23,7 +23,7 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
         "gradients of a group's tiles are put where another member's belong",
         (
             Edit(
-                TRAINER + "sharded/group.py",
+                TRAINER + "tensor/group.py",
                 "        start = place * room\n",
                 "        start = (group.size - 1 - place) * room\n",
             ),

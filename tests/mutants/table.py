@@ -243,8 +243,8 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 TRAINER + "generations/worker.py",
-                "        end_if_sick(failure)\n        received = ",
-                "        received = ",
+                "        end_if_sick(failure)\n        newest_received = ",
+                "        newest_received = ",
             ),
         ),
         ("tests/integration/test_sick_devices.py::test_a_worker_whose_device_fails_ends_and_reports_nothing",),

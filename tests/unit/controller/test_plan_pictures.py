@@ -59,7 +59,7 @@ def test_one_rank_has_no_schedules_to_compare() -> None:
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb_h1", "zb_v"])
-def test_a_step_on_paper_takes_what_the_cost_model_says(schedule: str) -> None:
+def test_a_step_takes_what_the_cost_model_says(schedule: str) -> None:
     """With equal units, work and bubble of the critical rank are the time until the last rank has ended. 1F1B's own formula
     counts the end ranks' sends as long as the others'; the difference is 2 parts in 10000 here."""
     known, planned = four_stages(schedule)

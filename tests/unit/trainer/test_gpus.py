@@ -115,7 +115,9 @@ def test_an_agent_with_too_few_gpus_lets_each_worker_tell_why(tmp_path: Path, mo
     monkeypatch.setenv("FROSTLINE_TOKEN", "any")
     monkeypatch.setenv("FROSTLINE_DEVICE_MISTAKE", "placement.workers_per_pod is 5")
     reported: list[tuple[str, bool]] = []
-    monkeypatch.setattr(worker, "_report_outcome", lambda identity, made, error, user_mistake: reported.append((error, user_mistake)))
+    monkeypatch.setattr(
+        worker, "_report_outcome", lambda identity, made, error, user_mistake: reported.append((error, user_mistake))
+    )
     assert worker.main() == 2
     assert reported == [("placement.workers_per_pod is 5", True)]
 
