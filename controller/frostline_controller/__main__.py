@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from frostline_contract.durable_files import replace_durably
-from frostline_contract.job import load_job
+from frostline_contract.job import Job, JobError, load_job
 from frostline_contract.plan import Decision
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RESUMABLE, RunStatus
@@ -19,7 +19,7 @@ from frostline_controller.decisions.next_decision import replayed_decisions
 from frostline_controller.planner.inputs import parallel_slots
 from frostline_controller.run.controller import Controller
 from frostline_controller.run.durable import DurableStore, check_same_job
-from frostline_controller.run.patience import Stopped, patiently
+from frostline_controller.run.patience import Stopped, may_pass, patiently
 from frostline_controller.run.plug import plug_of
 from frostline_controller.run.run import Run
 from frostline_controller.run.settling import take_settled
@@ -73,7 +73,7 @@ async def take_over(options: argparse.Namespace, stop: asyncio.Event) -> tuple[R
     """Raise the incarnation, and open the run on the predecessor's state. Returns the replayed decisions too. Raises Stopped."""
     folder: Path = options.run_dir
     places = RunDirectory(folder)
-    job = load_job(places.job)
+    job = await patiently(partial(asyncio.to_thread, read_job, places.job), stop)
     logging.getLogger().setLevel(job.controller.log_level.upper())
     replayed = replayed_decisions(job, options.replay)
     backend = await patiently(partial(asyncio.to_thread, LocalBackend, places.cluster), stop)
@@ -90,6 +90,16 @@ async def take_over(options: argparse.Namespace, stop: asyncio.Event) -> tuple[R
     stamp_logs(run.facts)
     run.facts.accept_numerics = options.accept_numerics
     return run, replayed
+
+
+def read_job(file: Path) -> Job:
+    """Read the run's job file. Raises OSError where reading fails in a way that may pass, and JobError for any other mistake."""
+    try:
+        return load_job(file)
+    except JobError as error:
+        if isinstance(error.__cause__, OSError) and may_pass(error.__cause__):
+            raise error.__cause__ from error
+        raise
 
 
 async def lead_run(options: argparse.Namespace, run: Run, replayed: tuple[Decision, ...] | None, stop: asyncio.Event) -> bool:

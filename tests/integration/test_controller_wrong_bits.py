@@ -192,6 +192,31 @@ def test_who_computed_wrong_is_told_once_though_the_plan_could_not_be_written(wo
     assert len(wrong_bits(run)) == 1
 
 
+def test_events_of_two_answers_that_found_no_room_are_both_written_by_a_successor(world: Callable[..., World]) -> None:
+    """The disk takes no event from the first answer to the controller's death: the durable state holds both meanwhile."""
+    run = world(script="faulty_controller.py", placement={"workers": 3}, controller=QUICK)
+    plan = started(run, 3)
+    first, second, third = run.members(plan)
+    run.plant("events.jsonl", times=1_000_000)
+    for worker in (first, second, third):
+        distrust(worker, plan, 20, 1, workers=(third.worker_id,))
+    back = answer_to(plan, first)
+    for worker in (first, second):
+        worker.enter(back, 0)
+        worker.heartbeat(5)
+    for worker in (first, second):
+        distrust(worker, back, 5, 1, workers=(second.worker_id,), audited_step="5")
+    again = answer_to(back, first)
+    run.controller.kill()
+    run.controller.wait(10)
+    assert wrong_bits(run) == []
+    run.plant("events.jsonl", times=0)
+    run.restart_controller()
+    lines = wait_for(lambda: len(found := wrong_bits(run)) == 2 and found, "both are written")
+    assert [line["detail"]["workers"] for line in lines] == [[third.worker_id], [second.worker_id]]
+    assert [line["generation"] for line in lines] == [str(back.generation), str(again.generation)]
+
+
 def test_who_computed_wrong_is_told_once_though_the_controller_died_behind_its_plan(pair: Callable[..., Pair]) -> None:
     run = pair(dies_after="distrusted", step=20)
     first, odd = run.workers

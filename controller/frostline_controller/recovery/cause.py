@@ -103,12 +103,12 @@ def wrong_bits_of(recovery: Recovery, members: Membership) -> WrongBits:
 
 
 async def announce_wrong_bits(facts: RunFacts, store: RunStore, outbox: Outbox) -> None:
-    """Write the event of the newest wrong bits that a durable plan goes back from, unless it is written. Never fails.
+    """Write the events of wrong bits that durable plans go back from, unless they are written. Never fails.
 
-    Called in each round: the event is announced though an act after the plan's write failed, or its controller died there.
+    Called in each round: an event is announced though an act after the plan's write failed, or its controller died there.
     """
-    found = facts.state.wrong_bits
-    if found is not None and not store.events.holds("wrong_bits", found.step, found.lineage):
-        await outbox.event(
-            "wrong_bits", found.reason, step=found.step, lineage=found.lineage, generation=found.generation, detail=found.detail
-        )
+    newest = facts.state.wrong_bits
+    for found in (*newest.earlier, newest) if newest is not None else ():
+        if not store.events.holds("wrong_bits", found.step, found.lineage):
+            place = {"step": found.step, "lineage": found.lineage, "generation": found.generation}
+            await outbox.event("wrong_bits", found.reason, **place, detail=found.detail)

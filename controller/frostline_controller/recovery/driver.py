@@ -159,8 +159,7 @@ class Failures:
         await self._removals.advance()
 
     async def announce_wrong_bits(self) -> None:
-        """Write the event of the newest wrong bits that were answered, unless it is written; a predecessor may have made the
-        plan."""
+        """Write the events of wrong bits that were answered, unless they are written; a predecessor may have made the plans."""
         await announce_wrong_bits(self._facts, self._store, self._outbox)
 
     async def _wait(self, why: str, recovery: Recovery) -> None:

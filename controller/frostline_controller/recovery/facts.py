@@ -126,7 +126,8 @@ class WrongBits(Frozen):
     """Wrong bits that a plan goes back from, as the event `wrong_bits` tells them.
 
     first_step: the first step that is not to be trusted. reason: whose they are or may be, in words; with a plan, its reason too.
-    detail: of the event. lineage, generation, step: the plan's, and where it starts.
+    detail: of the event. lineage, generation, step: the plan's, and where it starts. earlier: those before them whose events
+    were on no disk yet when this plan became durable.
     """
 
     first_step: int
@@ -135,6 +136,7 @@ class WrongBits(Frozen):
     lineage: int = 0
     generation: str = ""
     step: int = 0
+    earlier: tuple["WrongBits", ...] = ()
 
     def answered_by(self, plan: Plan) -> "WrongBits":
         """Return the wrong bits with the plan that goes back from them."""

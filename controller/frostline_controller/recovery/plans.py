@@ -212,11 +212,18 @@ class StartingPlans:
             message=facts.state.message if drains else "",
             paused=drains and facts.state.paused,
             start_degrees=facts.state.start_degrees or placement.degrees,
-            wrong_bits=wrong_bits.answered_by(plan) if wrong_bits is not None else facts.state.wrong_bits,
+            wrong_bits=self._with_earlier(wrong_bits.answered_by(plan)) if wrong_bits is not None else facts.state.wrong_bits,
         )  # fmt: skip
         facts.message, facts.entered = "", {}
         line = plan_line(plan, plan.start_step + 1)
         outbox.unannounced = [*ends, {**line, "answers": answers} if answers else line]
+
+    def _with_earlier(self, found: WrongBits) -> WrongBits:
+        """Return wrong bits with those before them whose events could not be written yet: a successor writes them all."""
+        newest, events = self._facts.state.wrong_bits, self._store.events
+        before = (*newest.earlier, newest) if newest is not None else ()
+        waiting = [one for one in before if not events.is_durable("wrong_bits", one.step, one.lineage)]
+        return found.model_copy(update={"earlier": tuple(one.model_copy(update={"earlier": ()}) for one in waiting)})
 
     async def announce(self) -> None:
         """Announce the newest plan if it is not announced yet: raise its run epoch, write it to plans.jsonl, then send it.

@@ -51,8 +51,13 @@ class EventLog:
         return [*self._journal.lines(), *self._unwritten]
 
     def holds(self, kind: str, step: int, lineage: int) -> bool:
-        """Whether an event with this key was written, by this controller or by one before."""
+        """Whether an event with this key was taken, by this controller or by one before."""
         return (kind, step, lineage) in self._keys
+
+    def is_durable(self, kind: str, step: int, lineage: int) -> bool:
+        """Whether an event with this key is on disk; one that waits for room there is held, and is not durable."""
+        key = (kind, step, lineage)
+        return self.holds(*key) and key not in map(_key, self._unwritten)
 
     def receive(self, kind: str, step: int, lineage: int, reason: str) -> None:
         """Take an unwritten event into account for the status: its subject may be the full disk that keeps it from being

@@ -2,14 +2,19 @@
 
 import asyncio
 import errno
+from functools import partial
 from pathlib import Path
 
 import pytest
+import yaml
 
+from frostline_contract.job import JobError, load_job
+from frostline_controller.__main__ import read_job
 from frostline_controller.cluster.backend import ClusterError
 from frostline_controller.on_cluster import wait_for_checkpoint_root
 from frostline_controller.run import patience
 from frostline_controller.run.patience import Stopped, patiently
+from tests.integration.scripted_worker import job_values
 from tests.unit.controller.test_service_sizing import Stage
 
 PASSING = [OSError(number, "refused", "/run/state") for number in patience.REMEDIES] + [ClusterError("503")]
@@ -44,6 +49,25 @@ def test_what_no_wait_mends_is_not_waited_for(error: OSError) -> None:
     with pytest.raises(OSError) as raised:
         asyncio.run(patiently(ask, asyncio.Event()))
     assert raised.value is error
+
+
+def test_a_job_file_that_cannot_be_read_now_is_read_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mount that answers EIO for a moment is no mistake in the job file, and ends no run; a missing file is one."""
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(job_values()))
+    failing = iter([OSError(errno.EIO, "Input/output error")] * 2)
+    read = Path.read_text
+
+    def read_text(path: Path, *arguments: object, **more: object) -> str:
+        if path == file and (error := next(failing, None)) is not None:
+            raise error
+        return read(path, *arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    found = asyncio.run(patiently(partial(asyncio.to_thread, read_job, file), asyncio.Event()))
+    assert found == load_job(file)
+    with pytest.raises(JobError, match="cannot be read"):
+        read_job(tmp_path / "absent.yaml")
 
 
 def test_a_signal_ends_the_wait_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
