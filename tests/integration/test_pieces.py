@@ -119,7 +119,7 @@ def alone(warm_workers: WarmWorkers, tmp_path_factory: pytest.TempPathFactory) -
 def assert_same_weights(ended: Outcome, by_ranges: Alone, ranges: int) -> None:
     """Assert that losses, decisions and the state of every piece are one worker's."""
     alone = by_ranges(ranges)
-    assert ended.outcome.status == "completed", (ended.outcome.message, ended.reported.errors)
+    assert ended.outcome.status == "completed", (ended.outcome.message, ended.received.errors)
     assert ended.records == alone.records
     pieces = {piece: digest for survivor in ended.survivors for piece, digest in survivor.pieces.items()}
     assert pieces == alone.survivors[0].pieces

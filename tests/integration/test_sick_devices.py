@@ -28,12 +28,12 @@ def test_a_worker_whose_device_fails_ends_and_reports_nothing(
         faults.append(fault("raise", 2, 5, "exchange"))
     ended = run_with_faults(warm_workers, tmp_path, TWO_BY_TWO, faults, dying=[2])
     assert_undisturbed(ended, alone)
-    assert "w2" not in ended.reported.reports, "nothing that a sick device holds may count as intact"
+    assert "w2" not in ended.received.reports, "nothing that a sick device holds may count as intact"
     assert len(ended.survivors) == 3
 
 
 def test_a_worker_without_memory_goes_on_with_what_it_has(alone: Outcome, warm_workers: WarmWorkers, tmp_path: Path) -> None:
     ended = run_with_faults(warm_workers, tmp_path, [Layout(2, 2)], [fault("oom", 1, 5, "exchange")])
     assert_undisturbed(ended, alone)
-    assert "OutOfMemoryError: CUDA out of memory: planned fault 0" in ended.reported.errors["w1"]
+    assert "OutOfMemoryError: CUDA out of memory: planned fault 0" in ended.received.errors["w1"]
     assert len(ended.survivors) == 4

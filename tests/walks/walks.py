@@ -63,7 +63,7 @@ WALKS = (
         Act(WORKER + "control/client.py:ControlClient._send_statistics"),
         Act(CONTROL + "serving/servicer.py:ControlServicer.ReportStatistics"),
         Act(CONTROL + "decisions/next_decision.py:next_decision"),
-        Act(CONTROL + "decisions/taker.py:Deciding._bind"),
+        Act(CONTROL + "decisions/taker.py:DecisionTaker._bind"),
         Act(CONTROL + "cluster/local/backend.py:LocalBackend.patch_annotations"),
     )),
     Walk("an activation goes to Redis and comes back", 12, 11, 22, (
@@ -85,7 +85,7 @@ WALKS = (
         Act(WORKER + "generations/recovering.py:Recovery.report"),
         Act(CONTROL + "serving/servicer.py:ControlServicer.ReportRecovery"),
         Act(CONTROL + "recovery/reports.py:Recovery.answer"),
-        Act(CONTROL + "recovery/plans.py:Starting.from_survivors"),
+        Act(CONTROL + "recovery/plans.py:StartingPlans.from_survivors"),
         Act(WORKER + "control/mailbox.py:Mailbox.take"),
         Act(WORKER + "generations/forming.py:Preparation._prepare"),
         Act(WORKER + "generations/entering.py:Entrance.enter"),

@@ -295,6 +295,7 @@ def test_a_shared_cache_without_a_secret_is_refused_before_anything_starts(
 def test_ctrl_c_while_the_command_is_still_being_imported_is_no_traceback() -> None:
     code = (
         "import os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored where the tests run in the background
         "from frostline_controller.cli.main import main\n"
         "class Impatient:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
