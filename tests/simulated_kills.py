@@ -56,7 +56,7 @@ def kill_over_simulated_nccl(case: Case, layout: Layout, step: int, victim: int,
     Returns:
         Differences of the survivors' losses, norms, weights and moments from the oracle's bits.
     """
-    count = layout.pp_degree * layout.dp_degree
+    count = layout.shape.world_size
     left = tuple(number for number in range(count) if number != victim)
     ports = [engine_member.store_port()] * count
     before = make_plan(Segment(layout, step), None, ports, backend=NCCL)

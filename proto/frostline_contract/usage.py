@@ -16,7 +16,7 @@ class Way(StrEnum):
         DP_GRADIENTS: sums of gradients over replicas.
         DP_WEIGHTS: weights that other replicas own.
         PP: activations and their gradients between stages, and gradients of a tied matrix.
-        TP: partial results within a tensor group.
+        TP: within a tensor group: partial results, gradients of tiles, and gathers of what crosses stages.
         BUDDIES: gradients sent to buddies.
         MOVES: state at a switch.
         CACHE: boundary activations.

@@ -104,10 +104,11 @@ _HURT = Variant(
     {
         **_VIT.values,
         "name": "chaos-hurt",
-        # The learning rate grows until the model diverges: the guard's loss rises after the freeze, which is rolled back.
+        # The decay of the weights grows with the learning rate, until each step turns the weights round and enlarges them: the
+        # guard's loss rises after the freeze on every processor, which is rolled back. Gradients play no part in it.
         "training": {
             **_TRAINING,
-            "optimizer": {"name": "adamw", "learning_rate": 1.0},
+            "optimizer": {"name": "adamw", "learning_rate": 0.1, "weight_decay": 50.0},
             "schedule": {"name": "constant", "warmup_fraction": 0.99},
         },
         "freeze": {

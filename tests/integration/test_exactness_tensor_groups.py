@@ -16,15 +16,18 @@ from tests.integration.test_exactness import differences
 from tests.integration.test_pieces import whole
 from tests.integration.test_recovery_moves import CASE, Outcome, assert_undisturbed, kill, run_with_faults
 from tests.integration.test_reshape_moves import lone_run, losses_of
+from tests.simulated_kills import kill_over_simulated_nccl
 from tests.simulated_members import run_simulated
 from tests.simulated_nccl import Network
 from tests.warm_workers import WarmWorkers
 
 
 def grouped(
-    pp_degree: int, dp_degree: int, tp_columns: int, *rest: object, workers: tuple[int, ...] | None = None, shard: str = "none"
-) -> Layout:
-    return Layout(pp_degree, dp_degree, *rest, workers=workers, shard=shard, tp_columns=tp_columns)  # type: ignore[arg-type]
+    pp_degree: int, dp_degree: int, tp_columns: int, *rest: object, workers: tuple[int, ...] | None = None, shard: str = "none",
+    slices: tuple[int, ...] = (),
+) -> Layout:  # fmt: skip
+    named = {"workers": workers, "shard": shard, "slices": slices, "tp_columns": tp_columns}
+    return Layout(pp_degree, dp_degree, *rest, **named)  # type: ignore[arg-type]
 
 
 EXACT = [
@@ -33,6 +36,10 @@ EXACT = [
     (Case("gpt2_untied", "float64", inner_tiles=4, steps=3, activation_checkpointing=True), grouped(1, 1, 4)),
     (Case("llama", "mixed_bfloat16", inner_tiles=2, state_ranges=3, freezing=((2, 1),), steps=3), grouped(1, 2, 2, shard="step")),
     (Case("bert_classification", "bfloat16", inner_tiles=2, state_ranges=5, steps=3), grouped(2, 2, 2, shard="step")),
+    # Messages between stages cross once a group: with stages in turn on a rank, in a V with split backwards, in slices of cells.
+    (Case("llama", "mixed_bfloat16", inner_tiles=2, freezing=((2, 1),), steps=3), grouped(2, 1, 2, 2, "interleaved_1f1b")),
+    (Case("gpt2_tied", inner_tiles=2, freezing=((3, 2),), steps=3), grouped(2, 1, 2, 2, "zb_v")),
+    (Case("gpt2_tied", inner_tiles=2, cells=(6, 5, 5), freezing=((2, 1), (3, 3)), steps=3), grouped(2, 1, 2, slices=(2, 1))),
 ]
 
 
@@ -88,6 +95,13 @@ def test_groups_over_nccls_rules_end_with_the_same_bits(run_ahead: bool) -> None
         assert differences(case, run_simulated(case, grouped(2, 2 - run_ahead, 2, shard="step"), network)) == []
     finally:
         network.close()
+
+
+@pytest.mark.parametrize(("victim", "phase"), [(3, "schedule"), (0, "exchange")], ids=str)
+def test_a_death_beside_a_gather_over_nccls_rules_changes_no_bit(victim: int, phase: str) -> None:
+    """The member beside the victim has its share of a message, or of a tied matrix' gradient, and waits in the gather."""
+    case = Case("gpt2_tied", dropout=0.0, inner_tiles=2, freezing=(), steps=4)
+    assert kill_over_simulated_nccl(case, grouped(2, 1, 2), 3, victim, phase) == []
 
 
 JOURNEY = (
@@ -175,6 +189,16 @@ def test_a_lost_member_of_a_group_costs_no_step(
     """The other member blocks in a sum over tiles; it has all state, and goes on alone."""
     layouts = (grouped(1, 1, 2), Layout(1, 1, workers=(0,)))
     ended = run_with_faults(warm_workers, tmp_path, layouts, [kill(1, 8, phase)], TILED, nodes=("north", "south"), dying=range(2))
+    assert [type(one) for one in ended.run.answers] == [GoOn]
+    assert_undisturbed(ended, undisturbed(1))
+
+
+def test_a_member_lost_while_its_group_gathers_a_message_costs_no_step(
+    undisturbed: Undisturbed, warm_workers: WarmWorkers, tmp_path: Path
+) -> None:
+    """Worker 3 dies before its first forward: worker 2 has its share of the activation, and blocks in the gather."""
+    layouts = (grouped(2, 1, 2), Layout(3, 1))
+    ended = run_with_faults(warm_workers, tmp_path, layouts, [kill(3, 8, "schedule")], TILED, dying=range(4))
     assert [type(one) for one in ended.run.answers] == [GoOn]
     assert_undisturbed(ended, undisturbed(1))
 

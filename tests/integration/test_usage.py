@@ -1,6 +1,7 @@
 """Measured traffic and memory of replicas, whole and sharded, equal their formulas to the byte."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -109,6 +110,21 @@ def test_stages_and_buddies_carry_what_the_formulas_say(warm_workers: WarmWorker
     assert total(runs, Way.BUDDIES) >= STEPS * FLOAT * sum(p.numel() for unit in context.cut.units for p in unit.parameters())
     assert total(runs, Way.BUDDIES) <= STEPS * FLOAT * sum(lengths)
     assert [list(held(run)) for run in runs] == [[Held.WEIGHTS, Held.GRADIENTS, Held.MOMENTS, Held.BUDDIES]] * 2
+
+
+def test_a_group_receives_a_message_once_and_gathers_it(warm_workers: WarmWorkers) -> None:
+    """Between stages as many bytes go to a group as to one worker; within it each member gets the others' shares."""
+    case, columns = replace(CASE, state_ranges=1, inner_tiles=2), 2
+    found = {}
+    for stages in (1, 2):
+        layout = Layout(stages, 1, tp_columns=columns)
+        found[stages] = run_series(warm_workers, case, [Segment(layout, STEPS)], score=False)
+    tokens, width = build_case(case).hidden_shape
+    crossing = STEPS * 2 * MICRO_BATCHES * MICRO_BATCH * tokens * width * FLOAT
+    assert total(found[1], Way.PP) == 0 and total(found[2], Way.PP) == crossing
+    assert {run.sent[Way.PP] for run in found[2]} == {crossing // 4}, "each member sends half of the activations, or gradients"
+    gathered = total(found[2], Way.TP) - total(found[1], Way.TP)
+    assert gathered == (columns - 1) * crossing, "sums over tiles and gathers of gradients are those of one stage"
 
 
 def padded_unit(unit: object) -> int:

@@ -4,6 +4,7 @@ from tests.mutants.plant import Edit, Mutant
 
 TRAINER = "trainer/frostline_trainer/"
 GROUPS = ("tests/integration/test_exactness_tensor_groups.py", "-k", "plain_loop")
+MESSAGES = ("tests/unit/trainer/test_tensor_messages.py",)
 
 GROUP_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -29,6 +30,30 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
         GROUPS,
+    ),
+    Mutant(
+        "shares-in-reverse",
+        "the last member of a group sends the first share of a tensor that crosses stages, and the first member the last one",
+        (
+            Edit(
+                TRAINER + "tensor/messages.py",
+                "    share = flat[group.index * each : (group.index + 1) * each]\n",
+                "    share = flat[(group.size - 1 - group.index) * each :][:each]\n",
+            ),
+        ),
+        MESSAGES,
+    ),
+    Mutant(
+        "padding-is-kept",
+        "a tensor whose elements do not divide is left out of the gather that fills it",
+        (Edit(TRAINER + "tensor/messages.py", "        flat.copy_(gathered[: flat.numel()])\n", "        pass\n"),),
+        MESSAGES,
+    ),
+    Mutant(
+        "tied-uses-cross-whole",
+        "a member whose group gathers messages waits for the two uses of a tied matrix without a gather",
+        (Edit(TRAINER + "tensor/messages.py", "                one.gather()\n", "                pass\n"),),
+        MESSAGES,
     ),
     Mutant(
         "everybody-tells-the-loss",

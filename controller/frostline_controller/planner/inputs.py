@@ -56,6 +56,7 @@ class PlanInputs:
         members: the present workers.
         link: between machines, or between any two members where links are not measured apart.
         near_link: within one machine; None: not measured.
+        cache_link: to the cache, where `link` is that of a group's messages (`tensor.built`); None: `link`.
         cache: measured traffic; None: not measured yet.
         cache_available: there is a cache server, and the augmentation mode allows its use.
         cache_shared: several runs share the cache.
@@ -91,6 +92,7 @@ class PlanInputs:
     members: tuple[MemberInfo, ...]
     link: LinkProfile = field(default_factory=LinkProfile)
     near_link: LinkProfile | None = None
+    cache_link: LinkProfile | None = None
     cache: CacheProfile | None = None
     cache_available: bool = False
     cache_shared: bool = False

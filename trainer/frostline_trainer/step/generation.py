@@ -33,6 +33,7 @@ from frostline_trainer.step.tied import stop_frozen_tie
 from frostline_trainer.step.tracing import Tracing
 from frostline_trainer.step.unit_state import HOST, place_unit
 from frostline_trainer.step.weighing import Weighing
+from frostline_trainer.tensor.messages import once_a_group
 
 
 @dataclass
@@ -73,7 +74,7 @@ class Generation:
         self.shape = plan.placement.shape
         self.in_group = InGroup(context, self.shape, index, groups)
         self.pp_rank, self.dp_rank = self.shape.pp_rank(index), self.shape.dp_rank(index)
-        self.world, self.transport = groups.world, groups.transport
+        self.world, self.transport = groups.world, once_a_group(groups.transport, groups.tensor)
         self.phase, self.moved = phase, moved
         self.num_microbatches = context.num_microbatches(self.shape.dp_degree)
         self.num_leaves = context.job.training.reduction_leaves

@@ -3,6 +3,9 @@
 The assumed transport is the weakest that Frostline runs on (docs/protocols.md 1.17): a send ends only when its receive has been
 posted, the messages of a channel (sender, receiver) are matched by their order alone, and a message is sent only after the
 computations before it in the sender's program. Programs that end on it end on every stronger transport.
+
+Tensor-parallel groups run a program in each of their lines, and meet in gathers and sums at each computation. Programs that
+end for single workers end for groups too: in the same order, with a group in place of each worker.
 """
 
 from collections import deque

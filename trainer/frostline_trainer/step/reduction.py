@@ -23,6 +23,7 @@ from frostline_trainer.step.sharing import Sharing
 from frostline_trainer.step.stage import Stage
 from frostline_trainer.step.tied import learning, sum_uses, tie_learns
 from frostline_trainer.tensor.group import complete_gradients
+from frostline_trainer.tensor.messages import once_a_group
 from frostline_trainer.tensor.state import tiles_of
 from frostline_trainer.transport.collectives import Group
 
@@ -121,7 +122,7 @@ class Reduction:
             return
         peer = next((one.peer for one in self._program.exchange if one.kind is Kind.SEND), self._pp_rank)
         assert self._groups.transport is not None
-        sum_uses(mine, self._groups.transport, peer)
+        sum_uses(mine, once_a_group(self._groups.transport, self._groups.tensor), peer)
         for parts, whole in zip(found, mine, strict=True):
             for part, summed in zip(parts, whole.split([part.numel() for part in parts]), strict=True) if len(parts) > 1 else ():
                 part.copy_(summed)

@@ -2,15 +2,15 @@
 
 `tensor.member_costs` is for groups that share everything; here is what `placement.tp_degree` gives. A block that learns
 computes an equal part of its tiles on each member and sums over the group twice in each pass. Embedding, head and frozen blocks
-are computed whole by each member, which holds the state of the whole stage and sends whole activations along its own line. Once
-a step a group collects the gradients of its tiles. Where replicas share out their state, a member holds the share that a lone
-worker in its place would hold (`CostModel.stage_bytes`); it collects the gradients of that share alone, and is counted as if it
-collected all.
+are computed whole by each member, which holds the state of the whole stage. A tensor that crosses stages is sent once a group:
+each member sends its share along its own line, and the receiving group gathers. Once a step a group collects the gradients of its
+tiles. Where replicas share out their state, a member holds the share that a lone worker in its place would hold
+(`CostModel.stage_bytes`); it collects the gradients of that share alone, and is counted as if it collected all.
 """
 
 from dataclasses import replace
 
-from frostline_contract.statistics import UnitProfile
+from frostline_contract.statistics import LinkProfile, UnitProfile
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.tensor.member_costs import CUT_BYTES, cut_unit, nodes_of
 from frostline_controller.planner.tensor.nodes import Nodes
@@ -18,7 +18,7 @@ from frostline_controller.planner.tensor.sharing import Sharing
 
 
 def in_groups_as_built(inputs: PlanInputs, degree: int, at_home: bool) -> PlanInputs:
-    """Return the inputs with the units' costs on one member of a group; members stay as they are.
+    """Return the inputs with the costs of units and messages on one member of a group; members stay as they are.
 
     Args:
         degree: workers of a group; 1 returns the inputs unchanged.
@@ -37,10 +37,27 @@ def in_groups_as_built(inputs: PlanInputs, degree: int, at_home: bool) -> PlanIn
         inputs,
         units=units,
         optimizer_seconds_per_byte=inputs.optimizer_seconds_per_byte + seconds / max(1, sum(learning)),
+        link=_sent_once(inputs.link, degree, nodes),
+        near_link=_sent_once(inputs.near_link, degree, nodes) if inputs.near_link is not None else None,
+        cache_link=inputs.link,
         parallel_slots=max(1, inputs.parallel_slots // degree) if inputs.parallel_slots is not None else None,
     )
 
 
+def _sent_once(link: LinkProfile, degree: int, nodes: Nodes) -> LinkProfile:
+    """Return the link for tensors between stages: a member sends its share of each, and its group gathers the whole.
+
+    link: a member's own, measured while all members of its group sent.
+    """
+    seconds_per_byte = 1 / degree / link.bandwidth_bytes_per_second + nodes.seconds((degree - 1) / degree, degree, 1)
+    return link.model_copy(
+        update={
+            "latency_seconds": link.latency_seconds + nodes.seconds(0.0, degree, 1, 1),
+            "bandwidth_bytes_per_second": 1 / seconds_per_byte,
+        }
+    )
+
+
 def _member_of(unit: UnitProfile, sharing: Sharing, nodes: Nodes) -> UnitProfile:
-    """Return the costs of a learning block on one member: of what `cut_unit` divides, state and messages stay whole."""
+    """Return the costs of a learning block on one member: of what `cut_unit` divides, state and outputs stay whole."""
     return cut_unit(unit, sharing, nodes).model_copy(update={name: getattr(unit, name) for name in CUT_BYTES})
