@@ -233,9 +233,7 @@ class Preparation:
             self.close(plan.generation)
             return
         self._client.ready_in_background(plan.generation, time.perf_counter() - started)
-        running = self._plans.running
-        is_member = running is not None and running.generation == plan.base
-        if plan.start == CONTINUE and not is_member and groups.store is not None:
+        if plan.start == CONTINUE and not self._plans.is_member_of(plan.base) and groups.store is not None:
             self._await_switch(plan, groups.store)
 
     def _fetch_job(self, plan: Plan) -> None:

@@ -219,6 +219,12 @@ class PlanTable:
             found = {row.state: row.plan for row in self.rows.values()}
             return found.get(PlanState.ENTERING) or found.get(PlanState.CURRENT)
 
+    def is_member_of(self, generation: GenerationId | None) -> bool:
+        """Whether this worker has a vote in a generation that it runs or is entering. A leaver, which sends its state there, has
+        none."""
+        plan = self.running
+        return plan is not None and plan.generation == generation and self.worker_id in plan.placement.global_ranks
+
     # ---- votes
 
     def votable(self, step: int, decision_number: int) -> int:
