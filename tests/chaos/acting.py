@@ -137,10 +137,10 @@ class Actor:
             self._complain(index, f"a second owner ended with {code}: {said}")
 
     def _reshape(self, index: int, act: Act, running: Running) -> None:
-        """Ask for another shape. It may be refused, or no controller may live just now; it is an answer in every case."""
+        """Ask for another shape. It may be refused, no controller may live, or the run may have ended: all are answers."""
         pp, dp = act.shape
         code, said = self._ask("reshape", str(running.folder), "--pp", str(pp), "--dp", str(dp))
-        if code not in (DONE, USER_MISTAKE, NO_RUN) or "Traceback" in said:
+        if (code not in (DONE, USER_MISTAKE, NO_RUN) and "the run is completed" not in said) or "Traceback" in said:
             self._complain(index, f"a reshape to {pp}x{dp} ended with {code}: {said}")
 
     def _ask(self, *words: str) -> tuple[int, str]:

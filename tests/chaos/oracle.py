@@ -111,10 +111,11 @@ def _all_flips_found(timeline: Timeline, answered: int) -> list[str]:
     """Check that each flip is answered once, or twice where the answering controller is killed; return the complaints.
 
     A flip is found before the next checkpoint or the end, in an audited step, or when the cache is read and audited, which may be
-    never.
+    never. The last bit of a moment may be averaged away before copies are compared; that the run ends with the reference's digest
+    is checked beside this.
     """
     flips = [hit for hit in timeline.hits if hit.fault.kind == "flip"]
-    least = len([hit for hit in flips if hit.fault.what != "cached_value"])
+    least = len([hit for hit in flips if hit.fault.what not in ("cached_value", "moment")])
     most = len(flips) + sum(hit.fault.kind == "kill_controller" for hit in timeline.hits)
     if least <= answered <= most:
         return []
