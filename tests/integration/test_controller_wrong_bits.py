@@ -38,6 +38,17 @@ def distrust(
     )  # fmt: skip
 
 
+def third_distrusted(world: Callable[..., World], place: str, times: int) -> tuple[World, list[ScriptedWorker], Plan]:
+    """Report the third of three members, while writes at a place fail. Return the run, the members and the answer."""
+    run = world(script="faulty_controller.py", placement={"workers": 3}, controller=QUICK)
+    plan = started(run, 3)
+    members = run.members(plan)
+    run.plant(place, times=times)
+    for worker in members:
+        distrust(worker, plan, 20, 1, workers=(members[2].worker_id,))
+    return run, members, answer_to(plan, members[0])
+
+
 def wrong_bits(run: World | Pair) -> list[dict[str, Any]]:
     """Return the events that tell of wrong bits."""
     return [line for line in run.lines("events.jsonl") if line["kind"] == "wrong_bits"]
@@ -175,13 +186,7 @@ def test_of_two_copies_that_differ_both_holders_are_told_and_neither_is_excluded
 
 
 def test_who_computed_wrong_is_told_once_though_the_plan_could_not_be_written(world: Callable[..., World]) -> None:
-    run = world(script="faulty_controller.py", placement={"workers": 3}, controller=QUICK)
-    plan = started(run, 3)
-    first, second, odd = run.members(plan)
-    run.plant("plans.jsonl", times=2)
-    for worker in (first, second, odd):
-        distrust(worker, plan, 20, 1, workers=(odd.worker_id,))
-    answer = answer_to(plan, first)
+    run, (first, second, odd), answer = third_distrusted(world, "plans.jsonl", times=2)
     run.met("plans.jsonl")
     (reported,) = wait_for(lambda: wrong_bits(run), "it is told")
     assert reported["detail"]["workers"] == [odd.worker_id]
@@ -194,13 +199,7 @@ def test_who_computed_wrong_is_told_once_though_the_plan_could_not_be_written(wo
 
 def test_events_of_two_answers_that_found_no_room_are_both_written_by_a_successor(world: Callable[..., World]) -> None:
     """The disk takes no event from the first answer to the controller's death: the durable state holds both meanwhile."""
-    run = world(script="faulty_controller.py", placement={"workers": 3}, controller=QUICK)
-    plan = started(run, 3)
-    first, second, third = run.members(plan)
-    run.plant("events.jsonl", times=1_000_000)
-    for worker in (first, second, third):
-        distrust(worker, plan, 20, 1, workers=(third.worker_id,))
-    back = answer_to(plan, first)
+    run, (first, second, third), back = third_distrusted(world, "events.jsonl", times=1_000_000)
     for worker in (first, second):
         worker.enter(back, 0)
         worker.heartbeat(5)

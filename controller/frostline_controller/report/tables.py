@@ -129,10 +129,10 @@ def ledger_used(run: RunData) -> Table | None:
     if ledger is None or not ledger.total:
         return None
     priced = ledger.price_per_worker_hour is not None
-    cells = [(words.use_name(use), seconds) for use, seconds in ledger.used.items()]
+    uses = [(words.use_name(use), seconds) for use, seconds in ledger.used.items()]
     rows = [
         [name, f"{seconds:,.1f}", words.share(ledger, seconds), *([words.money(ledger.cost(seconds))] if priced else [])]
-        for name, seconds in [*cells, ("together", ledger.total)]
+        for name, seconds in [*uses, ("together", ledger.total)]
     ]
     return Table(("use", "worker-seconds", "share", *(("cost",) if priced else ())), rows)
 

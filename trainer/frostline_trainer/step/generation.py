@@ -122,8 +122,8 @@ class Generation:
         own = self.plan.pieces_of(self.worker_id)
         self.optimizer = UnitOptimizer(context.job.training.optimizer, trainable, context.moments, context.pieces, own)
         self.pipeline = self._builder.pipeline(self.stages, self.buffers)
-        self.reduction = Reduction(context, self.plan, self.groups, self._index, self.stages, self.buffers, self._program,
-                                   freeze_point)  # fmt: skip
+        self.reduction = Reduction(context, self.plan, self.groups, self.transport, self._index, self.stages, self.buffers,
+                                   self._program, freeze_point)  # fmt: skip
         self.reduction.complete(self._units(), everything=True)
         self.prefix = None
 

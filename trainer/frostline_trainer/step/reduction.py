@@ -23,9 +23,9 @@ from frostline_trainer.step.sharing import Sharing
 from frostline_trainer.step.stage import Stage
 from frostline_trainer.step.tied import learning, sum_uses, tie_learns
 from frostline_trainer.tensor.group import complete_gradients
-from frostline_trainer.tensor.messages import once_a_group
 from frostline_trainer.tensor.state import tiles_of
 from frostline_trainer.transport.collectives import Group
+from frostline_trainer.transport.transport import Transport
 
 Summed = Callable[[tuple[int, ...]], torch.Tensor]
 """Consecutive units -> their part of a stage's flat gradient, a view."""
@@ -36,15 +36,17 @@ class Reduction:
 
     Args:
         context, plan, groups: of the generation.
+        transport: the generation's, between stages; the uses of a tied matrix cross on it.
         index: own global rank.
         stages, buffers: own stages, and the gradient buffers of those that learn.
         program: the member's program, whose exchange part is carried out.
         freeze_point: the first unit that learns.
     """
 
-    def __init__(self, context: RunContext, plan: Plan, groups: Groups, index: int, stages: Mapping[int, Stage],
-                 buffers: Mapping[int, GradientBuffers], program: Program, freeze_point: int) -> None:  # fmt: skip
-        self._context, self._plan, self._groups = context, plan, groups
+    def __init__(self, context: RunContext, plan: Plan, groups: Groups, transport: Transport, index: int,
+                 stages: Mapping[int, Stage], buffers: Mapping[int, GradientBuffers], program: Program,
+                 freeze_point: int) -> None:  # fmt: skip
+        self._context, self._plan, self._groups, self._transport = context, plan, groups, transport
         self._stages, self._buffers, self._program, self._freeze_point = stages, buffers, program, freeze_point
         self._shape, self._worker = plan.placement.shape, plan.placement.workers[index]
         self._pp_rank, self._num_leaves = self._shape.pp_rank(index), context.job.training.reduction_leaves
@@ -121,8 +123,7 @@ class Reduction:
         if not mine:
             return
         peer = next((one.peer for one in self._program.exchange if one.kind is Kind.SEND), self._pp_rank)
-        assert self._groups.transport is not None
-        sum_uses(mine, once_a_group(self._groups.transport, self._groups.tensor), peer)
+        sum_uses(mine, self._transport, peer)
         for parts, whole in zip(found, mine, strict=True):
             for part, summed in zip(parts, whole.split([part.numel() for part in parts]), strict=True) if len(parts) > 1 else ():
                 part.copy_(summed)

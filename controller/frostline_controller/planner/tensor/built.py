@@ -10,9 +10,9 @@ tiles. Where replicas share out their state, a member holds the share that a lon
 
 from dataclasses import replace
 
-from frostline_contract.statistics import LinkProfile, UnitProfile
+from frostline_contract.statistics import UnitProfile
 from frostline_controller.planner.inputs import PlanInputs
-from frostline_controller.planner.tensor.member_costs import CUT_BYTES, cut_unit, nodes_of
+from frostline_controller.planner.tensor.member_costs import CUT_BYTES, cut_unit, nodes_of, sent_once
 from frostline_controller.planner.tensor.nodes import Nodes
 from frostline_controller.planner.tensor.sharing import Sharing
 
@@ -33,28 +33,15 @@ def in_groups_as_built(inputs: PlanInputs, degree: int, at_home: bool) -> PlanIn
     learning = [unit.parameter_bytes - unit.still_bytes for unit in inputs.units[inputs.freeze_point :]]
     collected = [unit.parameter_bytes - unit.still_bytes for unit, own in zip(inputs.units, shares, strict=True) if own]
     seconds = sum(nodes.seconds(size * (degree - 1) / degree, degree, 1, 1) for size in collected)
+    gather = nodes.seconds((degree - 1) / degree, degree, 1), nodes.seconds(0.0, degree, 1, 1)
     return replace(
         inputs,
         units=units,
         optimizer_seconds_per_byte=inputs.optimizer_seconds_per_byte + seconds / max(1, sum(learning)),
-        link=_sent_once(inputs.link, degree, nodes),
-        near_link=_sent_once(inputs.near_link, degree, nodes) if inputs.near_link is not None else None,
+        link=sent_once(inputs.link, 1 / degree, *gather),
+        near_link=sent_once(inputs.near_link, 1 / degree, *gather) if inputs.near_link is not None else None,
         cache_link=inputs.link,
         parallel_slots=max(1, inputs.parallel_slots // degree) if inputs.parallel_slots is not None else None,
-    )
-
-
-def _sent_once(link: LinkProfile, degree: int, nodes: Nodes) -> LinkProfile:
-    """Return the link for tensors between stages: a member sends its share of each, and its group gathers the whole.
-
-    link: a member's own, measured while all members of its group sent.
-    """
-    seconds_per_byte = 1 / degree / link.bandwidth_bytes_per_second + nodes.seconds((degree - 1) / degree, degree, 1)
-    return link.model_copy(
-        update={
-            "latency_seconds": link.latency_seconds + nodes.seconds(0.0, degree, 1, 1),
-            "bandwidth_bytes_per_second": 1 / seconds_per_byte,
-        }
     )
 
 

@@ -63,6 +63,7 @@ def grouped(inputs: PlanInputs, sharing: Sharing) -> PlanInputs:
     if slots is not None and slots < size:
         raise NoGroups(f"a group of {size} workers computes at once, and {slots} can")
     near = inputs.near_link or inputs.link
+    gather = (size - 1) / near.bandwidth_bytes_per_second, near.reduce_latency_seconds
     unplaced = [replace(member, global_rank=-1) for member in inputs.members]
     return replace(
         found,
@@ -71,8 +72,8 @@ def grouped(inputs: PlanInputs, sharing: Sharing) -> PlanInputs:
             for number, unit in enumerate(inputs.units)
         ),
         members=tuple(map(as_one, form_groups_of_nodes(unplaced, size))),
-        link=_sent_once(inputs.link, near, size),
-        near_link=_sent_once(inputs.near_link, near, size) if inputs.near_link is not None else None,
+        link=sent_once(inputs.link, 1.0, *gather),
+        near_link=sent_once(inputs.near_link, 1.0, *gather) if inputs.near_link is not None else None,
         parallel_slots=slots // size if slots is not None else None,
         current=None,
     )
@@ -123,12 +124,18 @@ def _whole_unit(unit: UnitProfile, size: int) -> UnitProfile:
     return unit.model_copy(update={"output_bytes": round(unit.output_bytes / size)})
 
 
-def _sent_once(link: LinkProfile, near: LinkProfile, size: int) -> LinkProfile:
-    """Return the link for activations that are sent in parts, one a member, and then gathered by the receivers."""
-    gathered = (size - 1) / near.bandwidth_bytes_per_second
+def sent_once(link: LinkProfile, sent: float, gathering: float, latency: float) -> LinkProfile:
+    """Return the link for tensors that are sent in shares, one a member, and then gathered by the receivers.
+
+    Args:
+        link: a member's own, measured while all members of its group sent.
+        sent: bytes that a member sends for each byte of a unit's `output_bytes`.
+        gathering: seconds of the gather for each of these bytes.
+        latency: seconds of a gather of no bytes.
+    """
     return link.model_copy(
         update={
-            "latency_seconds": link.latency_seconds + near.reduce_latency_seconds,
-            "bandwidth_bytes_per_second": 1 / (1 / link.bandwidth_bytes_per_second + gathered),
+            "latency_seconds": link.latency_seconds + latency,
+            "bandwidth_bytes_per_second": 1 / (sent / link.bandwidth_bytes_per_second + gathering),
         }
     )
