@@ -79,24 +79,11 @@ class Actor:
             time.sleep(POLL_SECONDS)
 
     def _do(self, index: int, act: Act, running: Running) -> None:
-        members = _members(running.folder)
-        befallen: list[str] = []
         targets = self._targets(act, running)
         if act.kind in MODULES and not targets:
             return  # the process is being replaced
-        if act.kind == "kill_agent":
-            uid = targets[0].environ()["FROSTLINE_POD_UID"]
-            befallen = [worker for worker in members if worker.startswith(f"{uid}/")]
-        elif act.kind == "kill_preload":
-            befallen = members
-        elif act.kind == "resize":
-            taken = tuple(
-                f"{pod.uid}/" for pod in LocalBackend(running.folder / "cluster").read().pods if pod.ordinal >= act.value
-            )
-            befallen = [worker for worker in members if worker.startswith(taken)]
-        said = {"index": index, "workers": befallen, "step": running.step, "time_seconds": time.time()}
-        if act.kind == "kill_all":
-            said["plans_bytes"] = _length(running.folder / "plans.jsonl")
+        said = {"index": index, "pods": _pods_of(act, targets, running), "step": running.step, "time_seconds": time.time()}
+        said["plans_bytes"] = _length(running.folder / "plans.jsonl")
         (self.reported / f"{index}.json").write_text(json.dumps(said))
         if act.kind == SECOND_OWNER:
             self._own_as_second(index, running)
@@ -197,10 +184,14 @@ def _words(act: Act) -> str:
     return f"{act.kind} {act.value}" if act.kind in ("freeze", "resize") else act.kind
 
 
-def _members(run: Path) -> list[str]:
-    """Return the members of the newest plan."""
-    plans = [line for line in json_lines(run / "plans.jsonl") if line["kind"] == "plan"]
-    return plans[-1]["placement"]["workers"] if plans else []
+def _pods_of(act: Act, targets: Sequence[psutil.Process], running: Running) -> list[str]:
+    """Return the uids of the pods whose workers an act ends."""
+    if act.kind == "kill_agent":
+        return [targets[0].environ()["FROSTLINE_POD_UID"]]
+    if act.kind not in ("kill_preload", "resize"):
+        return []
+    pods = LocalBackend(running.folder / "cluster").read().pods
+    return [pod.uid for pod in pods if act.kind == "kill_preload" or pod.ordinal >= act.value]
 
 
 def _length(file: Path) -> int:

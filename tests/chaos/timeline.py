@@ -173,18 +173,29 @@ def _act_hit(act: Act, said: dict[str, Any], plans: Path) -> Hit:
 
 
 def whom_it_befell(act: Act, said: dict[str, Any], plans: Path) -> tuple[str, ...]:
-    """Return the workers that an act hit, from its own record; where it ended the whole run, all workers in its controllers'
-    plans.
+    """Return the workers that an act hit: of the pods in its own record, or, where it ended the whole run, all in its
+    controllers' plans.
 
     The length of plans.jsonl at that time identifies these controllers. A durable plan of the last controller may be added to the
     file only later.
     """
-    if act.kind not in KILLED_RUN:
-        return tuple(said["workers"])
-    made = [line["generation"]["incarnation"] for line in json_lines(plans, said["plans_bytes"]) if line["kind"] == "plan"]
+    before = [line for line in json_lines(plans, said["plans_bytes"]) if line["kind"] == "plan"]
     every = [line for line in json_lines(plans) if line["kind"] == "plan"]
+    if act.kind not in KILLED_RUN:
+        found = [_workers_then(pod, before, every[len(before) :]) for pod in said["pods"]]
+        return tuple(sorted(worker for workers in found for worker in workers))
+    made = [line["generation"]["incarnation"] for line in before]
     mine = [line for line in every if line["generation"]["incarnation"] <= max(made, default=0)]
     return tuple(sorted({worker for line in mine for worker in (*line["placement"]["workers"], *line["leavers"])}))
+
+
+def _workers_then(pod: str, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[str]:
+    """Return the workers of a pod when the last plan of `before` was the newest; a pod that no plan named yet, since a resume
+    began it, had those of the next plan that names it."""
+    for line in (*before[-1:], *after):
+        if found := [worker for worker in line["placement"]["workers"] if worker.startswith(f"{pod}/")]:
+            return found
+    return []
 
 
 def _rollbacks(plans: list[dict[str, Any]]) -> dict[int, int]:

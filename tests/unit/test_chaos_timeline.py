@@ -22,7 +22,7 @@ def test_members_of_earlier_plans_and_leavers_die_with_the_run_and_those_of_its_
     plans = tmp_path / "plans.jsonl"
     written = plan(1, "a", "b") + plan(1, "a", leavers=("b",))
     plans.write_text(written + plan(1, "a", "c") + plan(2, "x", "y"))
-    said = {"workers": ["a"], "plans_bytes": len(written)}
+    said = {"pods": [], "plans_bytes": len(written)}
     assert whom_it_befell(Act(kind, 5), said, plans) == ("a", "b", "c"), (
         "c's plan was durable, and told of by the next controller"
     )
@@ -31,11 +31,24 @@ def test_members_of_earlier_plans_and_leavers_die_with_the_run_and_those_of_its_
 def test_a_run_that_died_before_its_first_plan_befell_nobody(tmp_path: Path) -> None:
     plans = tmp_path / "plans.jsonl"
     plans.write_text(plan(2, "x"))
-    assert whom_it_befell(Act("kill_all", 0), {"workers": [], "plans_bytes": 0}, plans) == ()
+    assert whom_it_befell(Act("kill_all", 0), {"pods": [], "plans_bytes": 0}, plans) == ()
 
 
-def test_another_act_befell_whom_it_said(tmp_path: Path) -> None:
-    assert whom_it_befell(Act("kill_agent", 5), {"workers": ["a"]}, tmp_path / "plans.jsonl") == ("a",)
+def test_an_agents_death_befalls_its_pods_workers_in_the_newest_plan(tmp_path: Path) -> None:
+    plans = tmp_path / "plans.jsonl"
+    written = plan(1, "p/0", "q/0", "p/1")
+    plans.write_text(written + plan(1, "p/2", "q/0", "p/3"))
+    said = {"pods": ["p"], "plans_bytes": len(written)}
+    assert whom_it_befell(Act("kill_agent", 5), said, plans) == ("p/0", "p/1")
+
+
+def test_an_agents_death_befalls_workers_that_a_resume_has_begun_and_no_plan_has_named(tmp_path: Path) -> None:
+    plans = tmp_path / "plans.jsonl"
+    written = plan(1, "old/0", "old/1")
+    plans.write_text(written + plan(2, "p/0", "p/1", "q/0") + plan(2, "q/0", "p/2"))
+    said = {"pods": ["p"], "plans_bytes": len(written)}
+    assert whom_it_befell(Act("kill_agent", 5), said, plans) == ("p/0", "p/1")
+    assert whom_it_befell(Act("kill_agent", 5), said | {"pods": ["another"]}, plans) == ()
 
 
 def test_the_checkpoints_of_a_root_outside_the_run_directory_are_read(tmp_path: Path) -> None:
