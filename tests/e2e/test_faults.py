@@ -103,7 +103,8 @@ def check_ledger(ended: Ended, workers: int) -> None:
 
 
 def test_preemptions_cost_no_step(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
-    """Preemptions with notice, without, and with a killed controller; two nodes hold every unit, so nothing is lost."""
+    """Preemptions with notice, without, and with a killed controller. Four replicas hold every unit and three are taken away, so
+    nothing is lost, however late their replacements come."""
     faults = [
         {"kind": "leave", "step": 8, "worker": 0},
         {"kind": "kill_worker", "step": 22, "worker": 1, "phase": "exchange"},
@@ -111,8 +112,8 @@ def test_preemptions_cost_no_step(one_worker: Ended, workshop: Workshop, tmp_pat
         {"kind": "kill_pod", "step": 46, "worker": 2},
     ]
     # All workers are members, whatever the planner finds on this machine, so that no fault hits a spare worker.
-    changes = {"faults": faults, "placement": {"pp_degree": 1, "dp_degree": 3}}
-    ended = workshop.run(tmp_path / "run", changes, "--workers", "3")
+    changes = {"faults": faults, "placement": {"pp_degree": 1, "dp_degree": 4}}
+    ended = workshop.run(tmp_path / "run", changes, "--workers", "4")
     assert ended.digest == one_worker.digest
     assert ended.numerics == one_worker.numerics
     assert {record["lineage"] for record in ended.records} == {0}, ended.lines("events.jsonl")
@@ -123,7 +124,7 @@ def test_preemptions_cost_no_step(one_worker: Ended, workshop: Workshop, tmp_pat
     assert len(reported) == 4
     assert reported[1] == "planned: kill_worker of trainer-1 at step 22 in exchange"
     assert len(ended.events("failure")) >= 2, ended.lines("events.jsonl")
-    check_ledger(ended, workers=3)
+    check_ledger(ended, workers=4)
 
 
 def test_a_reclaim_of_all_nodes_pauses_the_run_and_it_goes_on_by_itself(
