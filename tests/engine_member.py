@@ -21,6 +21,7 @@ from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.digests import world_digest
 from frostline_trainer.step.evaluation import evaluate
 from frostline_trainer.step.generation import Generation
+from frostline_trainer.step.local_shards import weight_tensors
 from frostline_trainer.step.run_state import RunState
 from frostline_trainer.step.unit_state import export_piece, unit_digest
 from frostline_trainer.step.usage import resident_bytes
@@ -51,6 +52,7 @@ class Run:
         moved_bytes: received in reshapes.
         moment_bytes: of the optimizer's state that is held at the end.
         sent, received, resident: as the product counts them, before the report is made.
+        module_bytes: storages of the modules whose weights are gathered at each use, between steps.
     """
 
     losses: dict[int, float] = field(default_factory=dict)
@@ -64,6 +66,7 @@ class Run:
     sent: dict[str, int] = field(default_factory=dict)
     received: dict[str, int] = field(default_factory=dict)
     resident: dict[str, int] = field(default_factory=dict)
+    module_bytes: int = 0
     checkpoint: str = ""
     copies: dict[str, dict[int, str]] = field(default_factory=dict)
     prepared: dict[int, dict[int, str]] = field(default_factory=dict)
@@ -214,18 +217,29 @@ def describe(generation: Generation, run: Run, score: bool) -> None:
     (run.sent, run.received), run.resident = context.traffic.so_far(), dict(resident_bytes(generation))
     names = {id(tensor): name for name, tensor in context.cut.model.named_parameters(remove_duplicate=False)}
     generation.complete_weights()
+    gathers = generation.placement.gathers_at_use
     for unit, state in own_states(generation).items():
         held = run.units[unit] = dict[str, str]()
+        if gathers and unit >= generation.freeze_point:
+            note_storages(context.cut.units[unit], run)
+            generation.pipeline.gathering.use(unit)
         for name, parameter in context.cut.units[unit].named_parameters():
             assert torch.equal(state.get(f"weight/{name}", parameter), parameter), f"{name} is computed with as it is owned"
-            held[names[id(parameter)]] = digest_of(parameter)
+            held[names[id(parameter)]] = digest_of(parameter.detach().clone())  # memory that numpy has seen cannot be freed
             for key in [key for key in state if key.endswith(f"/{name}") and not key.startswith("weight/")]:
                 held[f"{names[id(parameter)]}|{key.partition('/')[0]}"] = digest_of(state[key])
+    if gathers:
+        generation.pipeline.gathering.free()
     run.moment_bytes = sum(tensor.nbytes for state in context.moments.values() for tensor in state.values())
     run.digest = world_digest(generation)
     if score and "start_positions" not in context.data.guard.collate([0], [0]):
         rows, _ = evaluate(generation, context.data.guard)
         run.guard = digest_of(rows)
+
+
+def note_storages(unit: torch.nn.Module, run: Run) -> None:
+    """Add up the bytes that the module of a unit holds which is gathered at each use."""
+    run.module_bytes += sum(tensor.untyped_storage().nbytes() for tensor in weight_tensors(unit).values())
 
 
 def digest_of(tensor: torch.Tensor) -> str:

@@ -9,7 +9,8 @@ class Kind(StrEnum):
     """The kind of an operation.
 
     The first four compute; schedules consist of these alone. BACKWARD is INPUT_GRADIENT and WEIGHT_GRADIENT of a micro-batch in
-    one. Lowering adds the others: messages between pipeline ranks, and the sum of a stage's gradient over the replicas.
+    one. Lowering adds the others: messages between pipeline ranks, the sum of a stage's gradient over the replicas, and the gathers
+    of weights for a computation that only other replicas have.
     """
 
     FORWARD = "forward"
@@ -19,6 +20,7 @@ class Kind(StrEnum):
     SEND = "send"
     RECEIVE = "receive"
     REDUCE = "reduce"
+    GATHER = "gather"
 
 
 COMPUTING = frozenset((Kind.FORWARD, Kind.BACKWARD, Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT))

@@ -16,7 +16,7 @@ from frostline_contract.pieces import Pieces
 from frostline_contract.record import Degrees, Frozen, Shaped
 from frostline_contract.schedules import is_folded
 from frostline_contract.shape import ParallelShape
-from frostline_contract.sharding import NONE, Shard
+from frostline_contract.sharding import NONE, USE, Shard
 from frostline_contract.state_tag import GenerationId as GenerationId
 from frostline_contract.state_tag import SeenVote as SeenVote
 from frostline_contract.state_tag import StateTag as StateTag
@@ -44,7 +44,8 @@ class Placement(Shaped):
         use_cache: whether workers read the frozen prefix's output from the cache.
         predicted_peak_bytes: memory of the fullest worker; 0: not predicted.
         slices: token cells in each slice; () for one slice.
-        shard: "none": every replica owns the whole state of its stages; "step": one replica owns each range of that state.
+        shard: "none": every replica owns the whole state of its stages; "step": one replica owns each range of that state;
+            "use": as "step", and units that learn are gathered at each use.
     """
 
     degrees: Degrees
@@ -112,6 +113,11 @@ class Placement(Shaped):
     def is_sharded(self) -> bool:
         """Whether the state of a stage is divided among its replicas, so that the owners of a piece are in one replica."""
         return self.shard != NONE and self.dp_degree > 1
+
+    @property
+    def gathers_at_use(self) -> bool:
+        """Whether a unit that learns is whole only while it computes: its weights are gathered at each use."""
+        return self.shard == USE and self.is_sharded
 
     @property
     def owners_each(self) -> int:

@@ -36,7 +36,10 @@ EXACT = [
 ]
 
 
-@pytest.mark.parametrize(("case", "layout"), EXACT, ids=str)
+USE = [(case, replace(layout, shard="use")) for case, layout in EXACT]
+
+
+@pytest.mark.parametrize(("case", "layout"), EXACT + USE, ids=str)
 def test_a_sharded_shape_has_the_oracles_bits(case: Case, layout: Layout, warm_workers: WarmWorkers) -> None:
     runs = run_series(warm_workers, case, [Segment(layout, case.steps)])
     assert differences(case, runs) == []

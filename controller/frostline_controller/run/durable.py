@@ -88,7 +88,7 @@ class PinnedShape(Shaped):
     schedule: str = "1f1b"
     virtual_stages: int = 1
     slices: int | None = None
-    shard: Literal["none", "step"] | None = None
+    shard: Literal["none", "step", "use"] | None = None
     from_step: int = 0
     freeze_point: int = 0
 

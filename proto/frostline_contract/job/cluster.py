@@ -8,7 +8,6 @@ from frostline_contract.job.section import SECONDS_MAX, Section, fixed, live
 from frostline_contract.mesh import Mesh, check_degrees
 from frostline_contract.phases import FAULT_PHASES, ControllerPhase, Phase
 from frostline_contract.shard_address import parse_shard_address
-from frostline_contract.sharding import refuse_unknown_shard
 
 
 class PlacementSection(Section):
@@ -46,9 +45,9 @@ class PlacementSection(Section):
         ge=1,
         doc="Parts of a micro-batch that travel along a pipeline one behind the other, at most training.token_cells of them; null: the planner's choice.",
     )
-    shard: Literal["none", "step", "auto"] = live(
+    shard: Literal["none", "step", "use", "auto"] = live(
         "none",
-        doc="How replicas share the state of a stage out. none: each owns all of it. step: each owns its ranges (training.state_ranges): optimizer moments, sum of gradients and update are of one replica (of each member of its group, with tp_degree), and weights are gathered before each step (what others call ZeRO-1 and ZeRO-2). auto: the planner's choice, step where memory needs it or where a shape that fits only so saves more than hysteresis. No bit of any result changes; exact numerics only, and not with adapters.",
+        doc="How replicas share the state of a stage out. none: each owns all of it. step: each owns its ranges (training.state_ranges): optimizer moments, sum of gradients and update are of one replica (of each member of its group, with tp_degree), and weights are gathered before each step (what others call ZeRO-1 and ZeRO-2). use: weights are of one replica too, and each unit that learns is gathered before its forward and its backward of each micro-batch and freed afterwards (ZeRO-3, FSDP); not with compile, token_cells or tp_degree. auto: the planner's choice, step where memory needs it or where a shape that fits only so saves more than hysteresis, and use where nothing else fits. No bit of any result changes; exact numerics only, and not with adapters.",
     )
     planner: Literal["optimal", "paper_greedy"] = live(
         "optimal", doc="paper_greedy: the paper's partitioner and compression rule."
@@ -74,8 +73,6 @@ class PlacementSection(Section):
     )
     pods_per_node: int = fixed(1, ge=1, doc="Local cluster: pods that share a node, its failure domain.")
     failure_domain_label: str = fixed("kubernetes.io/hostname", doc="Node label whose values are failure domains.")
-
-    _known_shard = field_validator("shard", mode="before")(refuse_unknown_shard)
 
     @property
     def pods(self) -> int:
@@ -176,7 +173,7 @@ class ScheduledReshape(Section):
     schedule: str = fixed("1f1b", doc="Schedule.")
     virtual_stages: int = fixed(1, ge=1, doc="Stages a rank.")
     slices: int | None = fixed(None, ge=1, doc="As placement.slices; null: as there.")
-    shard: Literal["none", "step"] | None = fixed(None, doc="As placement.shard; null: as there.")
+    shard: Literal["none", "step", "use"] | None = fixed(None, doc="As placement.shard; null: as there.")
 
     @property
     def degrees(self) -> dict[str, int]:

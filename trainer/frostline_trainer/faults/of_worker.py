@@ -31,6 +31,7 @@ from frostline_trainer.faults.flaw import Flaw, flip_first, flipped
 from frostline_trainer.faults.partition import cut_off, is_cut_off, through_partition
 from frostline_trainer.process.identity import Identity
 from frostline_trainer.process.plug import Parts, Plug
+from frostline_trainer.step.local_shards import part_of
 from frostline_trainer.step.parts import parts_of
 from frostline_trainer.step.phases import PhaseClock
 
@@ -263,7 +264,7 @@ class PlannedFaults(Plug):
             parts = [(one, part) for one in owned if one in last for part in parts_of(table, one, module)]
             piece, part = next((one, part) for one, part in parts if part.name in learns)
             moments = context.moments.get((piece, part.name), {})
-            weight = learns[part.name].detach().view(-1)[part.low : part.high]
+            weight = part_of(module, piece, part, learns[part.name])
             flip_first(weight if fault.what == "weight" else next(one for one in moments.values() if one.ndim > 0))
 
 

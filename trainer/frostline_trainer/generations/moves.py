@@ -2,6 +2,7 @@
 
 from frostline_contract.plan import Plan, StateTag
 from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.local_shards import drop_shards
 from frostline_trainer.step.packing import pack, unpack
 from frostline_trainer.step.unit_state import export_piece, import_piece, release_unit
 from frostline_trainer.transport.collectives import Group, receive_bytes, send_bytes, wait_all
@@ -56,5 +57,8 @@ def release_unneeded(context: RunContext, plan: Plan, worker_id: str) -> None:
     units = set(plan.pieces.units_of(needed))
     for key in [key for key in context.moments if key[0] not in needed]:
         del context.moments[key]
-    for unit in set(range(context.num_units)) - units:
-        release_unit(context.cut.units[unit])
+    for unit, module in enumerate(context.cut.units):
+        if unit in units:
+            drop_shards(module, needed)
+        else:
+            release_unit(module)

@@ -32,6 +32,7 @@ from frostline_trainer.model import set_frozen
 from frostline_trainer.replication.replica_updates import ReplicaUpdate, replica_updates_of
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.gradients import GradientBuffers
+from frostline_trainer.step.local_shards import local_shards
 from frostline_trainer.step.optimizer import Moments, UnitOptimizer
 from frostline_trainer.step.share import Shares
 from frostline_trainer.step.tied import learning, stop_frozen_tie
@@ -246,9 +247,12 @@ class Home:
         self._values: dict[tuple[int, str, str], torch.Tensor] = {}
         gradients = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
         module.zero_grad(set_to_none=True)
-        for name, parameter in module.named_parameters():
+        self._shards = dict(local_shards(module) or {})
+        for name, parameter in module.named_parameters() if not self._shards else ():
             self._weights[name] = parameter.data
             parameter.data = parameter.data.to(device, copy=True, non_blocking=True)
+        for key, shard in self._shards.items():
+            local_shards(module)[key] = shard.to(device, copy=True, non_blocking=True)
         for piece, name, moment, state in self._states():
             tensor = self._values[piece, name, moment] = state[moment]
             state[moment] = tensor.to(device, copy=True, non_blocking=True)
@@ -259,8 +263,12 @@ class Home:
         """Copy the unit back into its host tensors; moments that the first update has created get new ones."""
         for name, parameter in self._module.named_parameters():
             parameter.grad = None
-            self._weights[name].copy_(parameter.data)
-            parameter.data = self._weights[name]
+            if name in self._weights:
+                self._weights[name].copy_(parameter.data)
+                parameter.data = self._weights[name]
+        shards = local_shards(self._module) or {}
+        for key, shard in self._shards.items():
+            shards[key] = shard.copy_(shards[key])
         for piece, name, moment, state in self._states():
             home, tensor = self._values.get((piece, name, moment)), state[moment]
             state[moment] = tensor.to("cpu", copy=True) if home is None else home.copy_(tensor)

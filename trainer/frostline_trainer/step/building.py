@@ -1,6 +1,7 @@
 """Builds a member's stages, their gradient buffers and the pipeline that runs them, for one placement and freeze point."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 from frostline_contract.plan import Placement
 from frostline_contract.schedules import schedule_named
@@ -11,9 +12,11 @@ from frostline_trainer.replication.evidence import ABSENT, Digest, Evidence
 from frostline_trainer.step.cell_pipeline import CellPipeline
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.feed import BatchFeed, StepBatch
+from frostline_trainer.step.gathering import Gathering
+from frostline_trainer.step.gathering_pipeline import GatheringPipeline
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.pipeline import EnterBoundary, Loss, Pipeline
-from frostline_trainer.step.program_check import checked_programs
+from frostline_trainer.step.program_check import checked_gathers, checked_programs
 from frostline_trainer.step.programs import Program, StepShape
 from frostline_trainer.step.stage import Stage, StageSettings
 from frostline_trainer.step.tied import learning, stop_frozen_tie, tie_learns
@@ -62,10 +65,16 @@ class Builder:
         leaves = context.job.training.reduction_leaves
         return GradientBuffers(groups, context.num_microbatches(degree), leaves, context.exact, degree, bool(context.grid))
 
-    def pipeline(self, stages: dict[int, Stage], buffers: dict[int, GradientBuffers]) -> Pipeline:
-        """The pipeline that runs these stages: over cells of tokens if the job sets `training.token_cells`."""
+    def pipeline(self, stages: dict[int, Stage], buffers: dict[int, GradientBuffers],
+                 gathering: Gathering | None = None) -> Pipeline:  # fmt: skip
+        """The pipeline that runs these stages: over cells of tokens if the job sets `training.token_cells`.
+
+        gathering: of units whose weights are gathered at each use; None: all units are whole.
+        """
         context, last = self._context, self._placement.shape.num_stages - 1
         parts = (stages, buffers, last, self._transport, context.hidden_like(), self._boundary_noise(), context.plug)
+        if gathering is not None:
+            return GatheringPipeline(gathering, *parts)
         return CellPipeline(context.grid, self._placement.slices, *parts) if context.grid else Pipeline(*parts)
 
     def _boundary_noise(self) -> EnterBoundary | None:
@@ -80,16 +89,22 @@ class Builder:
         task = self._context.task
         return lambda logits, inputs: task.loss(logits, inputs, batch.counts)
 
-    def programs(self, num_microbatches: int, leaf_sizes: tuple[int, ...]) -> list[Program]:
-        """The checked programs of a step, by pipeline rank. Raises ValueError for a schedule that is not sound."""
+    def programs(self, dp_rank: int, leaf_sizes: Sequence[tuple[int, ...]]) -> list[Program]:
+        """A replica's checked programs of a step, by pipeline rank. Raises ValueError for a schedule that is not sound.
+
+        leaf_sizes: by replica, the micro-batches of each leaf that it sums.
+        """
         shape, bounds = self._placement.shape, self._placement.stage_bounds
         first_learning = sum(bound <= self._freeze_point for bound in bounds[1:])
         tied = tie_learns(self._context, self._freeze_point)
         slices = len(self._placement.slices) or 1
+        own, schedule = leaf_sizes[dp_rank], schedule_named(self._placement.schedule)
         step = StepShape(
-            shape.pp_degree, shape.virtual_stages, num_microbatches, first_learning, tied, slices=slices, folded=shape.folded
+            shape.pp_degree, shape.virtual_stages, sum(own), first_learning, tied, slices=slices, folded=shape.folded
         )
-        return checked_programs(schedule_named(self._placement.schedule), step, leaf_sizes)
+        if self._placement.gathers_at_use:
+            return checked_gathers(schedule, replace(step, num_microbatches=0), tuple(leaf_sizes))[dp_rank]
+        return checked_programs(schedule, step, own)
 
     def evaluation(self) -> list[Program]:
         """The programs of one tile's forward, by pipeline rank."""
@@ -118,14 +133,16 @@ class Builder:
             number, units = audit.stage, self._placement.units_of_stage(audit.stage)
             moved()
             held = [piece for piece in self._context.pieces.of_units(units) if piece in needed]
-            if any(self._context.holdings.state(piece) is None for piece in held):
+            is_torn = any(self._context.holdings.state(piece) is None for piece in held)
+            if is_torn and not self._placement.gathers_at_use:
                 return ABSENT
             micro_batch = feed.micro_batch(batch, audit.micro_batch, samples=number == 0 and evidence.entry is None)
             micro_batch.boundary = evidence.entry if number == 0 else None
             self._compute_all_tiles(units, audit.owner)
             arguments = (number, micro_batch, evidence, batch.step, self.loss(batch), self.upstream_learns(number))
             if number in own_stages:
-                return own.recompute(*arguments)
+                digest = own.recompute(*arguments)  # also with torn pieces: other replicas wait for this member's gathers
+                return ABSENT if is_torn else digest
             with on_device(self._context, list(units)):
                 stage = self.stage(number)
                 stop_frozen_tie(self._context, self._freeze_point, units)

@@ -19,7 +19,8 @@ def evaluate(generation: Generation, split: Any) -> tuple[torch.Tensor, dict[str
     generation.complete_weights()
     num_tiles = -(-len(split) // size)
     scored: dict[int, torch.Tensor] = {}
-    for tile in generation.shape.share_of(num_tiles, generation.dp_rank):
+    own = generation.shape.share_of(num_tiles, generation.dp_rank)
+    for tile in own:
         generation.moved()
         samples = list(range(tile * size, min((tile + 1) * size, len(split))))
         samples += [-1] * (size - len(samples))
@@ -27,6 +28,7 @@ def evaluate(generation: Generation, split: Any) -> tuple[torch.Tensor, dict[str
         scores = generation.pipeline.evaluate(generation.evaluation, MicroBatch(tile, inputs), context.task.evaluate)
         if scores is not None:
             scored[tile] = scores
+    generation.pipeline.attend(generation.evaluation, -(-num_tiles // generation.shape.dp_degree) - len(own))
     rows = torch.zeros(num_tiles * size, context.task.num_columns, dtype=torch.float64)
     if scored and generation.in_group.speaks:  # one copy from the device, after all tiles have been queued
         for tile, scores in zip(scored, torch.stack(list(scored.values())).cpu(), strict=True):

@@ -25,6 +25,7 @@ from frostline_trainer.step.feed import BatchFeed, StepFeed
 from frostline_trainer.step.fence import wait_for_device
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.in_group import InGroup, Prefix
+from frostline_trainer.step.local_shards import join_unit, shard_unit
 from frostline_trainer.step.norms import gradient_norms, host_figures, piece_squares
 from frostline_trainer.step.optimizer import UnitOptimizer
 from frostline_trainer.step.reduction import Reduction
@@ -105,7 +106,8 @@ class Generation:
         self.freeze_point = freeze_point
         settings = StageSettings(**{**vars(self._settings), "codec_chain": codec_chain, "round_trip": round_trip})
         self._builder = Builder(context, self.placement, self.transport, freeze_point, settings)
-        self._program = self._builder.programs(len(self.own_micro_batches()), self._leaf_sizes())[self.pp_rank]
+        leaf_sizes = [self._leaf_sizes(replica) for replica in range(self.shape.dp_degree)]
+        self._program = self._builder.programs(self.dp_rank, leaf_sizes)[self.pp_rank]
         self.tracing.freeze_to(freeze_point, len(self._program.compute))
         self.evaluation = self._builder.evaluation()[self.pp_rank].compute
         self.stages: dict[int, Stage] = {}
@@ -116,16 +118,27 @@ class Generation:
                 self.buffers[number] = self._builder.buffers(stage)
         self._share_tiles()
         self.in_group.begin()
+        self._place_weights()
         self.replication = UnitReplication(context, self.plan, self._index, self.world, freeze_point)
         stop_frozen_tie(context, freeze_point, self.plan.placement.units_of(self.worker_id))
         trainable = [pair for stage in self.stages.values() for pair in stage.trainable()]
         own = self.plan.pieces_of(self.worker_id)
         self.optimizer = UnitOptimizer(context.job.training.optimizer, trainable, context.moments, context.pieces, own)
-        self.pipeline = self._builder.pipeline(self.stages, self.buffers)
         self.reduction = Reduction(context, self.plan, self.groups, self.transport, self._index, self.stages, self.buffers,
                                    self._program, freeze_point)  # fmt: skip
         self.reduction.complete(self._units(), everything=True)
+        self.pipeline = self._builder.pipeline(self.stages, self.buffers, self.reduction.gathering(trainable))
         self.prefix = None
+
+    def _place_weights(self) -> None:
+        """Move the weights of units that learn into local shards if they are gathered at each use; those of others into modules."""
+        context, table, gathers = self.context, self.plan.pieces, self.plan.placement.gathers_at_use
+        for unit in table.units_of(self._needed) + [unit for unit, _ in self._units()]:
+            if gathers and unit >= self.freeze_point:
+                here = context.holdings.all().keys() | set(self._needed)
+                shard_unit(context.cut.units[unit], table, here & set(table.of_unit(unit)))
+            else:
+                join_unit(context.cut.units[unit], table)
 
     def _share_tiles(self) -> None:
         self.in_group.share_tiles(unit for stage in self.stages.values() for _, unit in stage.trainable())
@@ -152,7 +165,7 @@ class Generation:
     def compute(self, step: int) -> StepGradients:
         """Run the schedule and the exchange; the reduced gradients are complete on the device then (protocols.md 2.1, 2.2)."""
         batch = self.feed.batch(step)
-        self.weighing.settle(self._units(), self.context.moments, self.context.pieces)
+        self.weighing.settle(self._units(), self.context.moments, self.context.pieces, self.pipeline.gathered_bytes)
         self.phase(Phase.LOAD)
         self.complete_weights()
         if self.freeze_point and 0 in self.stages:
@@ -285,12 +298,11 @@ class Generation:
         leaves = self.placement.leaves_of(self.dp_rank)
         return [m for leaf in leaves for m in leaf_micro_batches(leaf, self.num_microbatches, self.num_leaves)]
 
-    def _leaf_sizes(self) -> tuple[int, ...]:
-        """Number of micro-batches in each leaf that this replica sums; all 1 if sums are not exact."""
-        if not self.context.exact:
-            return (1,) * len(self.own_micro_batches())
-        leaves = self.placement.leaves_of(self.dp_rank)
-        return tuple(len(leaf_micro_batches(leaf, self.num_microbatches, self.num_leaves)) for leaf in leaves)
+    def _leaf_sizes(self, dp_rank: int) -> tuple[int, ...]:
+        """Number of micro-batches in each leaf that a replica sums; all 1 if sums are not exact."""
+        leaves = self.placement.leaves_of(dp_rank)
+        sizes = tuple(len(leaf_micro_batches(leaf, self.num_microbatches, self.num_leaves)) for leaf in leaves)
+        return sizes if self.context.exact else (1,) * sum(sizes)
 
     def prefetch(self, steps: range) -> None:
         """Prefetch from the cache the samples that these steps will read."""

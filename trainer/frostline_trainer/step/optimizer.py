@@ -20,6 +20,7 @@ from torch.optim.sgd import sgd
 from frostline_contract.job.training import OptimizerSection
 from frostline_contract.pieces import Pieces
 from frostline_trainer.model import no_decay
+from frostline_trainer.step.local_shards import part_of
 from frostline_trainer.step.parts import Moments as Moments
 from frostline_trainer.step.parts import Part, parts_of
 
@@ -32,11 +33,17 @@ class _Updated:
     """One parameter, or the part of it that is updated. key: of its moments. part: its elements; None: all, in their shape."""
 
     key: tuple[int, str]
+    unit: nn.Module
     parameter: nn.Parameter
     part: Part | None
 
+    @property
+    def weights(self) -> torch.Tensor:
+        """The parameter or its part, wherever the state is now."""
+        return self.parameter if self.part is None else part_of(self.unit, self.key[0], self.part, self.parameter)
+
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """This part of the parameter, or of a tensor of its shape."""
+        """This part of a tensor of the parameter's shape."""
         return tensor if self.part is None else tensor.detach().view(-1)[self.part.low : self.part.high]
 
     def gradient(self, given: PartGradients | None) -> torch.Tensor | None:
@@ -80,7 +87,7 @@ class UnitOptimizer:
             paired = [(one, one.gradient(gradients)) for one in group.updated]
             known = [(one, gradient) for one, gradient in paired if gradient is not None]
             if known:
-                keys, parameters = [one.key for one, _ in known], [one.of(one.parameter) for one, _ in known]
+                keys, parameters = [one.key for one, _ in known], [one.weights for one, _ in known]
                 update(group.weight_decay, keys, parameters, [gradient for _, gradient in known], learning_rate)
 
     def _adamw(self, weight_decay: float, keys: list[tuple[int, str]], parameters: list[torch.Tensor],
@@ -145,9 +152,9 @@ def _updated_of(unit: int, module: nn.Module, table: Pieces | None, pieces: Coll
     """The trainable parameters of a unit, in order, or their parts piece by piece."""
     learning = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     if table is None or table.per_unit == 1:
-        return [_Updated((unit, name), parameter, None) for name, parameter in learning.items()]
+        return [_Updated((unit, name), module, parameter, None) for name, parameter in learning.items()]
     return [
-        _Updated((piece, part.name), learning[part.name], part)
+        _Updated((piece, part.name), module, learning[part.name], part)
         for piece in table.of_unit(unit)
         if pieces is None or piece in pieces
         for part in parts_of(table, piece, module)

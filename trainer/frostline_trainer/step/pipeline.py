@@ -55,7 +55,7 @@ class PipelineResult:
 
 
 @dataclass
-class _SavedForward:
+class SavedForward:
     """The tensors of a micro-batch that a stage keeps from its forward to its backward.
 
     root: where the backward begins: the loss in the last stage, else the output. output: kept if a digest of it is wanted.
@@ -81,7 +81,7 @@ class StepState:
     upstream_learns: UpstreamLearns
     audited: int | None = None
     result: PipelineResult = field(default_factory=PipelineResult)
-    saved: dict[tuple[int, int], _SavedForward] = field(default_factory=dict)
+    saved: dict[tuple[int, int], SavedForward] = field(default_factory=dict)
 
 
 class Pipeline:
@@ -182,8 +182,9 @@ class Pipeline:
             return digest_of([saved.output])
         buffers = self._buffers[stage_number]
         apart = buffers.begin_apart()
+        saved.gradient = evidence.gradient
         if saved.root.requires_grad:
-            saved.root.backward(evidence.gradient)
+            self._backward(saved)
         self._plug.gradient(buffers.parameters)
         digest = self._digest(saved, buffers, apart, needs_gradient)
         buffers.release(apart)
@@ -211,6 +212,14 @@ class Pipeline:
                     output = None
         self._finish_sending()
         return output
+
+    @property
+    def gathered_bytes(self) -> int:
+        """The most bytes of weights that a gather has held; 0 without gathers."""
+        return 0
+
+    def attend(self, program: Sequence[Instruction], times: int) -> None:
+        """Take part in the gathers of that many evaluations which only other replicas run; does nothing without gathers."""
 
     def _finish_sending(self) -> None:
         self._transport.wait_all(self._sent)
@@ -253,14 +262,14 @@ class Pipeline:
             state.result.evidence[number] = Evidence(entry, None, digest_of([saved.output]))
 
     def _forward_and_save(self, stage_number: int, entry: torch.Tensor | None, micro_batch: MicroBatch, step: int, loss: Loss,
-                          keep_output: bool) -> _SavedForward:  # fmt: skip
+                          keep_output: bool) -> SavedForward:  # fmt: skip
         """Run a micro-batch's forward through a stage, with the loss in the last one; return the tensors that backward needs."""
         stage = self._stages[stage_number]
         if stage_number == self._last_stage and stage.settings.chunk_tokens:
-            return _SavedForward(entry, self._plug.activation(self._forward(stage, entry, micro_batch, step, loss)))
+            return SavedForward(entry, self._plug.activation(self._forward(stage, entry, micro_batch, step, loss)))
         output = self._plug.activation(self._forward(stage, entry, micro_batch, step))
         root = loss(output, micro_batch.inputs) if stage_number == self._last_stage else output
-        return _SavedForward(entry, root, output if keep_output else None)
+        return SavedForward(entry, root, output if keep_output else None)
 
     def _forward(self, stage: Stage, entry: torch.Tensor | None, micro_batch: MicroBatch, step: int,
                  score: Score | None = None) -> torch.Tensor:  # fmt: skip
@@ -268,7 +277,12 @@ class Pipeline:
         if stage.is_frozen:
             assert hidden is not None
             return hidden
-        return stage.run_trainable(hidden, micro_batch.inputs, step, micro_batch.number, score)
+        return self._run_trainable(stage, hidden, micro_batch.inputs, step, micro_batch.number, score)
+
+    def _run_trainable(self, stage: Stage, hidden: torch.Tensor | None, inputs: Inputs, step: int, number: int,
+                       score: Score | None) -> torch.Tensor:  # fmt: skip
+        """Run the units of a stage that learn, without keeping more than autograd does."""
+        return stage.run_trainable(hidden, inputs, step, number, score)
 
     def _trainable_input(
         self, stage: Stage, entry: torch.Tensor | None, micro_batch: MicroBatch, step: int
@@ -282,15 +296,25 @@ class Pipeline:
             hidden = self._enter_boundary(hidden, micro_batch.samples, step)
         return hidden
 
-    def _backward_input(self, stage_number: int, saved: _SavedForward, upstream_learns: bool) -> None:
+    def _backward_input(self, stage_number: int, saved: SavedForward, upstream_learns: bool) -> None:
         """Compute the gradient of a stage's input alone; the graph is kept for the weights' gradients."""
         if upstream_learns:
             assert saved.entry is not None
             weights, recomputes = self._buffers[stage_number].parameters, self._stages[stage_number].settings.checkpointing
             saved.split = SplitBackward(saved.root, saved.gradient, saved.entry, weights, recomputes)
 
+    def _close_split(self, saved: SavedForward) -> bool:
+        """Compute the weights' gradients if the input's gradient was computed ahead of them. Returns whether it was."""
+        if saved.split is not None:
+            saved.split.close()
+        return saved.split is not None
+
+    def _backward(self, saved: SavedForward, inputs: Sequence[torch.Tensor] | None = None) -> None:
+        """Run a stage's backward from its root, and add to the `.grad`s. inputs: only of these; None: of all."""
+        torch.autograd.backward(saved.root, saved.gradient, inputs=inputs)
+
     def _backward_weights(
-        self, stage_number: int, number: int, saved: _SavedForward, kind: Kind, upstream_learns: bool, audited: bool
+        self, stage_number: int, number: int, saved: SavedForward, kind: Kind, upstream_learns: bool, audited: bool
     ) -> Evidence | None:
         """Compute the weights' gradients and add them to their leaf; if the backward is not split, the input's gradient too."""
         buffers, apart = self._buffers[stage_number], None
@@ -300,10 +324,8 @@ class Pipeline:
             buffers.before_backward(number)
         inputs = buffers.parameters if kind is Kind.WEIGHT_GRADIENT else None
         # There is no graph if only other stages have adapters, and nothing upstream of this stage learns.
-        if saved.split is not None:
-            saved.split.close()
-        elif saved.root.requires_grad and (inputs is None or inputs):
-            torch.autograd.backward(saved.root, saved.gradient, inputs=inputs)
+        if not self._close_split(saved) and saved.root.requires_grad and (inputs is None or inputs):
+            self._backward(saved, inputs)
         self._plug.gradient(buffers.parameters)
         if apart is None:
             buffers.after_backward(number)
@@ -312,7 +334,7 @@ class Pipeline:
         buffers.join(number, apart)
         return evidence
 
-    def _digest(self, saved: _SavedForward, buffers: GradientBuffers, apart: torch.Tensor, needs_gradient: bool) -> Digest:
+    def _digest(self, saved: SavedForward, buffers: GradientBuffers, apart: torch.Tensor, needs_gradient: bool) -> Digest:
         """The digest of all tensors that a stage gives: output, loss, its input's gradient, its weights' gradients."""
         upstream = saved.entry.grad if needs_gradient and saved.entry is not None else None
         return digest_of([saved.output, saved.root, upstream, apart[: buffers.length]])

@@ -33,6 +33,8 @@ def read_likenesses(generation: Generation) -> list[Likeness]:
     generation.complete_weights()
     if generation.dp_rank == 0:
         _run_probe(generation, count, rows)
+    else:
+        generation.pipeline.attend(generation.evaluation, -(-count // context.micro_batch_size))
     if not generation.in_group.speaks:
         rows.clear()
     similarities = torch.zeros(context.num_units - 1, count * (count + 1) // 2, dtype=torch.float64)

@@ -4,12 +4,18 @@ The assumed transport is the weakest that Frostline runs on (docs/protocols.md 1
 posted, the messages of a channel (sender, receiver) are matched by their order alone, and a message is sent only after the
 computations before it in the sender's program. Programs that end on it end on every stronger transport.
 
+Where replicas gather weights at each use (`placement.shard: use`), a gather is a collective of all replicas at one pipeline rank.
+Each of them runs the program of the replica with most micro-batches, with the computations that it lacks left out but for their
+gathers. If all make their gathers in one order, they end as one replica does: in the order in which its longest program ends, with
+all replicas at each computation.
+
 Tensor-parallel groups run a program in each of their lines, and meet in gathers and sums at each computation. Programs that
 end for single workers end for groups too: in the same order, with a group in place of each worker.
 """
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
@@ -27,6 +33,7 @@ from frostline_trainer.step.programs import (
     lower,
     sender_of,
     stays,
+    with_fewer,
 )
 
 
@@ -45,6 +52,42 @@ def checked_programs(schedule: Schedule, shape: StepShape, leaf_sizes: tuple[int
     programs = lower(schedule, shape)
     check_programs(programs, shape, leaf_sizes)
     return programs
+
+
+@lru_cache(maxsize=16)
+def checked_gathers(schedule: Schedule, shape: StepShape, leaf_sizes: tuple[tuple[int, ...], ...]) -> list[list[Program]]:
+    """The programs of all replicas that gather weights at each use, by replica and pipeline rank, proven sound.
+
+    Args:
+        schedule: the order of computation.
+        shape: the step's shape, for any replica.
+        leaf_sizes: by replica, as in `checked_programs`.
+
+    Raises:
+        ValueError: as `checked_programs`, or replicas would make their gathers in different orders.
+    """
+    most = max(map(sum, leaf_sizes))
+    longest = lower(schedule, replace(shape, num_microbatches=most))
+    found = [[with_fewer(program, sum(sizes)) for program in longest] for sizes in leaf_sizes]
+    for programs, sizes in zip(found, leaf_sizes, strict=True):
+        check_programs(programs, replace(shape, num_microbatches=sum(sizes)), sizes)
+    for pp_rank, line in enumerate(zip(*found, strict=True)):
+        check_gathers(line, pp_rank)
+    return found
+
+
+def check_gathers(line: Sequence[Program], pp_rank: int) -> None:
+    """Check that the replicas at a pipeline rank gather in one order. Raises ValueError if two of them do not."""
+    first, *others = [
+        [(one.of or one.kind, *one[1:4]) for one in program.compute if one.kind is Kind.GATHER or one.kind in COMPUTING]
+        for program in line
+    ]
+    for replica, order in enumerate(others, 1):
+        if order != first:
+            place = next((n for n, (one, other) in enumerate(zip(first, order, strict=False)) if one != other), len(order))
+            raise ValueError(
+                f"replica {replica} on pp_rank {pp_rank} gathers weights in another order than replica 0, from computation {place} on"
+            )
 
 
 def check_schedule(schedule: Schedule | Order, pp_degree: int, virtual_stages: int, leaf_sizes: Sequence[int]) -> None:

@@ -30,6 +30,7 @@ class Instruction(NamedTuple):
 
     stage: of a message, the stage that receives it. micro_batch, slice: -1 and 0 for an operation on the whole step.
     carried, peer: of a message, its content and the pipeline rank at its other end; None and -1 for other operations.
+    of: of a GATHER, the kind of the other replicas' computation.
     """
 
     kind: Kind
@@ -38,6 +39,7 @@ class Instruction(NamedTuple):
     slice: int = 0
     carried: Carried | None = None
     peer: int = -1
+    of: Kind | None = None
 
     @property
     def message(self) -> "Message":
@@ -129,6 +131,20 @@ def lower(schedule: Schedule, shape: StepShape) -> list[Program]:
         Program(_with_messages(order, pp_rank, channels, shape), _exchange(shape, pp_rank))
         for pp_rank, order in enumerate(orders)
     ]
+
+
+def with_fewer(program: Program, num_microbatches: int) -> Program:
+    """The program of a replica with fewer micro-batches, which makes the gathers of all computations in the program's order.
+
+    Computations of micro-batches that it lacks become GATHERs; their messages are left out at both ends.
+    """
+    found = list[Instruction]()
+    for one in program.compute:
+        if one.micro_batch < num_microbatches:
+            found.append(one)
+        elif one.kind in COMPUTING:
+            found.append(Instruction(Kind.GATHER, one.stage, one.micro_batch, one.slice, of=one.kind))
+    return Program(tuple(found), program.exchange)
 
 
 def _computations(schedule: Schedule, shape: StepShape, pp_rank: int) -> list[Operation]:

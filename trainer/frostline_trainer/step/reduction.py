@@ -15,6 +15,7 @@ from frostline_contract.plan import Plan
 from frostline_trainer.generations.groups import Groups
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.exchange import reduce_gradients
+from frostline_trainer.step.gathering import Gathering
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.optimizer import PartGradients
 from frostline_trainer.step.parts import Part, parts_of
@@ -193,14 +194,21 @@ class Reduction:
     def complete(self, units: Iterable[tuple[int, nn.Module]], everything: bool = False) -> None:
         """Collect the newest weights that other replicas own of this member's stages. Collective.
 
-        everything: collect all weights; otherwise only those that steps change, and only if they are stale.
+        everything: collect all weights; otherwise only those that steps change, and only if they are stale. Units that are
+        gathered at each use are left out.
         """
-        sharing = self.sharing
+        sharing, gathers = self.sharing, self._plan.placement.gathers_at_use
         if sharing is None or not (sharing.stale or everything):
             return
         kept = frozenset(self._plan.needs(self._worker))
         for unit, module in units:
             names = None if everything else {name for name, _ in learning(self._context, self._freeze_point, unit)}
-            if everything or unit >= self._freeze_point:
+            if (everything or unit >= self._freeze_point) and not (gathers and unit >= self._freeze_point):
                 sharing.gather(unit, module, kept, names)
         sharing.stale = False
+
+    def gathering(self, units: Iterable[tuple[int, nn.Module]]) -> Gathering | None:
+        """The gathers of these units, those that learn; None if they are not gathered at each use."""
+        if self.sharing is None or not self._plan.placement.gathers_at_use:
+            return None
+        return Gathering(self.sharing, dict(units))

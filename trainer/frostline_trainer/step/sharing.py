@@ -2,7 +2,8 @@
 
 A member reduces, updates and reports its own pieces; before the next step it gets the other replicas' weights by an all-gather.
 These weights are a copy and not state: they are never sent on from here, and the all-gather never overwrites pieces that this
-member owns or keeps for others. So a commit needs no process group, and a late commit is the same update.
+member owns or keeps for others. So a commit needs no process group, and a late commit is the same update. With
+`placement.shard: use` the state is in local shards (`step.local_shards`), and a unit is gathered at each use (`step.gathering`).
 
 In a tensor-parallel group all members own the pieces of their replica. Each reduces its share along its own line; then the group
 puts its tiles' gradients in that share together.
@@ -21,6 +22,7 @@ from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.exchange import scatter_gradients
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.optimizer import PartGradients
+from frostline_trainer.step.local_shards import fill_module, part_of
 from frostline_trainer.step.parts import Part, parts_of, weights_of
 from frostline_trainer.step.share import Run, Shares, pieces_of_replica
 from frostline_trainer.tensor.group import complete_runs
@@ -63,7 +65,7 @@ class Sharing:
         self._shares: dict[int, Shares] = {}
         self._runs: dict[int, dict[tuple[int, str], Run]] = {}
         self._cut: dict[int, dict[int, list[tuple[CutRun, Run]]]] = {}
-        self._gathers: dict[tuple[int, bool], list[list[Placed]]] = {}
+        self._known_places: dict[tuple[int, bool], list[list[Placed]]] = {}
         self.stale = True
 
     # ---- gradients
@@ -127,31 +129,49 @@ class Sharing:
 
         kept: pieces whose state this member holds; their weights are not overwritten. only: names of weights; None: all.
         """
-        weights = weights_of(module)
-        if (unit, only is None) not in self._gathers:
-            self._gathers[unit, only is None] = self._places(unit, module, weights, only)
-        places = self._gathers[unit, only is None]
-        room = max((placed[-1].end for placed in places if placed), default=0)
-        if not room:
-            return 0
-        device = next(iter(weights.values())).device
-        mine = torch.empty(room, dtype=torch.uint8, device=device)
-        gathered = torch.empty(len(places) * room, dtype=torch.uint8, device=device)
-        for one in places[self._dp_rank]:
-            mine[one.start : one.end].copy_(one.of(weights))
-        with self._replicas.tally.carrying(Way.DP_WEIGHTS):
-            self._replicas.all_gather(gathered, mine)
+        weights, places = weights_of(module), self._places(unit, module, only)
+        rows = self._gathered(module, places)
         for dp_rank, placed in enumerate(places):
             for one in placed if dp_rank != self._dp_rank else ():
                 if one.piece not in kept:
-                    one.of(weights).copy_(gathered[dp_rank * room + one.start : dp_rank * room + one.end])
-        return (len(places) - 1) * room
+                    one.of(weights).copy_(rows[dp_rank][one.start : one.end])
+        return rows[1:].numel()
 
-    def _places(
-        self, unit: int, module: nn.Module, weights: Mapping[str, torch.Tensor], only: Collection[str] | None
-    ) -> list[list[Placed]]:
+    @torch.no_grad()
+    def unshard(self, unit: int, module: nn.Module) -> int:
+        """All-gather a unit's weights from local shards into its module. Collective. Returns the bytes of the weights."""
+        places = self._places(unit, module, None)
+        rows = self._gathered(module, places)
+        weights = fill_module(module)
+        for dp_rank, placed in enumerate(places):
+            for one in placed:
+                one.of(weights).copy_(rows[dp_rank][one.start : one.end])
+        return sum(tensor.nbytes for tensor in weights.values())
+
+    def _gathered(self, module: nn.Module, places: list[list[Placed]]) -> torch.Tensor:
+        """The replicas' messages with the parts of a unit that each owns, one row a replica."""
+        weights = weights_of(module)
+        room = max((placed[-1].end for placed in places if placed), default=0)
+        device = next(iter(weights.values())).device
+        rows = torch.empty(len(places), room, dtype=torch.uint8, device=device)
+        if not room:
+            return rows
+        mine = torch.empty(room, dtype=torch.uint8, device=device)
+        for one in places[self._dp_rank]:
+            part = part_of(module, one.piece, one.part, weights[one.part.name])
+            mine[one.start : one.end].copy_(part.view(torch.uint8))
+        with self._replicas.tally.carrying(Way.DP_WEIGHTS):
+            self._replicas.all_gather(rows.view(-1), mine)
+        return rows
+
+    def _places(self, unit: int, module: nn.Module, only: Collection[str] | None) -> list[list[Placed]]:
         """For each replica, the places in its message of the parts that it owns, each at a 64-byte boundary."""
-        table, found = self._context.pieces, list[list[Placed]]()
+        if (unit, only is None) not in self._known_places:
+            self._known_places[unit, only is None] = self._lay_out(unit, module, only)
+        return self._known_places[unit, only is None]
+
+    def _lay_out(self, unit: int, module: nn.Module, only: Collection[str] | None) -> list[list[Placed]]:
+        table, weights, found = self._context.pieces, weights_of(module), list[list[Placed]]()
         for dp_rank in range(self._shape.dp_degree):
             end, placed = 0, list[Placed]()
             for piece in pieces_of_replica(table, unit, dp_rank, self._shape):

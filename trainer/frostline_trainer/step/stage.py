@@ -121,15 +121,19 @@ class Stage:
         return hidden
 
     def run_trainable(
-        self, hidden: torch.Tensor | None, inputs: Inputs, step: int, micro_batch: int, score: Score | None = None
-    ) -> torch.Tensor:
+        self, hidden: torch.Tensor | None, inputs: Inputs, step: int, micro_batch: int, score: Score | None = None,
+        units: range | None = None,
+    ) -> torch.Tensor:  # fmt: skip
         """Run the units that learn on one micro-batch. Random numbers depend on (seed, step, micro-batch, unit) alone.
 
-        score: in the stage with the head, a function of the logits (such as the loss) whose value is returned instead of them.
+        Args:
+            score: In the stage with the head, a function of the logits (such as the loss) whose value is returned instead of them.
+            units: Only these, counted within the stage; with a score they end with the head. None: all that learn.
         """
         device, in_chunks = self.settings.device, score is not None and self.settings.chunk_tokens > 0
+        units = units if units is not None else range(self.num_frozen, len(self.units))
         with self.settings.precision.computing(device):
-            for index in range(self.num_frozen, len(self.units) - in_chunks):
+            for index in units[: len(units) - in_chunks]:
                 hidden = self._run_unit(index, hidden, inputs, self._seed(step, micro_batch, self.first_unit + index))
                 hidden = self._shown(index, hidden, inputs)
         assert hidden is not None

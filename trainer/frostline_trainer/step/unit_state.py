@@ -17,6 +17,7 @@ from torch import nn
 
 from frostline_contract.pieces import Pieces
 from frostline_trainer.families.base import still_names
+from frostline_trainer.step.local_shards import forget_shards, local_shards, make_room, part_of, place_shards, weight_tensors
 from frostline_trainer.step.parts import Moments, moments_of, parts_of, weights_of
 
 UnitState = dict[str, torch.Tensor]
@@ -60,6 +61,7 @@ def import_unit(index: int, unit: nn.Module, moments: Moments, state: Mapping[st
 
 def reset_unit(unit: nn.Module, fresh: nn.Module) -> None:
     """Copy all weights, also those that never learn, from a newly initialized unit. Moments are not changed."""
+    forget_shards(unit)
     _take_memory(unit)
     unit.load_state_dict(fresh.state_dict())
 
@@ -71,7 +73,10 @@ def place_unit(pieces: Iterable[int], unit: nn.Module, moments: Moments, device:
     """
     if all(tensor.device == device for tensor in unit.state_dict().values()):
         return
-    unit.to(device)
+    if local_shards(unit) is None:
+        unit.to(device)
+    else:
+        place_shards(unit, device)
     for state in moments_of(moments, pieces):
         for moment, tensor in state.items():
             if isinstance(tensor, torch.Tensor):
@@ -83,22 +88,17 @@ def release_unit(unit: nn.Module) -> None:
 
     Weights that never learn are kept, since they are not part of a state.
     """
-    for tensor in _brought_by_state(unit):
+    forget_shards(unit)
+    for tensor in weight_tensors(unit).values():
         tensor.grad = None
         tensor.data = torch.empty((), dtype=tensor.dtype).expand(tensor.shape)
 
 
 def _take_memory(unit: nn.Module) -> None:
     """Allocate uninitialized host memory for the weights of a released unit."""
-    for tensor in _brought_by_state(unit):
+    for tensor in weight_tensors(unit).values():
         if tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size():
             tensor.data = torch.empty(tensor.shape, dtype=tensor.dtype)
-
-
-def _brought_by_state(unit: nn.Module) -> list[torch.Tensor]:
-    """The unit's own tensors that are part of a state."""
-    still = still_names(unit)
-    return [tensor for name, tensor in unit.state_dict(keep_vars=True).items() if name not in still]
 
 
 @contextmanager
@@ -164,7 +164,7 @@ def export_piece(table: Pieces, piece: int, unit: nn.Module, moments: Moments) -
         return export_unit(index, unit, moments)
     weights, state = weights_of(unit), UnitState()
     for part in parts_of(table, piece, unit):
-        state[WEIGHT + part.name] = weights[part.name].reshape(-1)[part.low : part.high]
+        state[WEIGHT + part.name] = part_of(unit, piece, part, weights[part.name].contiguous())
         state |= {f"{moment}/{part.name}": tensor for moment, tensor in moments.get((piece, part.name), {}).items()}
     return state
 
@@ -179,9 +179,12 @@ def import_piece(table: Pieces, piece: int, unit: nn.Module, moments: Moments, s
     if table.per_unit == 1:
         import_unit(index, unit, moments, state)
         return
-    _take_memory(unit)
+    if local_shards(unit) is None:
+        _take_memory(unit)
+    else:
+        make_room(unit, table, piece)
     parts, weights = parts_of(table, piece, unit), weights_of(unit)
-    own = {part.name: weights[part.name].view(-1)[part.low : part.high] for part in parts}
+    own = {part.name: part_of(unit, piece, part, weights[part.name]) for part in parts}
     given = _check_weights(f"piece {piece} of unit {index}", own, state)
     for name, tensor in given.items():
         own[name].copy_(tensor)

@@ -1,13 +1,12 @@
 """Collects the bytes that each member sent, received and holds, for the record of an interval's last step
 (`frostline_contract.usage`)."""
 
-from collections.abc import Iterable, Iterator
-
 import torch
 
 from frostline_contract.usage import Held, Way, WorkerUsage
 from frostline_trainer.memory import on_gpu, peak_of
 from frostline_trainer.step.generation import Generation
+from frostline_trainer.step.local_shards import weight_bytes
 
 WAYS, KINDS = tuple(Way), tuple(Held)
 
@@ -18,13 +17,16 @@ def resident_bytes(generation: Generation) -> dict[Held, int]:
     units, own = context.cut.units, frozenset(plan.pieces_of(generation.worker_id))
     computed = plan.placement.units_of(generation.worker_id)
     held = {
-        Held.WEIGHTS: _weights(units[unit] for unit in computed),
+        Held.WEIGHTS: sum(weight_bytes(units[unit], own) for unit in computed),
         Held.GRADIENTS: sum(buffers.held_bytes for buffers in generation.buffers.values()),
         Held.MOMENTS: _moments(context.moments, own),
     }
-    kept_units = frozenset(plan.replicas_kept_by(generation.worker_id))
-    kept = _weights(units[unit] for unit in replication.kept_units if unit not in computed)
-    held[Held.BUDDIES] = kept + _moments(context.moments, kept_units) + replication.buffer_bytes
+    kept_pieces = frozenset(plan.replicas_kept_by(generation.worker_id))
+    kept = sum(
+        weight_bytes(units[unit], kept_pieces) - (weight_bytes(units[unit], ()) if unit in computed else 0)
+        for unit in replication.kept_units
+    )
+    held[Held.BUDDIES] = kept + _moments(context.moments, kept_pieces) + replication.buffer_bytes
     peak = peak_of(context.device)[0] if on_gpu(context.device) else generation.weighing.tensor_bytes
     held[Held.ACTIVATIONS] = max(0, peak - held[Held.WEIGHTS] - held[Held.GRADIENTS] - held[Held.MOMENTS])
     return held
@@ -48,15 +50,6 @@ def _read(worker_id: str, row: list[float]) -> WorkerUsage:
     figures = iter(row)
     parts = [{name: int(value) for name, value in zip(names, figures, strict=False) if value} for names in (WAYS, WAYS, KINDS)]
     return WorkerUsage(worker_id=worker_id, sent=parts[0], received=parts[1], resident=parts[2])
-
-
-def _weights(units: Iterable[torch.nn.Module]) -> int:
-    return sum(tensor.nbytes for unit in units for tensor in _tensors(unit))
-
-
-def _tensors(unit: torch.nn.Module) -> Iterator[torch.Tensor]:
-    yield from unit.parameters()
-    yield from unit.buffers()
 
 
 def _moments(moments: dict, pieces: frozenset[int]) -> int:

@@ -13,6 +13,7 @@ from torch import nn
 from frostline_contract.pieces import Pieces
 from frostline_trainer.memory import LiveBytes
 from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.local_shards import weight_bytes
 from frostline_trainer.step.optimizer import Moments
 
 
@@ -46,17 +47,18 @@ class Weighing:
         if self._meter is not None:
             self._counted, self._meter = self._meter.peak, None
 
-    def settle(self, units: Iterable[tuple[int, nn.Module]], moments: Moments, table: Pieces) -> None:
+    def settle(self, units: Iterable[tuple[int, nn.Module]], moments: Moments, table: Pieces, gathered: int = 0) -> None:
         """Add weights and moments to the count, at the begin of the next step: the counted step has created all moments by then.
 
         Args:
             units: (index, unit) of the units that this member holds.
             moments: of all units.
             table: of their pieces.
+            gathered: the most bytes that gathers of weights have held.
         """
         if self._counted:
             held = dict(units)
-            state = sum(tensor.nbytes for unit in held.values() for tensor in (*unit.parameters(), *unit.buffers()))
+            state = gathered + sum(map(weight_bytes, held.values()))
             kept = [state for (piece, _), state in moments.items() if table.unit_of(piece) in held]
             state += sum(tensor.nbytes for one in kept for tensor in one.values())
             self.tensor_bytes, self._counted = max(self.tensor_bytes, self._counted + state), 0

@@ -1,0 +1,146 @@
+"""Local shards: a unit's weights as the parts that this member owns or keeps, in memory of their own (`placement.shard: use`).
+
+A unit whose weights are gathered at each use has its state in local shards, by piece and parameter. Its module's own tensors are
+then a copy, which is freed after each use: their storages have 0 bytes, and keep names, shapes and types. A storage is filled
+again in place, so that what autograd has saved of the weights is valid again, with the same bits.
+
+`part_of` is the only way to a part's weights, and holds wherever they are.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import nn
+
+from frostline_contract.pieces import Pieces
+from frostline_trainer.families.base import still_names
+from frostline_trainer.step.parts import Part, parts_of, weights_of
+
+LocalShards = dict[tuple[int, str], torch.Tensor]
+"""(piece, name of the weight) -> the piece's part of that weight, flat, in aligned memory of its own."""
+
+
+def local_shards(unit: nn.Module) -> LocalShards | None:
+    """The unit's local shards; None if its state is in its module."""
+    return getattr(unit, "local_shards", None)
+
+
+def part_of(unit: nn.Module, piece: int, part: Part, weight: torch.Tensor) -> torch.Tensor:
+    """A part's elements of a weight, flat, by reference. weight: the module's tensor, which is read if it is the state."""
+    shards = local_shards(unit)
+    return weight.detach().view(-1)[part.low : part.high] if shards is None else shards[piece, part.name]
+
+
+def weight_tensors(unit: nn.Module) -> dict[str, torch.Tensor]:
+    """The module's own tensors that are state or a copy of it, by name, in the module's order."""
+    still = still_names(unit)
+    return {name: tensor for name, tensor in unit.state_dict(keep_vars=True).items() if name not in still}
+
+
+def shard_unit(unit: nn.Module, table: Pieces, pieces: Iterable[int]) -> None:
+    """Move these pieces' weights into local shards, and free the module's own memory.
+
+    A unit that has local shards already keeps them; parts that it lacks get memory without values.
+    """
+    weights, shards = weights_of(unit), LocalShards()
+    for piece in pieces:
+        for part in parts_of(table, piece, unit):
+            if _has(unit, piece, part):
+                shards[piece, part.name] = part_of(unit, piece, part, weights[part.name].contiguous()).clone()
+            else:
+                shards[piece, part.name] = _room_for(unit, part)
+    if local_shards(unit) is None:
+        for tensor in weight_tensors(unit).values():  # views of a file's memory, or of each other, cannot be freed alone
+            tensor.data = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    unit.local_shards = shards | (local_shards(unit) or {})
+    free_module(unit)
+
+
+def _has(unit: nn.Module, piece: int, part: Part) -> bool:
+    shards = local_shards(unit)
+    return shards is None or (piece, part.name) in shards
+
+
+def _room_for(unit: nn.Module, part: Part) -> torch.Tensor:
+    like = weights_of(unit)[part.name]
+    return torch.empty(part.high - part.low, dtype=like.dtype, device=like.device)
+
+
+def make_room(unit: nn.Module, table: Pieces, piece: int) -> None:
+    """Give a piece local shards to be loaded into, if the unit's state is in local shards; they hold no values yet."""
+    shards = local_shards(unit)
+    for part in parts_of(table, piece, unit) if shards is not None else ():
+        if (piece, part.name) not in shards:
+            shards[piece, part.name] = _room_for(unit, part)
+
+
+def drop_shards(unit: nn.Module, needed: Iterable[int]) -> None:
+    """Drop the local shards of all other pieces."""
+    shards, kept = local_shards(unit), set(needed)
+    for key in [key for key in shards or () if key[0] not in kept]:
+        del shards[key]
+
+
+def join_unit(unit: nn.Module, table: Pieces) -> None:
+    """Move the state back into the module; parts of other pieces get no values."""
+    shards = local_shards(unit)
+    if shards is None:
+        return
+    fill_module(unit)
+    weights = weights_of(unit)
+    forget_shards(unit)
+    for piece in sorted({piece for piece, _ in shards}):
+        for part in parts_of(table, piece, unit):
+            part_of(unit, piece, part, weights[part.name]).copy_(shards[piece, part.name])
+
+
+def forget_shards(unit: nn.Module) -> None:
+    """Let the module's tensors be the state from now on; the caller loads them."""
+    unit.local_shards = None
+
+
+# ---- the module's copy
+
+
+def fill_module(unit: nn.Module) -> dict[str, torch.Tensor]:
+    """Give the module's tensors memory again, without values. Returns them by name; writing to these does not mark what autograd
+    has saved as changed."""
+    found = {}
+    for name, tensor in weight_tensors(unit).items():
+        storage, needed = tensor.untyped_storage(), tensor.numel() * tensor.element_size()
+        if storage.nbytes() != needed:
+            storage.resize_(needed)
+        found[name] = tensor.data
+    return found
+
+
+def free_module(unit: nn.Module) -> None:
+    """Free the memory of the module's tensors."""
+    for tensor in weight_tensors(unit).values():
+        tensor.untyped_storage().resize_(0)
+
+
+def place_shards(unit: nn.Module, device: torch.device) -> None:
+    """Move local shards to a device, and the module's tensors without their values."""
+    shards = local_shards(unit)
+    assert shards is not None
+    fill_module(unit)
+    unit.to(device)
+    free_module(unit)
+    for key, shard in shards.items():
+        shards[key] = shard.to(device)
+
+
+def weight_bytes(unit: nn.Module, pieces: Iterable[int] | None = None) -> int:
+    """Bytes of the unit's parameters and buffers, between two uses.
+
+    pieces: count only these of local shards; None: all.
+    """
+    shards = local_shards(unit)
+    tensors: Mapping[str, torch.Tensor] = {**dict(unit.named_parameters()), **dict(unit.named_buffers())}
+    if shards is None:
+        return sum(tensor.nbytes for tensor in tensors.values())
+    wanted = None if pieces is None else set(pieces)
+    copies = weight_tensors(unit).keys()
+    beside = sum(tensor.nbytes for name, tensor in tensors.items() if name not in copies)
+    return beside + sum(shard.nbytes for (piece, _), shard in shards.items() if wanted is None or piece in wanted)
