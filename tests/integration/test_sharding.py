@@ -1,5 +1,5 @@
-"""Replicas that share out the state of their stages (`placement.shard: step`): the bits of one worker with as many ranges, a
-replica's part of the memory, and not one byte more of traffic.
+"""Replicas that share out the state of their stages (`placement.shard: step` and `use`): the bits of one worker with as many
+ranges, and a replica's part of the memory.
 """
 
 from dataclasses import replace
@@ -21,8 +21,14 @@ from tests.warm_workers import WarmWorkers
 TIED = Case("gpt2_tied", freezing=((3, 1), (5, 3)), steps=6, state_ranges=4)
 
 
-def sharded(pp_degree: int, dp_degree: int, *rest: object, workers: tuple[int, ...] | None = None) -> Layout:
-    return Layout(pp_degree, dp_degree, *rest, workers=workers, shard="step")  # type: ignore[arg-type]
+def sharded(
+    pp_degree: int, dp_degree: int, *rest: object, workers: tuple[int, ...] | None = None, shard: str = "step"
+) -> Layout:
+    return Layout(pp_degree, dp_degree, *rest, workers=workers, shard=shard)  # type: ignore[arg-type]
+
+
+def at_use(pp_degree: int, dp_degree: int, *rest: object, workers: tuple[int, ...] | None = None) -> Layout:
+    return sharded(pp_degree, dp_degree, *rest, workers=workers, shard="use")
 
 
 EXACT = [
@@ -36,15 +42,31 @@ EXACT = [
 ]
 
 
-USE = [(case, replace(layout, shard="use")) for case, layout in EXACT]
+MIXED = Case("llama", "mixed_bfloat16", steps=3, state_ranges=4, freezing=((2, 3), (3, 0)))
+EXACT += [(case, replace(layout, shard="use")) for case, layout in EXACT]
+EXACT += [
+    (MIXED, at_use(1, 2)),
+    (replace(MIXED, activation_checkpointing=True), at_use(2, 2, 1, "zb_h1")),
+    (Case("gpt2_tied", steps=3, state_ranges=3, untie_on_freeze=True), at_use(2, 2, 2, "zb_v")),
+    (Case("bert_question_answering", steps=3, state_ranges=3), at_use(2, 3, 1, "zb_h2")),
+    (Case("llama", steps=3, state_ranges=2), at_use(3, 2, 1, "gpipe")),
+]
 
 
-@pytest.mark.parametrize(("case", "layout"), EXACT + USE, ids=str)
+@pytest.mark.parametrize(("case", "layout"), EXACT, ids=str)
 def test_a_sharded_shape_has_the_oracles_bits(case: Case, layout: Layout, warm_workers: WarmWorkers) -> None:
     runs = run_series(warm_workers, case, [Segment(layout, case.steps)])
     assert differences(case, runs) == []
     assert {piece for run in runs for piece in run.tags} == set(range(NUM_UNITS * case.state_ranges))
     assert sum(len(run.tags) for run in runs) == NUM_UNITS * case.state_ranges, "each piece has one owner"
+
+
+def test_a_loss_in_chunks_is_gathered_for_as_one_use(warm_workers: WarmWorkers) -> None:
+    """The head's chunks are computed again in the backward, all of them with one gather."""
+    case = replace(MIXED, loss_chunk_tokens=3)
+    (alone,) = run_series(warm_workers, case, [Segment(Layout(1, 1), case.steps)])
+    runs = run_series(warm_workers, case, [Segment(at_use(2, 2), case.steps)])
+    assert losses_of(runs) == alone.losses and whole(runs) == alone.units
 
 
 JOURNEY = (
@@ -56,15 +78,28 @@ JOURNEY = (
 )
 
 
-def test_reshapes_between_sharded_and_whole_change_no_bit(warm_workers: WarmWorkers) -> None:
+JOURNEY_AT_USE = (
+    Segment(Layout(1, 2), 1),
+    Segment(at_use(1, 2, workers=(1, 0)), 2),
+    Segment(at_use(2, 2, workers=(2, 0, 3, 1)), 3),
+    Segment(sharded(1, 3, workers=(1, 3, 0)), 4, 1),
+    Segment(at_use(1, 4, workers=(4, 1, 0, 3)), 5, 3),
+    Segment(Layout(2, 1, workers=(2, 0)), 6, 3),
+)
+
+
+@pytest.mark.parametrize("journey", [JOURNEY, JOURNEY_AT_USE], ids=["step", "use"])
+def test_reshapes_between_sharded_and_whole_change_no_bit(journey: tuple[Segment, ...], warm_workers: WarmWorkers) -> None:
     alone = lone_run(warm_workers, TIED)
-    runs = run_series(warm_workers, TIED, JOURNEY)
+    runs = run_series(warm_workers, TIED, journey)
     assert losses_of(runs) == alone.losses
     assert whole(runs) == alone.units
     assert {run.digest for run in runs if run.units} == {alone.digest}
 
 
-@pytest.mark.parametrize(("before", "after"), [(sharded(2, 2), Layout(3, 1)), (Layout(1, 2), sharded(1, 3))], ids=str)
+@pytest.mark.parametrize(("before", "after"), [
+    (sharded(2, 2), Layout(3, 1)), (Layout(1, 2), sharded(1, 3)), (at_use(2, 2), sharded(1, 3)), (Layout(2, 1), at_use(1, 2)),
+], ids=str)  # fmt: skip
 def test_a_checkpoint_resumes_sharded_or_whole(before: Layout, after: Layout, warm_workers: WarmWorkers, tmp_path: Path) -> None:
     alone = lone_run(warm_workers, TIED)
     runs = run_series(warm_workers, TIED, [Segment(before, 4)], str(tmp_path), checkpoint_step=3)
@@ -74,7 +109,10 @@ def test_a_checkpoint_resumes_sharded_or_whole(before: Layout, after: Layout, wa
     assert whole(resumed) == alone.units and {run.digest for run in resumed} == {alone.digest}
 
 
-@pytest.mark.parametrize(("layout", "domains"), [(sharded(1, 2), (0, 1)), (sharded(2, 2), (0, 0, 1, 1))], ids=str)
+@pytest.mark.parametrize(("layout", "domains"), [
+    (sharded(1, 2), (0, 1)), (sharded(2, 2), (0, 0, 1, 1)), (at_use(1, 2), (0, 1)), (at_use(2, 2), (0, 0, 1, 1)),
+    (at_use(2, 2), (0, 1, 0, 1)),
+], ids=str)  # fmt: skip
 def test_buddies_of_shares_have_the_owners_bits(layout: Layout, domains: tuple[int, ...], warm_workers: WarmWorkers) -> None:
     """Replicas of a stage are buddies for each other's pieces; they compute with these weights anyway."""
     alone = lone_run(warm_workers, TIED)
@@ -108,22 +146,35 @@ def alone(warm_workers: WarmWorkers, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.mark.parametrize("phase", ["norms", "seen"], ids=["before the vote", "after the vote"])
+@pytest.mark.parametrize("shard", ["step", "use"])
 def test_the_end_of_an_owner_costs_no_step_where_its_buddy_is(
-    phase: str, alone: Alone, warm_workers: WarmWorkers, tmp_path: Path
+    shard: str, phase: str, alone: Alone, warm_workers: WarmWorkers, tmp_path: Path
 ) -> None:
     """Only the buddy has the owner's moments and its part of the step's gradients."""
-    layouts = (sharded(2, 2), sharded(1, 3))
+    layouts = (sharded(2, 2, shard=shard), sharded(1, 3, shard=shard))
     ended = run_with_faults(warm_workers, tmp_path, layouts, [kill(1, 8, phase)], cut(3, CASE), nodes=NODES, dying=range(4))
     assert [type(one) for one in ended.run.answers] == [GoOn]
     assert_same_weights(ended, alone, 3)
 
 
+def test_the_end_of_an_owner_interrupts_the_gathers_of_the_others(
+    alone: Alone, warm_workers: WarmWorkers, tmp_path: Path
+) -> None:
+    """They wait in the middle of the schedule for its weights; the step is computed again by those that are left."""
+    layouts = (at_use(2, 2), at_use(1, 3))
+    ended = run_with_faults(warm_workers, tmp_path, layouts, [kill(1, 7, "schedule")], cut(3, CASE), nodes=NODES, dying=range(4))
+    assert [type(one) for one in ended.run.answers] == [GoOn]
+    assert_same_weights(ended, alone, 3)
+
+
 @pytest.mark.parametrize("kind", ["late_commit", "tear"])
+@pytest.mark.parametrize("shard", ["step", "use"])
 def test_a_share_is_committed_late_and_comes_back_where_it_was_torn(
-    kind: str, alone: Alone, warm_workers: WarmWorkers, tmp_path: Path
+    shard: str, kind: str, alone: Alone, warm_workers: WarmWorkers, tmp_path: Path
 ) -> None:
     faults = [{"kind": kind, "step": 5, "worker": 1}]
-    ended = run_with_faults(warm_workers, tmp_path, [sharded(1, 3)], faults, cut(3, CASE), nodes=NODES[:3])
+    layouts = [sharded(1, 3, shard=shard)]
+    ended = run_with_faults(warm_workers, tmp_path, layouts, faults, cut(3, CASE), nodes=NODES[:3])
     assert [type(one) for one in ended.run.answers] == [GoOn]
     assert_same_weights(ended, alone, 3)
 

@@ -85,7 +85,7 @@ class CostModel:
         self.compute = self.forward + self.backward + self.recompute + self.fetch
         self.gradient_bytes = _sums(np.where(frozen, 0.0, column["parameter_bytes"] - column["still_bytes"]))
         self.state_bytes = _sums(np.array(inputs.unit_state_bytes, dtype=float))
-        not_shared = 0.0 if inputs.gathers_at_use else column["parameter_bytes"]
+        not_shared = np.where(frozen, column["parameter_bytes"], 0.0) if inputs.gathers_at_use else column["parameter_bytes"]
         self.shared_bytes = _sums(np.array(inputs.unit_state_bytes, dtype=float) - not_shared)
         self.activation_bytes = _sums(np.where(frozen, 0.0, column["activation_bytes"]))
         links = [self.pipeline_link, *([inputs.near_link] if inputs.near_link is not None else [])]
@@ -124,7 +124,7 @@ class CostModel:
         """Return the seconds to sum flat gradients of that many bytes over the replicas, in the tree's order.
 
         reduce_bandwidth is that of a two-member all-reduce, whose members send the buffer once. Where state is shared out, a
-        gather of weights takes the place of the gather of sums, with as many bytes.
+        gather of weights takes the place of the gather of sums, with as many bytes; at each use of a unit it is counted there.
         """
         link, dp_degree = self.inputs.link, len(leaf_bounds) - 1
         if dp_degree == 1:
@@ -134,6 +134,8 @@ class CostModel:
             calls, factor = 1, 2 * (dp_degree - 1) / dp_degree
         else:
             calls, factor = 2, exchange_bytes_factor(leaf_bounds)
+        if self.inputs.gathers_at_use:
+            calls, factor = calls - 1, factor - (dp_degree - 1) / dp_degree
         return calls * link.reduce_latency_seconds + factor * gradient_bytes / link.reduce_bandwidth_bytes_per_second
 
     def optimizer(self, gradient_bytes: np.ndarray) -> np.ndarray:

@@ -59,9 +59,10 @@ def _shares(planned: PlannedPlacement, inputs: PlanInputs) -> list[str]:
     if not placement.is_sharded:
         return []
     most = -(-inputs.state_ranges // placement.dp_degree)
-    return [
-        f"state is shared out: a replica has at most {most} of {inputs.state_ranges} ranges of each unit's moments and updates"
-    ]
+    of_what = "moments and updates"
+    if placement.gathers_at_use:
+        of_what += "; of units that learn also weights, which are gathered at each use"
+    return [f"state is shared out: a replica has at most {most} of {inputs.state_ranges} ranges of each unit's {of_what}"]
 
 
 def _groups(planned: PlannedPlacement) -> list[str]:

@@ -1,7 +1,8 @@
-"""The cost of gathering weights at each use, where replicas share out weights too (ZeRO-3, arXiv 1910.02054; FSDP, 2304.11277).
+"""The cost of gathering weights at each use (`placement.shard: use`; ZeRO-3, arXiv 1910.02054; FSDP, 2304.11277).
 
-Each of r replicas has a part of a unit's weights W. The forward and the backward of each micro-batch gather the other replicas'
-parts, (r - 1) / r of W each time, and free them afterwards; no gather is assumed to overlap with computing. Gradients are summed
+Each of r replicas has a part of the weights W of a unit that learns. The forward and the backward of each micro-batch gather the
+other replicas' parts, (r - 1) / r of W each time, and free them afterwards; no gather overlaps with computing. Uses of one unit
+right behind each other share a gather, which is not counted here. Frozen units are whole on each replica. Gradients are summed
 once a step, as without gathers: the fixed tree's order needs a replica's whole gradients until then.
 """
 
@@ -11,11 +12,11 @@ from frostline_contract.statistics import UnitProfile
 from frostline_controller.planner.inputs import PlanInputs
 
 GATHERED_UNITS = 2
-"""Units whose whole weights a replica holds at once: the computing unit, and the unit gathered meanwhile."""
+"""Times that a replica holds a unit's whole weights at once: in the unit, and in the messages that they come in."""
 
 
 def with_gathers(inputs: PlanInputs, replicas: int) -> PlanInputs:
-    """Return the inputs with each unit's gathers added to its seconds and memory; unchanged for one replica."""
+    """Return the inputs with the gathers of units that learn added to their seconds and memory; unchanged for one replica."""
     if replicas == 1:
         return inputs
     link = inputs.link
@@ -27,7 +28,8 @@ def with_gathers(inputs: PlanInputs, replicas: int) -> PlanInputs:
             update={"working_bytes": unit.working_bytes + GATHERED_UNITS * unit.parameter_bytes}
         )
 
-    return replace(inputs, units=tuple(map(gathering, inputs.units)))
+    learning = map(gathering, inputs.units[inputs.freeze_point :])
+    return replace(inputs, units=(*inputs.units[: inputs.freeze_point], *learning))
 
 
 def with_seconds(unit: UnitProfile, share: float, added: float) -> UnitProfile:

@@ -15,7 +15,7 @@ from frostline_contract.job.section import AUTO
 from frostline_contract.plan import Placement
 from frostline_contract.schedules import schedule_named
 from frostline_contract.shape import ParallelShape
-from frostline_contract.sharding import STEP
+from frostline_contract.sharding import STEP, USE
 from frostline_contract.statistics import CacheProfile, LinkProfile, UnitProfile
 from frostline_controller.planner.quota import Quota
 
@@ -80,8 +80,7 @@ class PlanInputs:
         state_ranges: ranges into which each unit's state is cut.
         tensor_tiles: tiles of the inner widths: the most workers that may share a stage.
         quota: of workers with a share of a processor, else None.
-        gathers_at_use: weights are shared out with the state, and gathered in each pass (`planner.gathers`); no run's plan can
-            have that.
+        may_gather: the job's numerics allow weights that are gathered at each use.
     """
 
     units: tuple[UnitProfile, ...]
@@ -120,7 +119,7 @@ class PlanInputs:
     state_ranges: int = 1
     tensor_tiles: int = 1
     quota: Quota | None = None
-    gathers_at_use: bool = False
+    may_gather: bool = True
 
     def __post_init__(self) -> None:
         if not self.units:
@@ -159,7 +158,12 @@ class PlanInputs:
     @property
     def is_sharded(self) -> bool:
         """Whether replicas are to share out the state of their stages."""
-        return self.placement.shard == STEP
+        return self.placement.shard in (STEP, USE)
+
+    @property
+    def gathers_at_use(self) -> bool:
+        """Whether weights of units that learn are to be gathered in each pass (`planner.gathers`)."""
+        return self.placement.shard == USE
 
     @property
     def most_replicas(self) -> int:

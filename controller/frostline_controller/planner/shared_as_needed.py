@@ -2,13 +2,14 @@
 
 With `placement.shard: auto` the planner chooses whether replicas share their state out. Sharing state out sends as many bytes as
 exchanging whole sums of gradients, so that it saves memory and no time by itself. It is taken where no placement fits without it,
-or where a placement that fits only with it saves more than `placement.hysteresis`.
+or where a placement that fits only with it saves more than `placement.hysteresis`. Gathering weights at each use (`use`) sends
+more bytes, so it is taken only where nothing else fits.
 """
 
 from dataclasses import replace
 
 from frostline_contract.job.section import AUTO
-from frostline_contract.sharding import NONE, STEP
+from frostline_contract.sharding import NONE, STEP, USE
 from frostline_controller.planner.in_groups import Planner, plan_in_groups
 from frostline_controller.planner.inputs import NothingFits, PlanInputs
 from frostline_controller.planner.placing import PlannedPlacement
@@ -36,9 +37,12 @@ def plan_shared_as_needed(inputs: PlanInputs, make_plan: Planner) -> PlannedPlac
     try:
         shared = make_plan(with_shard(inputs, STEP))
     except NothingFits:
-        if whole is None:
+        if whole is not None:
+            return whole
+        if not inputs.may_gather:
             raise
-        return whole
+        gathered = make_plan(with_shard(inputs, USE))
+        return replace(gathered, reason=f"{gathered.reason}; weights are gathered at each use, since nothing else fits")
     if whole is None:
         return replace(shared, reason=f"{shared.reason}; state is shared out, since nothing fits without")
     least, seconds = whole.cost.seconds_per_sample, shared.cost.seconds_per_sample

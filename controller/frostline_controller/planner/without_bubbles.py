@@ -39,7 +39,8 @@ def without_bubbles(
         price: returns a candidate's simulated seconds a sample; infinite where memory does not allow it.
     """
     inputs = model.inputs
-    if inputs.placement.schedule != "auto" or inputs.quota is not None or not are_measured(inputs):
+    gathers = inputs.gathers_at_use  # a split backward gathers its weights twice, which is not priced
+    if inputs.placement.schedule != "auto" or inputs.quota is not None or gathers or not are_measured(inputs):
         return best, ""
     least, left, over = price(best), TURNS, 0
     tried: list[tuple[float, Candidate]] = []

@@ -12,13 +12,13 @@ once a group: each member sends its part, and the receivers gather. A vote's cos
 
 from dataclasses import replace
 
-from frostline_contract.sharding import NONE, STEP
+from frostline_contract.sharding import NONE
 from frostline_contract.statistics import LinkProfile, UnitProfile
 from frostline_controller.planner.gathers import with_seconds
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.tensor.groups import NoGroups, as_one, by_node, form_groups_of_nodes
 from frostline_controller.planner.tensor.nodes import Nodes
-from frostline_controller.planner.tensor.sharing import USE, Sharing
+from frostline_controller.planner.tensor.sharing import Sharing
 from frostline_controller.planner.tensor.traffic import BLOCK, traffic
 
 COMMON_SECONDS = 0.01
@@ -45,12 +45,11 @@ def grouped(inputs: PlanInputs, sharing: Sharing) -> PlanInputs:
     size, nodes = sharing.group_size, nodes_of(inputs)
     least = -(-inputs.placement.min_workers // size)
     section = inputs.placement.model_copy(
-        update={"shard": NONE if sharing.shard == NONE else STEP, "min_workers": least, "tp_degree": 1}
+        update={"shard": sharing.shard, "min_workers": least, "tp_degree": 1}
     )
     found = replace(
         inputs,
         placement=section,
-        gathers_at_use=sharing.shard == USE,
         state_ranges=inputs.state_ranges if sharing.shard == NONE else max(inputs.state_ranges, inputs.reduction_leaves),
     )
     if size == 1:

@@ -3,14 +3,12 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from frostline_contract.sharding import NONE, STEP
+from frostline_contract.sharding import NONE, STEP, USE
 from frostline_controller.planner.tensor.traffic import Axes
 
-USE = "use"
 ShardWay = Literal["none", "step", "use"]
 SHARD_WAYS: tuple[ShardWay, ...] = (NONE, STEP, USE)
-"""Ways of sharing out a stage's state over its replicas, leanest last: those of `frostline_contract.sharding`, and weights
-gathered at each use (ZeRO-3)."""
+"""Ways of sharing out a stage's state over its replicas (`frostline_contract.sharding`), leanest last."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +56,4 @@ class Sharing:
             return "rows are whole on each member of a group"
         if self.columns > 1:
             return "no plan cuts state by tile: members of a group hold the same weights and moments"
-        if self.shard == USE:
-            return "weights are gathered once a step, not at each use"
         return ""
