@@ -34,9 +34,9 @@ def flat_bytes(context: RunContext, replicas: int) -> int:
     return FLOAT * padded(length, replicas * UNIT_ALIGNMENT)
 
 
-def room_bytes(context: RunContext, shape: ParallelShape) -> int:
-    """Return the bytes that each replica adds to the gathers of all units: those of the replica that owns most."""
-    table, total = context.pieces, 0
+def room_bytes(context: RunContext, shape: ParallelShape) -> list[int]:
+    """Return the bytes that each replica adds to the gather of each unit: those of the replica that owns most."""
+    table, found = context.pieces, list[int]()
     for index, unit in enumerate(context.cut.units):
         owned = []
         for replica in range(shape.dp_degree):
@@ -45,8 +45,8 @@ def room_bytes(context: RunContext, shape: ParallelShape) -> int:
             for part in parts:
                 ends = padded(ends, ALIGNMENT_BYTES) + FLOAT * (part.high - part.low)
             owned.append(ends)
-        total += max(owned)
-    return total
+        found.append(max(owned))
+    return found
 
 
 def share_lengths(context: RunContext, shape: ParallelShape) -> list[int]:
@@ -88,12 +88,45 @@ def test_replicas_carry_and_hold_what_the_formulas_say(replicas: int, warm_worke
         others = [length for other, length in enumerate(lengths) if other != replica]
         assert run.sent[Way.DP_GRADIENTS] == STEPS * FLOAT * sum(others), "to each other one its share of this one's node"
         assert run.received[Way.DP_GRADIENTS] == STEPS * FLOAT * (replicas - 1) * lengths[replica]
-        assert run.sent[Way.DP_WEIGHTS] == run.received[Way.DP_WEIGHTS] == STEPS * (replicas - 1) * room_bytes(context, shape)
+        assert run.sent[Way.DP_WEIGHTS] == run.received[Way.DP_WEIGHTS] == STEPS * (replicas - 1) * sum(
+            room_bytes(context, shape)
+        )
         assert run.resident[Held.MOMENTS] == moments_of_replica(context, shape, replica)
     moments = [run.resident[Held.MOMENTS] for run in sharded]
     assert {run.resident[Held.MOMENTS] for run in whole} == {sum(moments)}, "together they hold what each whole replica holds"
     assert all(abs(replicas * one - sum(moments)) < 0.05 * sum(moments) for one in moments), "a range is cut at 64 elements"
     assert sum(moments) >= 2 * FLOAT * numbers
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_weights_gathered_at_each_use_travel_as_the_formula_says_and_take_a_replicas_part(
+    replicas: int, warm_workers: WarmWorkers
+) -> None:
+    """A micro-batch goes forward and backward through all units. Uses of the head follow each other, and uses of the embedding
+    but for the first and the last; so they share a gather. An audit is one micro-batch more, after the schedule."""
+    context, shape = build_case(CASE), ParallelShape(1, replicas)
+    runs = run_series(warm_workers, CASE, [Segment(Layout(1, replicas, shard="use"), STEPS)], score=False)
+    most = -(-MICRO_BATCHES // replicas)
+    embedding, *blocks, head = room_bytes(context, shape)
+    gathered = sum((2 * sum(blocks) * count + head * count + embedding * (count + 1)) for count in (most, 1))
+    lengths = share_lengths(context, shape)
+    for replica, run in enumerate(runs):
+        assert run.sent[Way.DP_WEIGHTS] == run.received[Way.DP_WEIGHTS] == STEPS * (replicas - 1) * gathered
+        assert run.received[Way.DP_GRADIENTS] == STEPS * FLOAT * (replicas - 1) * lengths[replica]
+        assert run.resident[Held.WEIGHTS] == weights_of_replica(context, shape, replica)
+        assert run.resident[Held.MOMENTS] == moments_of_replica(context, shape, replica)
+        assert run.module_bytes == 0, "between steps no module holds weights"
+    numbers = sum(p.numel() for unit in context.cut.units for p in unit.parameters())
+    assert sum(run.resident[Held.WEIGHTS] for run in runs) == FLOAT * numbers, "together they hold the model once"
+
+
+def weights_of_replica(context: RunContext, shape: ParallelShape, replica: int) -> int:
+    """Return the bytes of the weights that a replica owns."""
+    table, found = context.pieces, 0
+    for index, unit in enumerate(context.cut.units):
+        for piece in pieces_of_replica(table, index, replica, shape):
+            found += sum(FLOAT * (part.high - part.low) for part in parts_of(table, piece, unit))
+    return found
 
 
 def all_reduced(size: int, replicas: int) -> int:

@@ -50,9 +50,24 @@ BAD_INPUT = [
         ["3 micro-batches (batch_size 24 / micro_batch_size 8)", "lower reduction_leaves to a power of two <= 3"],
     ),
     (
-        "weights gathered at each use",
-        ["placement.shard=use"],
-        ["placement.shard", "is use, which is not built", "step shares out"],
+        "weights of compiled units gathered at each use",
+        ["placement.shard=use", "training.state_ranges=4", "training.compile=true"],
+        ["placement.shard is use and training.compile is true", "set shard to step"],
+    ),
+    (
+        "weights gathered for each cell",
+        [
+            "task.kind=language_modeling",
+            "training.state_ranges=4",
+            "training.token_cells=4",
+            'reshapes=[{"step": 3, "pp_degree": 1, "dp_degree": 2, "shard": "use"}]',
+        ],
+        ["reshapes.0.shard is use and training.token_cells is 4", "set shard to step"],
+    ),
+    (
+        "weights gathered from more replicas than ranges",
+        ["placement.shard=use", "training.state_ranges=4", "placement.dp_degree=6", "placement.workers=6"],
+        ["placement.dp_degree 6 exceeds training.state_ranges 4 with placement.shard use"],
     ),
     (
         "state shared out over more replicas than ranges",

@@ -182,6 +182,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         cell_tokens=job.training.cell_lengths,
         never_learnt=min(situation.never_learnt, situation.freeze_point),
         state_ranges=job.training.state_ranges,
+        may_gather=not job.training.compile and not job.training.has_cells,
         tensor_tiles=job.training.tensor_tiles.inner,
         quota=quota_of(job, profile.quota_period_seconds),
     )

@@ -20,7 +20,7 @@ from frostline_contract.job.kubernetes import KubernetesSection
 from frostline_contract.job.section import AUTO, Section, fixed, live
 from frostline_contract.job.training import LEAVES_MAX, CheckpointSection, EvaluationSection, TrainingSection
 from frostline_contract.shape import ParallelShape, tiles_problem
-from frostline_contract.sharding import NONE, shard_problem
+from frostline_contract.sharding import NONE, USE, shard_problem
 
 
 class Job(Section):
@@ -123,6 +123,16 @@ class Job(Section):
                 raise ValueError(
                     f"{place}.shard is {shard} and training.state_ranges is 1, so that one replica would own everything; set "
                     "state_ranges in a new run to the largest dp_degree that is to share state out, or a multiple of it"
+                )
+            if shard == USE and self.training.compile:
+                raise ValueError(
+                    f"{place}.shard is use and training.compile is true; compiled units are not gathered at each use: set shard to "
+                    "step, or compile in a new run to false"
+                )
+            if shard == USE and self.training.has_cells:
+                raise ValueError(
+                    f"{place}.shard is use and training.token_cells is {self.training.token_cells}; cells are not gathered for: set "
+                    "shard to step, or token_cells in a new run to 1"
                 )
             if problem := shard_problem(shard, ranges, dp_degree, field):
                 raise ValueError(problem)

@@ -22,13 +22,14 @@ from tests.unit.controller.planner_cases import all_bounds, inputs, members, uni
 
 def brute_force(case) -> float:
     """Return the least step time over every shape, cut and schedule that fits the memory."""
-    model, least = CostModel(case), float("inf")
-    for dp in range(1, min(len(case.members), case.reduction_leaves) + 1):
+    root, least = CostModel(case), float("inf")
+    for dp in range(1, min(len(case.members), case.most_replicas) + 1):
         leaves = deal_by_speed(case.reduction_leaves, [1.0] * dp)
         for pp in range(1, min(len(case.members) // dp, case.trainable_units) + 1):
             for schedule, virtual in schedules_for(case, pp, dp):
                 for bounds in all_bounds(case.num_units, case.freeze_point, pp * virtual):
-                    cost = step_cost(model, bounds, leaves, ParallelShape(pp, dp, virtual), schedule, [1.0] * dp)
+                    model, shape = root.of_shape(pp, dp), ParallelShape(pp, dp, virtual)
+                    cost = step_cost(model, bounds, leaves, shape, schedule, [1.0] * dp)
                     if cost.peak_bytes <= case.memory_cap:
                         least = min(least, cost.total_seconds)
     return least

@@ -1,5 +1,7 @@
 """The planner with `placement.shard`: the replicas that it can use, and the state that they hold."""
 
+import random
+
 import pytest
 
 from frostline_contract.job.cluster import PlacementSection
@@ -13,14 +15,15 @@ from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.simulated_step import placement_cost
 from tests.hand_made_plans import Layout
 from tests.unit.controller.planner_cases import inputs, members, unit
+from tests.unit.controller.test_planner_search import brute_force
 
 RANGES = 4
 WORKERS = ("w0", "w1", "w2", "w3")
 
 
-def sharing(ranges: int = RANGES, **fields: object) -> PlanInputs:
+def sharing(ranges: int = RANGES, shard: str = "step", **fields: object) -> PlanInputs:
     pinned = {name: fields.pop(name) for name in ("pp_degree", "dp_degree") if name in fields}
-    return inputs(placement=PlacementSection(workers=64, shard="step", **pinned), state_ranges=ranges, **fields)
+    return inputs(placement=PlacementSection(workers=64, shard=shard, **pinned), state_ranges=ranges, **fields)
 
 
 @pytest.mark.parametrize(("dp_degree", "share"), [(1, 1.0), (2, 0.5), (3, 0.5), (4, 0.25)])
@@ -29,6 +32,46 @@ def test_a_replica_holds_the_moments_of_its_ranges(dp_degree: int, share: float)
     units = [unit(parameters=100, activation=0, output=0)]
     whole, shared = (CostModel(one).stage_bytes(0, 1, 0, 1, dp_degree) for one in (inputs(units), sharing(units=units)))
     assert whole - shared == 200 * (1 - share)
+
+
+@pytest.mark.parametrize(("dp_degree", "share"), [(2, 0.5), (3, 0.5), (4, 0.25)])
+def test_gathered_at_each_use_a_replica_holds_its_part_of_units_that_learn(dp_degree: int, share: float) -> None:
+    """Weights 100 and moments 200 of each unit; a gather holds one unit's weights twice. The frozen unit's weights stay whole."""
+    units = [unit(parameters=100, activation=0, output=0)] * 3
+    whole = CostModel(inputs(units, freeze_point=1)).stage_bytes(0, 3, 0, 1, dp_degree)
+    model = CostModel(sharing(units=units, shard="use", freeze_point=1)).of_shape(1, dp_degree)
+    assert whole - model.stage_bytes(0, 3, 0, 1, dp_degree) == (3 * 200 + 2 * 100) * (1 - share) - 2 * 100
+
+
+def test_each_use_of_a_unit_that_learns_is_a_gather_and_a_step_has_no_other() -> None:
+    """Two replicas receive half of 100 bytes at 50 a second, after a second, forward and backward; they only scatter sums."""
+    link = LinkProfile(reduce_latency_seconds=1.0, reduce_bandwidth_bytes_per_second=50.0)
+    units = [unit(1.0, parameters=100, activation=0, output=0)] * 3
+    step, use = (CostModel(sharing(units=units, shard=one, freeze_point=1, link=link)).of_shape(1, 2) for one in ("step", "use"))
+    assert (use.forward[-1] - step.forward[-1], use.backward[-1] - step.backward[-1]) == (2 * 2.0, 2 * 2.0)
+    assert use.recompute[-1] == step.recompute[-1]
+    gradient = use.gradient_bytes[-1]
+    assert step.exchange(gradient, (0, 4, 8)) - use.exchange(gradient, (0, 4, 8)) == 1.0 + gradient / 2 / 50.0
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_plan_with_gathers_at_each_use_equals_brute_force(seed: int) -> None:
+    source = random.Random(seed)
+    count = source.randrange(3, 7)
+    units = [
+        unit(source.uniform(1e-3, 3e-2), source.randrange(10**5, 2 * 10**7), source.randrange(10**6, 10**7)) for _ in range(count)
+    ]
+    cap = source.choice([None, 2 * sum(one.parameter_bytes for one in units) + 10**7])
+    case = inputs(
+        units, source.randrange(1, 7), freeze_point=source.randrange(0, count), state_ranges=RANGES,
+        link=LinkProfile(reduce_bandwidth_bytes_per_second=source.choice([2e7, 5e8])),
+        placement=PlacementSection(workers=64, schedule="1f1b", shard="use", worker_memory_bytes=cap),
+    )  # fmt: skip
+    if (least := brute_force(case)) == float("inf"):
+        with pytest.raises(NothingFits):
+            make_plan(case)
+    else:
+        assert make_plan(case).cost.total_seconds == pytest.approx(least, rel=1e-9)
 
 
 def test_no_plan_has_more_replicas_than_ranges_and_says_why() -> None:
@@ -113,6 +156,22 @@ def test_state_is_shared_out_where_nothing_fits_without() -> None:
         make_plan(left_open(**tight, state_ranges=1))
     with pytest.raises(NothingFits):
         make_plan(left_open(**tight, exact_numerics=False))
+
+
+def test_weights_are_gathered_at_each_use_where_nothing_else_fits() -> None:
+    """Of eight units of 300,000 each with moments a replica holds a fourth, beside gradients and one gathered unit."""
+    units = [unit(parameters=100_000, activation=0, output=0)] * 8
+    tight = {"units": units, "members": members(4, memory_bytes=2_450_000), "reduction_leaves": 4, "pp_degree": 1}
+    with pytest.raises(NothingFits):
+        make_plan(sharing(**tight))
+    planned = make_plan(left_open(**tight))
+    assert planned.placement.shard == "use" and planned.placement.dp_degree == 4
+    assert "gathered at each use, since nothing else fits" in planned.reason
+    assert "of units that learn also weights" in describe(planned, left_open(**tight))
+    assert placement_cost(planned.placement, left_open(**tight)).peak_bytes == planned.cost.peak_bytes
+    for refused in ({"may_gather": False}, {"members": members(4, memory_bytes=2_300_000)}):
+        with pytest.raises(NothingFits):
+            make_plan(left_open(**tight | refused))
 
 
 def test_state_is_not_shared_out_where_all_fits_or_nothing_is_gained() -> None:

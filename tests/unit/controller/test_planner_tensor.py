@@ -9,7 +9,7 @@ from frostline_controller.planner.inputs import MemberInfo
 from frostline_controller.planner.tensor.groups import NoGroups, form_groups_of_nodes
 from frostline_controller.planner.tensor.member_costs import COMMON_SECONDS, KEPT_HIDDEN, cut_unit, grouped
 from frostline_controller.planner.tensor.nodes import Nodes
-from frostline_controller.planner.tensor.sharing import Sharing
+from frostline_controller.planner.tensor.sharing import SHARD_WAYS, Sharing
 from frostline_controller.planner.tensor.traffic import FEED_FORWARD, Axes, cube, traffic
 from tests.unit.controller.planner_cases import inputs, members, unit
 
@@ -112,6 +112,6 @@ def test_gathered_weights_cost_two_gathers_a_micro_batch_and_leave_each_replica_
 
 
 def test_what_no_run_can_be_given_is_said_in_one_place() -> None:
-    assert Sharing().not_built() == "" == Sharing(shard="step").not_built()
-    for sharing in (Sharing(columns=2), Sharing(columns=2, rows_split=True), Sharing(depth=2), Sharing(shard="use")):
+    assert {Sharing(shard=way).not_built() for way in SHARD_WAYS} == {""}
+    for sharing in (Sharing(columns=2), Sharing(columns=2, rows_split=True), Sharing(depth=2), Sharing(columns=2, shard="use")):
         assert sharing.not_built()
