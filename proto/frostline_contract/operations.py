@@ -9,8 +9,8 @@ class Kind(StrEnum):
     """The kind of an operation.
 
     The first four compute; schedules consist of these alone. BACKWARD is INPUT_GRADIENT and WEIGHT_GRADIENT of a micro-batch in
-    one. Lowering adds the others: messages between pipeline ranks, the sum of a stage's gradient over the replicas, and the gathers
-    of weights for a computation that only other replicas have.
+    one. Lowering adds the others: messages between pipeline ranks, the sum of a stage's gradient over the replicas, and the
+    gathers of weights for a computation that only other replicas have.
     """
 
     FORWARD = "forward"

@@ -44,8 +44,7 @@ class Placement(Shaped):
         use_cache: whether workers read the frozen prefix's output from the cache.
         predicted_peak_bytes: memory of the fullest worker; 0: not predicted.
         slices: token cells in each slice; () for one slice.
-        shard: "none": every replica owns the whole state of its stages; "step": one replica owns each range of that state;
-            "use": as "step", and units that learn are gathered at each use.
+        shard: how replicas share out the state of their stages (`frostline_contract.sharding`).
     """
 
     degrees: Degrees
@@ -135,8 +134,7 @@ class Placement(Shaped):
 
     def owners_of(self, pieces: Pieces, piece: int) -> list[str]:
         """The members that own a piece, by global rank: all that hold its unit, or, with sharded state, those of one replica."""
-        unit = pieces.unit_of(piece)
-        pp_rank = self._pp_rank_of_unit.get(unit)
+        pp_rank = self._pp_rank_of_unit.get(unit := pieces.unit_of(piece))
         if not self.is_sharded or pp_rank is None:
             return self.owners(unit)
         dp_rank = self.shape.dp_rank_of_share(pieces.ranges, pieces.piece(piece).range)
@@ -275,16 +273,12 @@ class Plan(Frozen):
 
     def needed_by(self, piece: int) -> list[str]:
         """The members that need a piece, in global rank order: its owners and its buddy."""
-        owners = self.owners(piece)
-        buddy = self.buddies[piece] if self.buddies else ""
-        if buddy not in self.placement.global_ranks or buddy in owners:
-            return owners
-        return sorted([*owners, buddy], key=self.placement.global_ranks.__getitem__)
+        members = {*self.owners(piece), *self.buddies[piece : piece + 1]} & self.placement.global_ranks.keys()
+        return sorted(members, key=self.placement.global_ranks.__getitem__)
 
     def holders_of(self, piece: int) -> list[str]:
         """The participants that have a piece's state at the start."""
-        participants = self.participants
-        return [participants[index] for index in self.holders[piece].participants] if self.holders else []
+        return [self.participants[index] for index in self.holders[piece].participants] if self.holders else []
 
     @cached_property
     def _held(self) -> Mapping[str, frozenset[int]]:

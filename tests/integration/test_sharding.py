@@ -21,9 +21,7 @@ from tests.warm_workers import WarmWorkers
 TIED = Case("gpt2_tied", freezing=((3, 1), (5, 3)), steps=6, state_ranges=4)
 
 
-def sharded(
-    pp_degree: int, dp_degree: int, *rest: object, workers: tuple[int, ...] | None = None, shard: str = "step"
-) -> Layout:
+def sharded(pp_degree: int, dp_degree: int, *rest: object, workers: tuple[int, ...] | None = None, shard: str = "step") -> Layout:
     return Layout(pp_degree, dp_degree, *rest, workers=workers, shard=shard)  # type: ignore[arg-type]
 
 

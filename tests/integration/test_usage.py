@@ -83,14 +83,12 @@ def test_replicas_carry_and_hold_what_the_formulas_say(replicas: int, warm_worke
         assert Way.DP_WEIGHTS not in run.sent and Way.PP not in run.sent
         assert run.resident[Held.WEIGHTS] == FLOAT * sum(t.numel() for u in context.cut.units for t in weights_of(u).values())
     sharded = run_series(warm_workers, CASE, [Segment(Layout(1, replicas, shard="step"), STEPS)], score=False)
-    lengths = share_lengths(context, shape)
+    lengths, rooms = share_lengths(context, shape), sum(room_bytes(context, shape))
     for replica, run in enumerate(sharded):
         others = [length for other, length in enumerate(lengths) if other != replica]
         assert run.sent[Way.DP_GRADIENTS] == STEPS * FLOAT * sum(others), "to each other one its share of this one's node"
         assert run.received[Way.DP_GRADIENTS] == STEPS * FLOAT * (replicas - 1) * lengths[replica]
-        assert run.sent[Way.DP_WEIGHTS] == run.received[Way.DP_WEIGHTS] == STEPS * (replicas - 1) * sum(
-            room_bytes(context, shape)
-        )
+        assert run.sent[Way.DP_WEIGHTS] == run.received[Way.DP_WEIGHTS] == STEPS * (replicas - 1) * rooms
         assert run.resident[Held.MOMENTS] == moments_of_replica(context, shape, replica)
     moments = [run.resident[Held.MOMENTS] for run in sharded]
     assert {run.resident[Held.MOMENTS] for run in whole} == {sum(moments)}, "together they hold what each whole replica holds"

@@ -101,7 +101,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 TRAINER + "step/unit_state.py",
-                "own = {part.name: weights[part.name].view(-1)[part.low : part.high] for part in parts}",
+                "own = {part.name: part_of(unit, piece, part, weights[part.name]) for part in parts}",
                 "own = {part.name: weights[part.name].view(-1)[: part.high - part.low] for part in parts}",
             ),
         ),

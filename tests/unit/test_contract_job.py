@@ -65,11 +65,6 @@ BAD_INPUT = [
         ["reshapes.0.shard is use and training.token_cells is 4", "set shard to step"],
     ),
     (
-        "weights gathered from more replicas than ranges",
-        ["placement.shard=use", "training.state_ranges=4", "placement.dp_degree=6", "placement.workers=6"],
-        ["placement.dp_degree 6 exceeds training.state_ranges 4 with placement.shard use"],
-    ),
-    (
         "state shared out over more replicas than ranges",
         ["placement.shard=step", "training.state_ranges=4", "placement.dp_degree=6", "placement.workers=6"],
         ["placement.dp_degree 6 exceeds training.state_ranges 4 with placement.shard step", "raise state_ranges in a new run"],

@@ -26,8 +26,7 @@ HEAD = """# Layouts of tensor parallelism, by formula
 
 Written by `python -m tests.published.tensor` from [its figures and our constants](../../tests/published/tensor/figures.yaml) and
 [the planner's own formula of traffic](../../controller/frostline_controller/planner/tensor/traffic.py); do not edit. A test
-writes it again and compares. Nothing here was trained, and no run of Frostline has a depth or gathers weights at each use: this
-is paper.
+writes it again and compares. Nothing here was trained, and no run of Frostline has a depth: this is paper.
 
 What it says. The four check values of 3-D tensor parallelism (arXiv 2105.14450) come out to the digit. Its headline, 2.32 times
 as fast as 1-D and 1.57 times as fast as 2-D on 64 V100, comes out as {over_1d:.2f} and {over_2d:.2f} with constants that were

@@ -5,18 +5,20 @@ changes a bit. So gathers are called between computations, in the order of the p
 have, the program has a GATHER in place of each computation, which makes the same gathers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import nn
 
 from frostline_contract.operations import Kind
 from frostline_trainer.step.alignment import aligned
 from frostline_trainer.step.chunks import Inputs, Score
 from frostline_trainer.step.gathering import Gathering
-from frostline_trainer.step.pipeline import Loss, MicroBatch, Pipeline, PipelineResult, SavedForward, StepState
+from frostline_trainer.step.pipeline import Loss, MicroBatch, Pipeline, PipelineResult, StepState
 from frostline_trainer.step.programs import Instruction
+from frostline_trainer.step.saved_forward import SavedForward
 from frostline_trainer.step.split_backward import SplitBackward
 from frostline_trainer.step.stage import Stage
 
@@ -24,19 +26,53 @@ from frostline_trainer.step.stage import Stage
 @dataclass
 class _UnitForward:
     """A unit's forward. unit: its number. entry: its input, a leaf of its graph behind the stage's first unit that learns.
-    split: set if the input's gradient was computed ahead of the weights'."""
+    weights: those that learn. split: set if the input's gradient was computed ahead of the weights'."""
 
     unit: int
     entry: torch.Tensor | None
     output: torch.Tensor
+    weights: list[nn.Parameter]
     split: SplitBackward | None = None
 
 
 @dataclass
 class _SavedUnits(SavedForward):
-    """The tensors of a micro-batch that a stage keeps from its forward to its backward. units: of those that learn, in order."""
+    """What a stage keeps of its units that learn, in order; each is gathered for its part of the backward."""
 
+    gathering: Gathering | None = None
     units: list[_UnitForward] = field(default_factory=list)
+
+    def backward(self, inputs: Sequence[torch.Tensor] | None = None) -> None:
+        root, gradient = self.root, self.gradient
+        for one in self._last_first():
+            torch.autograd.backward(root, gradient)
+            if self.units:
+                root, gradient = self.units[-1].output, _passed_on(one)
+
+    def backward_input(self, weights: Sequence[nn.Parameter], recomputes: bool) -> None:
+        root, gradient, kept = self.root, self.gradient, list(self.units)
+        for one in self._last_first():
+            assert one.entry is not None
+            one.split = SplitBackward(root, gradient, one.entry, one.weights, recomputes)
+            if self.units:
+                root, gradient = self.units[-1].output, _passed_on(one)
+        self.units = kept
+
+    def close_split(self) -> bool:
+        if not self.units or self.units[-1].split is None:
+            return False
+        for one in self._last_first():
+            assert one.split is not None
+            one.split.close()
+        return True
+
+    def _last_first(self) -> Iterator[_UnitForward]:
+        """Take the units off, last first, each gathered."""
+        assert self.gathering is not None
+        while self.units:
+            one = self.units.pop()
+            self.gathering.use(one.unit)
+            yield one
 
 
 def uses(kind: Kind, stage: Stage, upstream_learns: bool) -> list[int]:
@@ -113,7 +149,8 @@ class GatheringPipeline(Pipeline):
                 hidden = hidden.detach().requires_grad_(hidden.requires_grad)
             is_last = place == len(stage.units) - 1
             output = stage.run_trainable(hidden, inputs, step, number, score if is_last else None, range(place, place + 1))
-            found.append(_UnitForward(stage.first_unit + place, hidden, output))
+            weights = [parameter for parameter in stage.units[place].parameters() if parameter.requires_grad]
+            found.append(_UnitForward(stage.first_unit + place, hidden, output, weights))
             hidden = output
         return found
 
@@ -133,40 +170,7 @@ class GatheringPipeline(Pipeline):
         units = self._run_units(stage, hidden, micro_batch.inputs, step, micro_batch.number, score)
         output = self._plug.activation(units[-1].output)
         root = loss(output, micro_batch.inputs) if is_last and not in_chunks else output
-        return _SavedUnits(entry, root, output if keep_output and not in_chunks else None, units=units)
-
-    def _backward(self, saved: SavedForward, inputs: Sequence[torch.Tensor] | None = None) -> None:
-        assert isinstance(saved, _SavedUnits)
-        root, gradient = saved.root, saved.gradient
-        while saved.units:
-            one = saved.units.pop()
-            self.gathering.use(one.unit)
-            torch.autograd.backward(root, gradient)
-            if saved.units:
-                root, gradient = saved.units[-1].output, _passed_on(one)
-
-    def _backward_input(self, stage_number: int, saved: SavedForward, upstream_learns: bool) -> None:
-        if not upstream_learns:
-            return
-        assert isinstance(saved, _SavedUnits)
-        stage, root, gradient = self._stages[stage_number], saved.root, saved.gradient
-        for place, one in reversed(list(enumerate(saved.units))):
-            self.gathering.use(one.unit)
-            weights = [p for p in stage.units[stage.num_frozen + place].parameters() if p.requires_grad]
-            assert one.entry is not None
-            one.split = SplitBackward(root, gradient, one.entry, weights, stage.settings.checkpointing)
-            root, gradient = saved.units[place - 1].output, _passed_on(one)
-
-    def _close_split(self, saved: SavedForward) -> bool:
-        assert isinstance(saved, _SavedUnits)
-        if not saved.units or saved.units[-1].split is None:
-            return False
-        while saved.units:
-            one = saved.units.pop()
-            self.gathering.use(one.unit)
-            assert one.split is not None
-            one.split.close()
-        return True
+        return _SavedUnits(entry, root, output if keep_output and not in_chunks else None, gathering=self.gathering, units=units)
 
 
 def _passed_on(one: _UnitForward) -> torch.Tensor:

@@ -131,7 +131,7 @@ class Generation:
         self.prefix = None
 
     def _place_weights(self) -> None:
-        """Move the weights of units that learn into local shards if they are gathered at each use; those of others into modules."""
+        """Move the weights of units that are gathered at each use into local shards, and those of others into modules."""
         context, table, gathers = self.context, self.plan.pieces, self.plan.placement.gathers_at_use
         for unit in table.units_of(self._needed) + [unit for unit, _ in self._units()]:
             if gathers and unit >= self.freeze_point:

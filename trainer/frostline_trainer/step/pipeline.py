@@ -15,7 +15,7 @@ from frostline_trainer.replication.evidence import Digest, Evidence, digest_of
 from frostline_trainer.step.chunks import Inputs, Score
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.programs import Carried, Instruction, Message
-from frostline_trainer.step.split_backward import SplitBackward
+from frostline_trainer.step.saved_forward import SavedForward
 from frostline_trainer.step.stage import Stage
 from frostline_trainer.step.tracing import NO_TRACE, Trace
 from frostline_trainer.transport.transport import Transfer, Transport
@@ -52,21 +52,6 @@ class PipelineResult:
 
     losses: dict[int, torch.Tensor] = field(default_factory=dict)
     evidence: dict[int, Evidence] = field(default_factory=dict)
-
-
-@dataclass
-class SavedForward:
-    """The tensors of a micro-batch that a stage keeps from its forward to its backward.
-
-    root: where the backward begins: the loss in the last stage, else the output. output: kept if a digest of it is wanted.
-    gradient: of the output, once it is received. split: set if the input's gradient was computed ahead of the weights'.
-    """
-
-    entry: torch.Tensor | None
-    root: torch.Tensor
-    output: torch.Tensor | None = None
-    gradient: torch.Tensor | None = None
-    split: SplitBackward | None = None
 
 
 @dataclass
@@ -155,9 +140,9 @@ class Pipeline:
         saved, micro_batch = state.saved[place], state.micro_batches[instruction.micro_batch]
         if kind in GIVES_INPUT_GRADIENT and number < self._last_stage:
             saved.gradient = self._received(Carried.GRADIENT, instruction)
-        if kind is Kind.INPUT_GRADIENT:
-            self._backward_input(number, saved, upstream_learns)
-        else:
+        if kind is Kind.INPUT_GRADIENT and upstream_learns:
+            saved.backward_input(self._buffers[number].parameters, self._stages[number].settings.checkpointing)
+        elif kind is not Kind.INPUT_GRADIENT:
             evidence = self._backward_weights(
                 number, micro_batch.number, saved, kind, upstream_learns, micro_batch.number == state.audited
             )
@@ -184,7 +169,7 @@ class Pipeline:
         apart = buffers.begin_apart()
         saved.gradient = evidence.gradient
         if saved.root.requires_grad:
-            self._backward(saved)
+            saved.backward()
         self._plug.gradient(buffers.parameters)
         digest = self._digest(saved, buffers, apart, needs_gradient)
         buffers.release(apart)
@@ -296,23 +281,6 @@ class Pipeline:
             hidden = self._enter_boundary(hidden, micro_batch.samples, step)
         return hidden
 
-    def _backward_input(self, stage_number: int, saved: SavedForward, upstream_learns: bool) -> None:
-        """Compute the gradient of a stage's input alone; the graph is kept for the weights' gradients."""
-        if upstream_learns:
-            assert saved.entry is not None
-            weights, recomputes = self._buffers[stage_number].parameters, self._stages[stage_number].settings.checkpointing
-            saved.split = SplitBackward(saved.root, saved.gradient, saved.entry, weights, recomputes)
-
-    def _close_split(self, saved: SavedForward) -> bool:
-        """Compute the weights' gradients if the input's gradient was computed ahead of them. Returns whether it was."""
-        if saved.split is not None:
-            saved.split.close()
-        return saved.split is not None
-
-    def _backward(self, saved: SavedForward, inputs: Sequence[torch.Tensor] | None = None) -> None:
-        """Run a stage's backward from its root, and add to the `.grad`s. inputs: only of these; None: of all."""
-        torch.autograd.backward(saved.root, saved.gradient, inputs=inputs)
-
     def _backward_weights(
         self, stage_number: int, number: int, saved: SavedForward, kind: Kind, upstream_learns: bool, audited: bool
     ) -> Evidence | None:
@@ -324,8 +292,8 @@ class Pipeline:
             buffers.before_backward(number)
         inputs = buffers.parameters if kind is Kind.WEIGHT_GRADIENT else None
         # There is no graph if only other stages have adapters, and nothing upstream of this stage learns.
-        if not self._close_split(saved) and saved.root.requires_grad and (inputs is None or inputs):
-            self._backward(saved, inputs)
+        if not saved.close_split() and saved.root.requires_grad and (inputs is None or inputs):
+            saved.backward(inputs)
         self._plug.gradient(buffers.parameters)
         if apart is None:
             buffers.after_backward(number)

@@ -4,10 +4,10 @@ The assumed transport is the weakest that Frostline runs on (docs/protocols.md 1
 posted, the messages of a channel (sender, receiver) are matched by their order alone, and a message is sent only after the
 computations before it in the sender's program. Programs that end on it end on every stronger transport.
 
-Where replicas gather weights at each use (`placement.shard: use`), a gather is a collective of all replicas at one pipeline rank.
+Where weights are gathered at each use (`placement.shard: use`), a gather is a collective of all replicas at one pipeline rank.
 Each of them runs the program of the replica with most micro-batches, with the computations that it lacks left out but for their
-gathers. If all make their gathers in one order, they end as one replica does: in the order in which its longest program ends, with
-all replicas at each computation.
+gathers. If all make their gathers in one order, they end as one replica does: in the order in which the longest program ends,
+with all replicas at each computation.
 
 Tensor-parallel groups run a program in each of their lines, and meet in gathers and sums at each computation. Programs that
 end for single workers end for groups too: in the same order, with a group in place of each worker.
@@ -86,7 +86,7 @@ def check_gathers(line: Sequence[Program], pp_rank: int) -> None:
         if order != first:
             place = next((n for n, (one, other) in enumerate(zip(first, order, strict=False)) if one != other), len(order))
             raise ValueError(
-                f"replica {replica} on pp_rank {pp_rank} gathers weights in another order than replica 0, from computation {place} on"
+                f"replica {replica} on pp_rank {pp_rank} gathers in another order than replica 0, from computation {place} on"
             )
 
 

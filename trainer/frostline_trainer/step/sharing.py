@@ -21,8 +21,8 @@ from frostline_trainer.step.alignment import ALIGNMENT_BYTES
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.exchange import scatter_gradients
 from frostline_trainer.step.gradients import GradientBuffers
-from frostline_trainer.step.optimizer import PartGradients
 from frostline_trainer.step.local_shards import fill_module, part_of
+from frostline_trainer.step.optimizer import PartGradients
 from frostline_trainer.step.parts import Part, parts_of, weights_of
 from frostline_trainer.step.share import Run, Shares, pieces_of_replica
 from frostline_trainer.tensor.group import complete_runs

@@ -127,7 +127,7 @@ class Stage:
         """Run the units that learn on one micro-batch. Random numbers depend on (seed, step, micro-batch, unit) alone.
 
         Args:
-            score: In the stage with the head, a function of the logits (such as the loss) whose value is returned instead of them.
+            score: In the stage with the head, a function of the logits (the loss), whose value is returned instead of them.
             units: Only these, counted within the stage; with a score they end with the head. None: all that learn.
         """
         device, in_chunks = self.settings.device, score is not None and self.settings.chunk_tokens > 0

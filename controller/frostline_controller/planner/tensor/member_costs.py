@@ -44,9 +44,7 @@ def grouped(inputs: PlanInputs, sharing: Sharing) -> PlanInputs:
         return inputs
     size, nodes = sharing.group_size, nodes_of(inputs)
     least = -(-inputs.placement.min_workers // size)
-    section = inputs.placement.model_copy(
-        update={"shard": sharing.shard, "min_workers": least, "tp_degree": 1}
-    )
+    section = inputs.placement.model_copy(update={"shard": sharing.shard, "min_workers": least, "tp_degree": 1})
     found = replace(
         inputs,
         placement=section,
