@@ -32,7 +32,7 @@ class Case:
     Attributes:
         seed: replays it (None: a fixed case).
         aim: the purpose for which it was drawn; the oracle decides the actual outcome.
-        shard: whether replicas share out the state.
+        shard: how replicas share out the state.
         reshapes_shard: the same of each reshape, in their order; empty: as `shard`.
         checkpoint_uri: the folder for checkpoints; None: in the run directory.
         cache_shards: the number of Redis servers.

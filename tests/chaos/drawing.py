@@ -203,7 +203,7 @@ class _Draw:
         schedule = rng.choices(list(SCHEDULES), list(SCHEDULES.values()))[0]
         in_pairs = aim in ("whole", "outside") and workers % 2 == 0 and not silent and rng.random() < 0.2
         variant = more.get("variant") or rng.choices(("vit", "tied", *SHARED, TILED), (50, 17, 16, 8, 9))[0]
-        shards = [rng.choice(("step", "step", "none")) if variant in SHARED else "none" for _ in range(len(reshapes) + 1)]
+        shards = [rng.choice(("step", "use", "none")) if variant in SHARED else "none" for _ in range(len(reshapes) + 1)]
         chosen = {
             "variant": variant,
             "shard": shards[0],

@@ -28,7 +28,7 @@ def with_groups(case: Case) -> Case:
     rng = random.Random(f"frostline chaos groups {case.seed}")
     chosen: dict[str, Any] = {}
     if rng.random() < 0.7:
-        shards = [rng.choice(("step", "step", "none")) for _ in range(len(case.reshapes) + 1)]
+        shards = [rng.choice(("step", "use", "none")) for _ in range(len(case.reshapes) + 1)]
         chosen |= {"variant": TILED_AND_SHARED, "shard": shards[0], "reshapes_shard": tuple(shards[1:])}
     if case.aim in ("whole", "outside") and None not in case.shape and rng.random() < 0.8:
         shapes = SHAPES[case.workers]

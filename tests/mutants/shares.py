@@ -6,7 +6,46 @@ TRAINER = "trainer/frostline_trainer/"
 SHARED = ("tests/integration/test_sharding.py", "-k", "oracles")
 GROUPS = ("tests/integration/test_exactness_tensor_groups.py", "-k", "plain_loop and shard")
 
+PROGRAMS = ("tests/unit/trainer/test_gathered_programs.py",)
+MEMORY = ("tests/unit/trainer/test_local_shards.py",)
+
 SHARE_MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "left-out-gather",
+        "a replica takes no part in the gathers of micro-batches that it lacks",
+        (
+            Edit(
+                TRAINER + "step/programs.py",
+                "            found.append(Instruction(Kind.GATHER, one.stage, one.micro_batch, one.slice, of=one.kind))\n",
+                "            continue\n",
+            ),
+        ),
+        PROGRAMS,
+    ),
+    Mutant(
+        "kept-weights",
+        "a unit that was used keeps its memory",
+        (
+            Edit(
+                TRAINER + "step/local_shards.py",
+                "        tensor.untyped_storage().resize_(0)\n",
+                "        tensor.untyped_storage().resize_(tensor.nbytes)\n",
+            ),
+        ),
+        MEMORY,
+    ),
+    Mutant(
+        "stale-gather",
+        "the last unit of a schedule is not gathered again after the update",
+        (
+            Edit(
+                TRAINER + "step/gathering_pipeline.py",
+                "        self.gathering.free()\n        return result\n",
+                "        return result\n",
+            ),
+        ),
+        SHARED,
+    ),
     Mutant(
         "stale-copies",
         "a replica computes with what it had of the others' weights a step before",

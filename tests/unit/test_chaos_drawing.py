@@ -1,6 +1,7 @@
 """What chaos draws: always the same for a seed, and over many seeds all that can befall a run."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -35,9 +36,9 @@ def test_cases_follow_from_their_seeds_and_draw_all_that_can_befall_a_run() -> N
     assert max(len(case.faults) for case in cases) == 5
     assert {case.variant for case in cases} == set(VARIANTS)
     drawn = {(case.shard, to) for case in cases if (case.shape[1] or 0) > 1 for to in case.reshapes_shard}
-    assert drawn == {("none", "none"), ("none", "step"), ("step", "none"), ("step", "step")}
+    assert drawn == set(product(("none", "step", "use"), repeat=2))
     in_groups = [case for case in cases if case.tp > 1]
-    assert {case.shard for case in in_groups} == {"none", "step"} and {1, 2} <= {
+    assert {case.shard for case in in_groups} == {"none", "step", "use"} and {1, 2} <= {
         tp for one in in_groups for tp in one.reshapes_tp
     }
     assert all(case.tp == 1 for case in cases if case.variant not in (TILED, TILED_AND_SHARED))

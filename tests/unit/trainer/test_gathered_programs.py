@@ -16,37 +16,38 @@ LEAF_SIZES = [((1,) * 4, (1,) * 5), ((2, 1), (1, 1)), ((1,), (1,) * 6, (1,) * 2)
 
 def all_end(replicas: list[list[Program]], shape: StepShape) -> bool:
     """Run all programs, where a computation waits for its input and, like a GATHER, for the others of its line."""
-    places = {(replica, rank): 0 for replica in range(len(replicas)) for rank in range(shape.pp_degree)}
+    places = {(replica, pp_rank): 0 for replica in range(len(replicas)) for pp_rank in range(shape.pp_degree)}
     landed: list[set[Message]] = [set() for _ in replicas]
     posted: list[set[Message]] = [set() for _ in replicas]
     moved = True
 
-    def at_gather(replica: int, rank: int) -> bool:
+    def at_gather(replica: int, pp_rank: int) -> bool:
         """Go on to the next computation or GATHER; return whether there is one, with its input."""
         nonlocal moved
-        program = replicas[replica][rank].compute
-        while places[replica, rank] < len(program):
-            one = program[places[replica, rank]]
+        program = replicas[replica][pp_rank].compute
+        while places[replica, pp_rank] < len(program):
+            one = program[places[replica, pp_rank]]
             if one.kind in COMPUTING or one.kind is Kind.GATHER:
                 operation = computation(one)
                 return operation is None or landed[replica].issuperset(enters(operation, shape))
             both = posted if one.kind is Kind.RECEIVE else landed
             both[replica].add(one.message)
-            places[replica, rank] += 1
+            places[replica, pp_rank] += 1
             moved = True
         return False
 
     while moved:
         moved = False
-        for rank in range(shape.pp_degree):
-            if all([at_gather(replica, rank) for replica in range(len(replicas))]):
+        for pp_rank in range(shape.pp_degree):
+            ready = [at_gather(replica, pp_rank) for replica in range(len(replicas))]
+            if all(ready):
                 moved = True
                 for replica, programs in enumerate(replicas):
-                    operation = computation(programs[rank].compute[places[replica, rank]])
+                    operation = computation(programs[pp_rank].compute[places[replica, pp_rank]])
                     if operation is not None:
                         landed[replica].update(one for one in leaves(operation, shape) if stays(one, shape))
-                    places[replica, rank] += 1
-    return all(place == len(replicas[replica][rank].compute) for (replica, rank), place in places.items())
+                    places[replica, pp_rank] += 1
+    return all(place == len(replicas[replica][pp_rank].compute) for (replica, pp_rank), place in places.items())
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
