@@ -64,7 +64,7 @@ class StepCost:
 class CostModel:
     """The prefix sums of one profile, freeze point and cache verdict; every array has num_units + 1 entries.
 
-    pipeline_link: the link of messages along the pipeline, which depends on the shape (`of_shape`); None: over PlanInputs' `link`.
+    pipeline_link: the link of messages along the pipeline; it depends on the shape (`of_shape`). None: over PlanInputs' `link`.
     """
 
     def __init__(self, inputs: PlanInputs, use_cache: bool = False, pipeline_link: LinkProfile | None = None):
