@@ -31,13 +31,18 @@ class Service(control_pb2_grpc.ControlServicer):
         self.message, self.received = message, threading.Event()
         self.knows_nobody, self.outcomes, self.entered = False, [], list[int]()
         self.answers, self.streams, self.stuck = 10**9, 0, False
+        self.leaving = list[str]()
 
     def Register(self, request: pb.RegisterRequest, context: Any) -> pb.RegisterResponse:
+        self.leaving.append(request.leaving)
         return pb.RegisterResponse(heartbeat_seconds=0.05)
 
     def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
         self.received.set()
         return pb.HeartbeatResponse(known=True)
+
+    def Leave(self, request: pb.LeaveRequest, context: Any) -> pb.LeaveResponse:
+        return pb.LeaveResponse()
 
     def Ready(self, request: pb.ReadyRequest, context: Any) -> pb.ReadyResponse:
         if self.knows_nobody:
@@ -220,6 +225,16 @@ def test_a_worker_hears_and_is_heard_by_the_successor_whatever_it_was_about_to_c
     assert listener.receives(2), "the watch thread is gone"
     successor.received.clear()
     assert successor.received.wait(WAIT_SECONDS), "the heartbeat thread is gone"
+
+
+def test_each_registration_says_that_the_worker_wants_to_leave(listener: Listener, start: Start, tmp_path: Path) -> None:
+    """The controller that was told may have died since: its successor learns of it where the worker registers there."""
+    service, address = start(None)
+    (tmp_path / "controller.address").write_text(address)
+    listener.start()
+    listener.client.leave_in_background("SIGTERM")
+    listener.client.register()
+    assert service.leaving == ["", "SIGTERM"]
 
 
 def test_a_fault_in_a_thread_of_the_line_does_not_end_it(listener: Listener, start: Start, tmp_path: Path) -> None:
