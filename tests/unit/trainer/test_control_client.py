@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -280,9 +281,17 @@ def test_a_controller_that_answers_no_heartbeat_is_left_for_its_successor(
     assert listener.receives(2), "the stream of the old controller was kept"
 
 
-def test_answers_that_come_late_but_steadily_keep_the_stream() -> None:
+def test_answers_that_come_late_but_steadily_keep_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each answer takes longer than an interval, so one is always due: the controller is slow, not dead."""
-    beats = Heartbeats(pb.HeartbeatRequest, threading.Event(), lambda: 0.05, 0.5)
+    now = [100.0]
+    monkeypatch.setattr("frostline_trainer.control.heartbeats.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    class Stopping(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            now[0] += timeout or 0.0
+            return self.is_set()
+
+    beats = Heartbeats(pb.HeartbeatRequest, Stopping(), lambda: 0.05, 0.5)
     stream = iter(beats)
     for number in range(20):
         next(stream)
