@@ -18,7 +18,7 @@ from frostline_controller.cluster.local.backend import LocalBackend
 from frostline_controller.local_run.exit_codes import DONE, NO_RUN, USER_MISTAKE
 from tests.chaos.acts import COMMANDS, OTHER_DATA, OTHER_WEIGHTS, SECOND_OWNER, STOPS, WRITES, Act
 from tests.chaos.leftovers import processes_of
-from tests.e2e.runs import FROSTLINE, Running, json_lines
+from tests.e2e.runs import FROSTLINE, Running
 
 POLL_SECONDS = 0.05
 ANSWER_SECONDS = 60.0

@@ -196,10 +196,11 @@ class HangWatch:
             if worker.worker_id in plan.leavers and (worker.phase == Phase.SPARE or all_inside):
                 continue
             step = worker.step if entered else base.get(worker.worker_id, furthest)
-            found.append(self._progress(worker, entered, step, now))
+            found.append(self._progress(worker, entered, step, now, ready=continues and not entered))
         return found
 
-    def _progress(self, worker: Worker, entered: bool, step: int, now: float) -> Progress:
+    def _progress(self, worker: Worker, entered: bool, step: int, now: float, ready: bool) -> Progress:
+        """Return a participant's progress. ready: whether it has formed the plan's groups, as all have before a switch."""
         reported_at = worker.phase_reported_at
 
         def age(seconds: float) -> float:
@@ -214,4 +215,5 @@ class HangWatch:
             worker_id=worker.worker_id, entered=entered, step=step, phase=worker.phase, phase_seconds=age(worker.phase_seconds),
             waiting=worker.waiting_seconds > 0, p99=worker.phase_p99, heartbeat_age=now - worker.last_received,
             name=f"worker {worker.pod_name}", device=behind if worker.device_phase else None,
+            ready=ready,
         )  # fmt: skip

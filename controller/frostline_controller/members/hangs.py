@@ -16,20 +16,23 @@ yet. So a member whose device is stuck is the earliest that computes, even where
 When a member is late. Its phase must be older than the deadline: max(floor, DEADLINE_FACTOR x the largest 99th percentile of
 this phase among the members of this generation). In a long phase the age is that of its last part (a tile of an evaluation, a
 piece of a file). A phase that no member has finished yet (the first step, load, compile, a first checkpoint) has the deadline
-FIRST_FACTOR x max(floor, predicted step). Ages are taken as reported and never extrapolated, since a late heartbeat says nothing
-about the training thread. While any member still moves, nobody hangs.
+FIRST_FACTOR x max(floor, predicted step). A participant that is ready to enter a plan, and has not entered, has no more to do
+than to read that the others have switched: its deadline is the floor. Ages are taken as reported and never extrapolated, since a
+late heartbeat says nothing about the training thread. While any member still moves, nobody hangs.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from frostline_contract.phases import WAITING, place_of
+from frostline_contract.phases import WAITING, Phase, place_of
 
 DEADLINE_FACTOR = 5.0
 FIRST_FACTOR = 10.0
 """For a phase without history. A first step allocates, compiles and warms caches, which may take a minute for each of several
 stages; with the default floor this deadline is ten minutes."""
 EQUAL_FACTOR = 3.0
+AT_REST = frozenset((Phase.START, Phase.SPARE))
+"""Phases in which a registered worker waits for a plan."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class Progress:
 
     Attributes:
         entered: whether it runs the generation already.
+        ready: whether it has not entered, and has nothing to do before it enters: it has formed the plan's groups.
         step: its last committed step; one value for all who have not yet entered a plan that starts anew.
         phase: its training thread's.
         phase_seconds: the phase's age when the heartbeat was sent.
@@ -67,6 +71,7 @@ class Progress:
     heartbeat_age: float = 0.0
     name: str = ""
     device: DevicePlace | None = None
+    ready: bool = False
 
     @property
     def at(self) -> "Progress":
@@ -139,13 +144,15 @@ class _Deadlines:
             for phase, seconds in member.p99.items():
                 self._p99[phase] = max(self._p99.get(phase, 0.0), seconds)
 
-    def of(self, phase: str) -> float:
-        known = self._p99.get(phase)
+    def of(self, member: Progress) -> float:
+        if member.ready and member.phase in AT_REST:
+            return self._floor
+        known = self._p99.get(member.phase)
         return self._first if known is None else max(self._floor, DEADLINE_FACTOR * known)
 
     def verdict(self, late: Progress, suspect: Progress) -> Verdict | None:
         """Blame `suspect` (`late` itself, or a silent member that `late` waits for) where `late` is over its deadline."""
-        deadline = self.of(late.phase)
+        deadline = self.of(late)
         if late.phase_seconds <= deadline:
             return None
         where = f"{late.phase} after step {late.step}, for {late.phase_seconds:.1f} s; the deadline is {deadline:.1f} s"
@@ -159,7 +166,7 @@ class _Deadlines:
         return Verdict(suspect.worker_id, reason, suspect.phase, suspect.step, late.phase_seconds, deadline)
 
     def all_alike(self, oldest: Progress, count: int) -> Verdict | None:
-        deadline = EQUAL_FACTOR * self.of(oldest.phase)
+        deadline = EQUAL_FACTOR * self.of(oldest)
         if oldest.phase_seconds <= deadline:
             return None
         reason = (

@@ -15,7 +15,7 @@ def cache_seconds(inputs: PlanInputs) -> tuple[float, float, float]:
     Unmeasured traffic is predicted from the boundary's bytes: a direct read moves about 1 GB/s with its share of the
     computing cores, and never more than the link. A cache that has not been filled yet is judged by its warm state.
     """
-    predicted = predicted_cache_seconds(inputs.boundary_bytes_per_sample, inputs.cache_link or inputs.link)
+    predicted = predicted_cache_seconds(inputs.boundary_bytes_per_sample, inputs.link)
     measured = inputs.cache
     fetch = measured.fetch_seconds_per_sample if measured and measured.fetch_seconds_per_sample > 0 else predicted
     fill = measured.fill_seconds_per_sample if measured and measured.fill_seconds_per_sample > 0 else predicted

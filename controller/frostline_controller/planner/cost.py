@@ -64,13 +64,13 @@ class StepCost:
 class CostModel:
     """The prefix sums of one profile, freeze point and cache verdict; every array has num_units + 1 entries.
 
-    pipeline_link: the link between neighbours along the pipeline; None: PlanInputs' `link`. It depends on the shape: `of_shape`.
+    pipeline_link: the link of messages along the pipeline; it depends on the shape (`of_shape`). None: over PlanInputs' `link`.
     """
 
     def __init__(self, inputs: PlanInputs, use_cache: bool = False, pipeline_link: LinkProfile | None = None):
         self.inputs = inputs
         self.use_cache = use_cache
-        self.pipeline_link = pipeline_link or inputs.link
+        self.pipeline_link = pipeline_link or inputs.for_messages(inputs.link)
         self._by_shape: dict[tuple[LinkProfile, int], CostModel] = {(self.pipeline_link, 1): self}
         frozen = np.arange(inputs.num_units) < inputs.freeze_point
         column = {
@@ -88,7 +88,7 @@ class CostModel:
         not_shared = np.where(frozen, column["parameter_bytes"], 0.0) if inputs.gathers_at_use else column["parameter_bytes"]
         self.shared_bytes = _sums(np.array(inputs.unit_state_bytes, dtype=float) - not_shared)
         self.activation_bytes = _sums(np.where(frozen, 0.0, column["activation_bytes"]))
-        links = [self.pipeline_link, *([inputs.near_link] if inputs.near_link is not None else [])]
+        links = [self.pipeline_link, *([inputs.for_messages(inputs.near_link)] if inputs.near_link is not None else [])]
         sends = [_sends_over(link, column["output_bytes"]) for link in links]
         self.send_seconds = sends[0]
         self.least_send_seconds = float(np.min([one[inputs.freeze_point + 1 : -1] for one in sends], initial=np.inf))

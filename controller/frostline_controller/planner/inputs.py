@@ -17,6 +17,7 @@ from frostline_contract.schedules import schedule_named
 from frostline_contract.shape import ParallelShape
 from frostline_contract.sharding import STEP, USE
 from frostline_contract.statistics import CacheProfile, LinkProfile, UnitProfile
+from frostline_controller.planner.group_messages import GroupMessages
 from frostline_controller.planner.quota import Quota
 
 
@@ -56,7 +57,6 @@ class PlanInputs:
         members: the present workers.
         link: between machines, or between any two members where links are not measured apart.
         near_link: within one machine; None: not measured.
-        cache_link: to the cache, where `link` is that of a group's messages (`tensor.built`); None: `link`.
         cache: measured traffic; None: not measured yet.
         cache_available: there is a cache server, and the augmentation mode allows its use.
         cache_shared: several runs share the cache.
@@ -80,6 +80,7 @@ class PlanInputs:
         state_ranges: ranges into which each unit's state is cut.
         tensor_tiles: tiles of the inner widths: the most workers that may share a stage.
         quota: of workers with a share of a processor, else None.
+        messages: how tensors cross stages where members stand for groups of workers; None: each member sends whole tensors.
         may_gather: the job's numerics allow weights that are gathered at each use.
     """
 
@@ -91,7 +92,6 @@ class PlanInputs:
     members: tuple[MemberInfo, ...]
     link: LinkProfile = field(default_factory=LinkProfile)
     near_link: LinkProfile | None = None
-    cache_link: LinkProfile | None = None
     cache: CacheProfile | None = None
     cache_available: bool = False
     cache_shared: bool = False
@@ -119,6 +119,7 @@ class PlanInputs:
     state_ranges: int = 1
     tensor_tiles: int = 1
     quota: Quota | None = None
+    messages: GroupMessages | None = None
     may_gather: bool = True
 
     def __post_init__(self) -> None:
@@ -202,13 +203,17 @@ class PlanInputs:
         return frozenset(Counter(member.machine for member in self.members).values())
 
     def pipeline_link(self, pp_degree: int) -> LinkProfile:
-        """Return the link between neighbours along a pipeline: `near_link` where every machine holds whole pipelines.
+        """Return the link of messages along a pipeline: over `near_link` where every machine holds whole pipelines.
 
         Members are assigned row by row, machine by machine (`planner.assignment`). Replicas of a stage are spread over machines
         on purpose, so their sums always go over `link`.
         """
         whole = all(size > 0 and gcd(size, pp_degree) == pp_degree for size in self.machine_sizes)
-        return self.near_link if self.near_link is not None and whole else self.link
+        return self.for_messages(self.near_link if self.near_link is not None and whole else self.link)
+
+    def for_messages(self, link: LinkProfile) -> LinkProfile:
+        """Return the link with which messages between stages are priced over this link: itself, unless groups share them."""
+        return self.messages.over(link) if self.messages is not None else link
 
     def num_slices(self, pp_degree: int, schedule: str) -> int:
         """Return the most slices of a micro-batch in a pipeline of this depth; exactly placement.slices where that is set."""

@@ -111,6 +111,18 @@ def test_who_has_not_entered_is_earlier_than_who_has() -> None:
     assert blamed(members) == "j"
 
 
+@pytest.mark.parametrize("phase", ["start", "spare"])
+def test_who_is_ready_and_does_not_enter_has_one_floor(phase: str) -> None:
+    """It has only to read that the others have switched; they wait for it in their first reshape, which has ten floors."""
+    inside = [member(name, "reshape", 70, entered=False, waiting=True, p99={}) for name in "ab"]
+    joiner = member("j", phase, 61, entered=False, p99={})
+    assert blamed([joiner, *inside]) is None, "a plan of a restart: it may still build"
+    assert blamed([replace(joiner, ready=True), *inside]) == "j"
+    assert blamed([replace(joiner, ready=True, phase_seconds=59), *inside]) is None
+    moving = replace(joiner, ready=True, phase="reshape")
+    assert blamed([moving, *inside]) is None, "it enters"
+
+
 def test_at_the_end_only_who_still_has_something_to_do_is_judged() -> None:
     ended = [member("a", "publish", 100, p99={}), member("b", "done", 5000), member("c", "done", 5000)]
     assert blamed(ended) is None

@@ -82,8 +82,9 @@ def test_embedding_and_head_stay_whole_and_a_group_sends_an_activation_once() ->
     cut = grouped(case, Sharing(columns=4))
     assert [one.parameter_bytes for one in cut.units] == [4_000_000, 1_000_000, 1_000_000, 4_000_000]
     assert [member.worker_id for member in cut.members] == ["w0", "w4"]
-    sent = cut.units[0].output_bytes / cut.link.bandwidth_bytes_per_second
-    assert sent == pytest.approx(25_000 / case.link.bandwidth_bytes_per_second + 75_000 / NEAR.bandwidth_bytes_per_second)
+    sent = cut.units[0].output_bytes / cut.for_messages(cut.link).bandwidth_bytes_per_second
+    gathered = 75_000 / NEAR.reduce_bandwidth_bytes_per_second
+    assert sent == pytest.approx(25_000 / case.link.bandwidth_bytes_per_second + gathered)
 
 
 def test_groups_lie_in_nodes_and_a_group_is_as_slow_as_its_slowest() -> None:

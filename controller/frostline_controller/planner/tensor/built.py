@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from frostline_contract.statistics import UnitProfile
 from frostline_controller.planner.inputs import PlanInputs
-from frostline_controller.planner.tensor.member_costs import CUT_BYTES, cut_unit, nodes_of, sent_once
+from frostline_controller.planner.tensor.member_costs import CUT_BYTES, cut_unit, messages_of, nodes_of
 from frostline_controller.planner.tensor.nodes import Nodes
 from frostline_controller.planner.tensor.sharing import Sharing
 
@@ -33,14 +33,11 @@ def in_groups_as_built(inputs: PlanInputs, degree: int, at_home: bool) -> PlanIn
     learning = [unit.parameter_bytes - unit.still_bytes for unit in inputs.units[inputs.freeze_point :]]
     collected = [unit.parameter_bytes - unit.still_bytes for unit, own in zip(inputs.units, shares, strict=True) if own]
     seconds = sum(nodes.seconds(size * (degree - 1) / degree, degree, 1, 1) for size in collected)
-    gather = nodes.seconds((degree - 1) / degree, degree, 1), nodes.seconds(0.0, degree, 1, 1)
     return replace(
         inputs,
         units=units,
         optimizer_seconds_per_byte=inputs.optimizer_seconds_per_byte + seconds / max(1, sum(learning)),
-        link=sent_once(inputs.link, 1 / degree, *gather),
-        near_link=sent_once(inputs.near_link, 1 / degree, *gather) if inputs.near_link is not None else None,
-        cache_link=inputs.link,
+        messages=messages_of(nodes, degree, 1 / degree),
         parallel_slots=max(1, inputs.parallel_slots // degree) if inputs.parallel_slots is not None else None,
     )
 

@@ -13,8 +13,9 @@ once a group: each member sends its part, and the receivers gather. A vote's cos
 from dataclasses import replace
 
 from frostline_contract.sharding import NONE
-from frostline_contract.statistics import LinkProfile, UnitProfile
+from frostline_contract.statistics import UnitProfile
 from frostline_controller.planner.gathers import with_seconds
+from frostline_controller.planner.group_messages import GroupMessages
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.tensor.groups import NoGroups, as_one, by_node, form_groups_of_nodes
 from frostline_controller.planner.tensor.nodes import Nodes
@@ -59,8 +60,6 @@ def grouped(inputs: PlanInputs, sharing: Sharing) -> PlanInputs:
     slots = inputs.parallel_slots
     if slots is not None and slots < size:
         raise NoGroups(f"a group of {size} workers computes at once, and {slots} can")
-    near = inputs.near_link or inputs.link
-    gather = (size - 1) / near.bandwidth_bytes_per_second, near.reduce_latency_seconds
     unplaced = [replace(member, global_rank=-1) for member in inputs.members]
     return replace(
         found,
@@ -69,8 +68,7 @@ def grouped(inputs: PlanInputs, sharing: Sharing) -> PlanInputs:
             for number, unit in enumerate(inputs.units)
         ),
         members=tuple(map(as_one, form_groups_of_nodes(unplaced, size))),
-        link=sent_once(inputs.link, 1.0, *gather),
-        near_link=sent_once(inputs.near_link, 1.0, *gather) if inputs.near_link is not None else None,
+        messages=messages_of(nodes, size, 1.0),
         parallel_slots=slots // size if slots is not None else None,
         current=None,
     )
@@ -121,18 +119,6 @@ def _whole_unit(unit: UnitProfile, size: int) -> UnitProfile:
     return unit.model_copy(update={"output_bytes": round(unit.output_bytes / size)})
 
 
-def sent_once(link: LinkProfile, sent: float, gathering: float, latency: float) -> LinkProfile:
-    """Return the link for tensors that are sent in shares, one a member, and then gathered by the receivers.
-
-    Args:
-        link: a member's own, measured while all members of its group sent.
-        sent: bytes that a member sends for each byte of a unit's `output_bytes`.
-        gathering: seconds of the gather for each of these bytes.
-        latency: seconds of a gather of no bytes.
-    """
-    return link.model_copy(
-        update={
-            "latency_seconds": link.latency_seconds + latency,
-            "bandwidth_bytes_per_second": 1 / (sent / link.bandwidth_bytes_per_second + gathering),
-        }
-    )
+def messages_of(nodes: Nodes, size: int, sent: float) -> GroupMessages:
+    """Return the cost of messages between groups of `size` workers. sent: of a member, for each byte of `output_bytes`."""
+    return GroupMessages(sent, nodes.seconds(sent * (size - 1), size, 1), nodes.seconds(0.0, size, 1, 1))
