@@ -13,8 +13,8 @@ def saved_model(ended: Ended) -> bytes:
 def test_pieces_and_shares_survive_kills_a_controller_and_a_resume_and_end_with_the_same_model(
     one_worker: Ended, workshop: Workshop, tmp_path: Path
 ) -> None:
-    """Three replicas share out their state; a worker dies, later the controller; then each owns all pieces for a while; then all
-    stop and go on from a checkpoint of pieces, on fewer workers.
+    """Three replicas share out their state, from step 6 on their weights too; a worker dies, later the controller; then each owns
+    all pieces for a while; then all stop and go on from a checkpoint of pieces, on fewer workers.
     """
     alone = workshop.run(tmp_path / "alone", {"training": {"state_ranges": 3}}, "--workers", "1")
     assert alone.digest != one_worker.digest, "it is over other pieces"
@@ -23,7 +23,7 @@ def test_pieces_and_shares_survive_kills_a_controller_and_a_resume_and_end_with_
         "placement": {"shard": "step", **THREE_REPLICAS},
         "checkpoint": {"every_steps": 10},
         "reshapes": [
-            {"step": 6, "pp_degree": 1, "dp_degree": 3},
+            {"step": 6, "pp_degree": 1, "dp_degree": 3, "shard": "use"},
             {"step": 26, "pp_degree": 1, "dp_degree": 2, "shard": "none"},
         ],
         "faults": [
@@ -39,6 +39,7 @@ def test_pieces_and_shares_survive_kills_a_controller_and_a_resume_and_end_with_
     drained = running.end()
     assert drained.code == 3, drained.story()
     placed = [plan["placement"] for plan in drained.plans]
+    assert any(one["shard"] == "use" and one["degrees"]["dp"] == 3 for one in placed), "weights were gathered at each use"
     assert any(one["shard"] == "step" and one["degrees"]["dp"] == 3 for one in placed), "state was shared out"
     ended = workshop.resume(folder, "--workers", "2", "--set", "placement.dp_degree=2")
     assert (ended.digest, ended.numerics) == (alone.digest, alone.numerics)

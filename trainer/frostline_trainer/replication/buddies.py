@@ -15,7 +15,7 @@ gradient that it sends.
 
 If the state is sharded over replicas (`placement.shard`), the owners of each piece are in one replica; the first of them sends
 its part of the gradient. The buddy may be another replica of the stage: it has a copy of the weights of the piece anyway, which
-counts as state then.
+counts as state then; with `placement.shard: use` it keeps them in local shards.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -247,12 +247,13 @@ class Home:
         self._values: dict[tuple[int, str, str], torch.Tensor] = {}
         gradients = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
         module.zero_grad(set_to_none=True)
-        self._shards = dict(local_shards(module) or {})
-        for name, parameter in module.named_parameters() if not self._shards else ():
+        shards = local_shards(module)
+        self._shards = dict(shards or {})
+        for name, parameter in module.named_parameters() if shards is None else ():
             self._weights[name] = parameter.data
             parameter.data = parameter.data.to(device, copy=True, non_blocking=True)
-        for key, shard in self._shards.items():
-            local_shards(module)[key] = shard.to(device, copy=True, non_blocking=True)
+        for key, shard in self._shards.items() if shards is not None else ():
+            shards[key] = shard.to(device, copy=True, non_blocking=True)
         for piece, name, moment, state in self._states():
             tensor = self._values[piece, name, moment] = state[moment]
             state[moment] = tensor.to(device, copy=True, non_blocking=True)
