@@ -10,13 +10,13 @@ import pytest
 from frostline_controller.recovery.facts import GoBack, GoOn
 from tests.engine_member import Run
 from tests.exact_cases import NUM_UNITS, Case
-from tests.hand_made_plans import Layout, Segment, run_series
+from tests.hand_made_plans import Layout, Segment, make_plan, run_series
 from tests.integration.test_buddies import check_copies
 from tests.integration.test_exactness import differences
 from tests.integration.test_pieces import Alone, assert_same_weights, cut, lone_outcomes, whole
 from tests.integration.test_recovery_moves import CASE, NODES, kill, run_with_faults
 from tests.integration.test_reshape_moves import lone_run, losses_of
-from tests.warm_workers import WarmWorkers
+from tests.warm_workers import Call, WarmWorkers
 
 TIED = Case("gpt2_tied", freezing=((3, 1), (5, 3)), steps=6, state_ranges=4)
 
@@ -65,6 +65,19 @@ def test_a_loss_in_chunks_is_gathered_for_as_one_use(warm_workers: WarmWorkers) 
     (alone,) = run_series(warm_workers, case, [Segment(Layout(1, 1), case.steps)])
     runs = run_series(warm_workers, case, [Segment(at_use(2, 2), case.steps)])
     assert losses_of(runs) == alone.losses and whole(runs) == alone.units
+
+
+def test_a_probe_of_one_replica_has_the_gathers_of_all(warm_workers: WarmWorkers) -> None:
+    """Only the first replica runs the probe's tiles; the likenesses are those of one worker."""
+    found = {}
+    case = replace(TIED, freezing=((1, 2),))
+    for layout in (Layout(1, 1), at_use(2, 2), at_use(1, 3)):
+        ports = warm_workers.call([Call("tests.engine_member:store_port", {})] * len(layout.numbers))
+        plan = make_plan(Segment(layout, 1, 2), None, ports, state_ranges=case.state_ranges).model_dump(mode="json")
+        members = [{"case": case, "worker_id": f"w{number}", "plan": plan} for number in layout.numbers]
+        found[layout] = warm_workers.call([Call("tests.gathering_member:probed", one) for one in members])
+    (alone,), *others = found.values()
+    assert len(alone) == NUM_UNITS - 1 and all(one == alone for other in others for one in other)
 
 
 JOURNEY = (
