@@ -64,7 +64,7 @@ def table() -> list[tuple[Case, Layout]]:
         for pp in (1, 2, 3)
         for dp in (1, 2, 3)
         for tp in (1, 2, 4)
-        for shard in ("none", "step")[: 1 + (dp > 1)]
+        for shard in ("none", "step", "use")[: 1 + 2 * (dp > 1)]
         if pp * dp * tp <= 8
     ]
     return [(case, shape) for case in cases for shape in shapes]
