@@ -123,8 +123,9 @@ def _finish(folder: Path, job: Job, at_once: bool, report: bool, failure: "Clust
             write_tensorboard(folder)
             if report:
                 terminal.say(f"report {build_report(folder)}")
-        except OSError as error:
-            complain(f"the report could not be written ({error}); `frostline report {folder}` does it at any time")
+        except (OSError, ValueError, KeyboardInterrupt) as error:
+            why = str(error) or "interrupted"
+            complain(f"the report could not be written ({why}); `frostline report {folder}` does it at any time")
     if status == RunStatus.COMPLETED:
         terminal.say(summary_line(run_data))
         return exit_codes.DONE
