@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from docstrings import Classes, check_docstrings
+from docstrings import Classes, check_docstrings, check_parameters
 from one_home import check_homes
 
 FILE_LINES_MAX = 320
@@ -70,6 +70,7 @@ def check(file: Path, source: str, classes: Classes | None = None) -> list[Fault
         *_bare_rank(file, tree),
         *_open_coded_rank(file, tree),
         *_replaced_words(tree),
+        *check_parameters(tree),
     ]
     if _is_production(file):
         if classes is None:

@@ -41,6 +41,8 @@ from tools.one_home import run_directory_names, words_of
         ("a.py", "x = 1\n", "no module docstring"),
         ("frostline_a/b.py", '"""B."""\n\n\nclass C:\n    """size: of it."""\n', "C's docstring begins with a parameter"),
         ("frostline_a/b.py", '"""B."""\n\n\ndef f(a, b):\n    """a, b(c): of it."""\n', "f's docstring begins with a parameter"),
+        ("a.py", '"""Doc."""\ndef f(a, b):\n    """Do. a, c: of it."""\n', "f's docstring describes 'c'"),
+        ("a.py", '"""Doc."""\ndef f(a):\n    """Do.\n\n    Args:\n        a: x.\n        d: y.\n    """\n', "describes 'd'"),
         ("frostline_a/b.py", '"""B."""\n\n\ndef f():\n    return 1\n', "f is public and has no docstring"),
         ("frostline_a/b.py", '"""B."""\n\n\nclass C:\n    x = 1\n', "C is public and has no docstring"),
         ("frostline_a/b.py", '"""B."""\n\n\nclass C:\n    """Is."""\n\n    def m(self):\n        ...\n', "C.m is public"),

@@ -76,7 +76,7 @@ class Recovery:
         self._failed = None
 
     def report(self, failure: RuntimeError, newest_received: GenerationId) -> None:
-        """Send the report, in the background. heard: the generation up to which this worker promises to enter none."""
+        """Send the report, in the background. newest_received: this worker promises to enter no generation up to this one."""
         request = control_pb2.ReportRecoveryRequest(
             worker_id=self._worker_id,
             incarnation=self._client.response.incarnation if self._client.response is not None else 0,
