@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CacheCounts:
-    """Sums over a period; the names are those of ReportUse on the wire."""
+    """Sums over a period. Those of `CACHE_COUNTS` are sent to the cache server under their names (ReportUse)."""
 
     hits: int = 0
     misses: int = 0
@@ -22,8 +22,6 @@ class CacheCounts:
     read_seconds: float = 0.0
     """Seconds spent fetching, by the training thread or by prefetch."""
     write_seconds: float = 0.0
-    exposed_seconds: float = 0.0
-    """Seconds that reads kept the training thread waiting."""
     audited: int = 0
     audit_failures: int = 0
 
