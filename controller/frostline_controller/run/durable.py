@@ -193,7 +193,7 @@ class DurableState(Frozen):
     @property
     def fence(self) -> str:
         """ "<incarnation>.<counter>": a patch that finds another one in the API server is a superseded controller's."""
-        return f"{self.incarnation}.{self.counter}"
+        return str(GenerationId(incarnation=self.incarnation, counter=self.counter))
 
     def starts_at(self, lineage: int) -> int:
         """Return the committed step that a lineage starts from; 0 for an unknown lineage."""

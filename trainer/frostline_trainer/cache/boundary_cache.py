@@ -16,7 +16,7 @@ from frostline_contract.job.cluster import CacheSection
 from frostline_contract.seeds import seed_of
 from frostline_trainer.cache.codec import Codec, as_bytes, make_codec
 from frostline_trainer.cache.control import Boundary, Control
-from frostline_trainer.cache.counts import CacheCounts, CacheProfile, Meter
+from frostline_trainer.cache.counts import CacheCounts, CacheSeconds, Meter
 from frostline_trainer.cache.lane import Lane, Shard
 from frostline_trainer.cache.prefetch import Prefetcher
 from frostline_trainer.cache.values import ReadResult, ValueLayout, read_values
@@ -236,7 +236,7 @@ class BoundaryCache:
         """(written, read) over this cache's life."""
         return self._meter.bytes_moved()
 
-    def profile(self) -> CacheProfile:
+    def profile(self) -> CacheSeconds:
         """Measured seconds per sample, for the use decision."""
         return self._meter.profile()
 

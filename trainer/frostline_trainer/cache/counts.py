@@ -33,7 +33,7 @@ class CacheCounts:
 
 
 @dataclass(frozen=True)
-class CacheProfile:
+class CacheSeconds:
     """Measured seconds per sample, a rolling mean; None: nothing was measured yet."""
 
     fetch_seconds_per_sample: float | None
@@ -79,10 +79,10 @@ class Meter:
             with self._lock:
                 self._rates[what].add(seconds, samples)
 
-    def profile(self) -> CacheProfile:
+    def profile(self) -> CacheSeconds:
         """Rolling seconds a sample of fetches, fills and exposed waits, for the planner."""
         with self._lock:
-            return CacheProfile(*(self._rates[what].value() for what in ("fetch", "fill", "exposed")))
+            return CacheSeconds(*(self._rates[what].value() for what in ("fetch", "fill", "exposed")))
 
 
 class _Rate:
