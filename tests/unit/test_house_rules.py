@@ -24,6 +24,7 @@ from tools.one_home import run_directory_names, words_of
         ("a.py", '"""Doc."""\ndef f():\n' + "    x = 1\n" * 80, "f has 81 lines"),
         ("a.py", '"""Doc."""\npp_rank = global_rank % shape.pp_degree\n', "a rank is worked out"),
         ("a.py", '"""Doc."""\ndp_rank = global_rank // pp_degree\n', "a rank is worked out"),
+        ("a.py", '"""Doc."""\ngroup = member.global_rank // size\n', "a rank is worked out"),
         ("a.py", '"""Doc."""\ndp_rank, pp_rank = divmod(global_rank, pp_degree)\n', "a rank is worked out"),
         ("a.py", '"""Doc."""\nglobal_rank = dp_rank * placement.pp_degree + pp_rank\n', "a rank is worked out"),
         ("a.py", '"""Doc."""\nplaces = range(dp_rank * tp_degree, (dp_rank + 1) * tp_degree)\n', "a rank is worked out"),
