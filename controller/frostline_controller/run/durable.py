@@ -102,7 +102,7 @@ class FailedDevice(Frozen):
 
 
 class DurableState(Frozen):
-    """What a controller must find again after its death: the run's state, written before anybody hears of a change.
+    """The run's state, which the next controller finds after this one's death; written before a change is announced.
 
     Attributes:
         incarnation: number of this controller, one more than that of the controller before it.

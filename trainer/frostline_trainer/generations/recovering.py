@@ -22,7 +22,7 @@ ERROR_CHARACTERS = 4000
 
 
 class Recovery:
-    """What a recovery report needs: the votes that this worker has seen, and the loop whose step it may still commit.
+    """The contents of a recovery report: the votes that this worker has seen, and the loop whose step it may still commit.
 
     Only the training thread uses it.
 
