@@ -14,6 +14,7 @@ from itertools import pairwise
 from frostline_contract.plan import CHECKPOINT, CONTINUE, SURVIVORS
 from tests.chaos.holding import Held, held_after, left_after
 from tests.chaos.kinds import AT_A_PLACE, BEFORE_THE_VOTE, ENDING, ENDING_WELL, ERRORS, KILLED_RUN, SILENCING, SPOILING
+from tests.chaos.left_state import goes_on_from_left_state, left_state_complaints
 from tests.chaos.naming import named_as_flipped
 from tests.chaos.timeline import Complete, Hit, Life, Timeline
 
@@ -78,11 +79,15 @@ def judge(timeline: Timeline) -> Verdict:
             continue
         left = left_after(life, held, mine)
         recovery = _recovery(timeline, life, left, mine)
-        recoveries.append(recovery)
+        before = timeline.lives[index - 1] if index else None
+        from_left = recovery.expected == LOST and goes_on_from_left_state(timeline, before, base, life)
+        recoveries.append(recovery := replace(recovery, back_to=life.first_step - 1) if from_left else recovery)
         held = left
         complaints += [*_explained(timeline, base, life, mine), *_fenced(base, life, mine)]
         if recovery.back_to is None:
             complaints += _gone_on(timeline, base, life, mine)
+        elif from_left:
+            complaints += left_state_complaints(timeline, base, life, _newest_checkpoints(timeline, mine, limit))
         else:
             complaints += _gone_back(timeline, base, life, mine, limit)
         if (recovery.expected, recovery.back_to is None) in ((WHOLE, False), (LOST, True)):
@@ -292,8 +297,7 @@ def _gone_back(timeline: Timeline, base: Life, life: Life, hits: list[Hit], limi
     step = life.first_step - 1
     if life.plan.lineage <= base.plan.lineage:
         complaints.append(f"{life.name} goes back to step {step} in lineage {life.plan.lineage}, which is not a new one")
-    since = min((hit.time_seconds for hit in hits), default=limit)
-    allowed = checkpoints_allowed(timeline.checkpoints, since, limit)
+    allowed = _newest_checkpoints(timeline, hits, limit)
     if step not in allowed:
         complaints.append(f"{life.name} goes back to step {step}, the newest complete checkpoint was {sorted(allowed)}")
     if not any(lineage == life.plan.lineage and f"back to step {step}" in reason for lineage, reason in timeline.failures):
@@ -301,6 +305,10 @@ def _gone_back(timeline: Timeline, base: Life, life: Life, hits: list[Hit], limi
     if life.recorded and (life.plan.lineage, step) not in timeline.cuts:
         complaints.append(f"metrics.jsonl has no cut to step {step} for lineage {life.plan.lineage}")
     return complaints
+
+
+def _newest_checkpoints(timeline: Timeline, hits: list[Hit], limit: float) -> set[int]:
+    return checkpoints_allowed(timeline.checkpoints, min((hit.time_seconds for hit in hits), default=limit), limit)
 
 
 def checkpoints_allowed(checkpoints: tuple[Complete, ...], since: float, limit: float) -> set[int]:

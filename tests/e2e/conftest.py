@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from tests.e2e.runs import Ended, Workshop, warm_preload
+from tests.e2e.runs import Ended, Workshop, slowed, warm_preload
 
 RESHAPES = {
     1: [],
@@ -41,8 +41,10 @@ def run_on(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Call
 
     @cache
     def ended(workers: int) -> Ended:
-        folder = tmp_path_factory.mktemp(f"on{workers}") / "run"
-        return workshop.run(folder, {"reshapes": RESHAPES[workers]}, "--workers", str(workers), report=True)
+        folder, reshapes = tmp_path_factory.mktemp(f"on{workers}") / "run", RESHAPES[workers]
+        # Slow steps, so that a plan can be prepared before its window is over.
+        slow = [fault for reshape in reshapes for fault in slowed(reshape["step"], 0.1, workers)]
+        return workshop.run(folder, {"reshapes": reshapes, "faults": slow}, "--workers", str(workers), report=True)
 
     return ended
 

@@ -59,6 +59,15 @@ THREE_REPLICAS = {"pp_degree": 1, "dp_degree": 3}
 """A pinned placement, for tests that hurt a worker of three: else the planner may have left that worker out by then."""
 
 
+def slowed(step: int, seconds: float, workers: int) -> list[dict[str, Any]]:
+    """Faults by which each of the first `workers` workers takes `seconds` more for each of twenty steps, from `step` on.
+
+    They change no bit. A run of milliseconds a step would else be over, or past the step in question, before a test has acted, a
+    service or a worker has come back, or a plan has been prepared, on a busy machine or a slow disk.
+    """
+    return [{"kind": "slow", "step": step, "worker": worker, "seconds": seconds} for worker in range(workers)]
+
+
 def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """Return `base` with `changes` merged in, section by section; a model's config comes entirely from one of the two."""
     result = dict(base)

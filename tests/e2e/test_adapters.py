@@ -12,7 +12,7 @@ from transformers import ViTForImageClassification
 
 from frostline_contract.pieces import Pieces
 from frostline_trainer.checkpoints.reading import complete_checkpoints, load_piece
-from tests.e2e.runs import Ended, Workshop
+from tests.e2e.runs import Ended, Workshop, slowed
 
 ADAPTED: dict[str, Any] = {
     "model": {"adapters": {"rank": 4, "dropout": 0.1, "blocks": "last half"}},
@@ -33,7 +33,8 @@ def test_a_kill_that_only_a_checkpoint_answers_and_a_resume_end_with_one_workers
     changes = {
         **ADAPTED,
         "placement": {"pp_degree": 3, "dp_degree": 1, "pods_per_node": 3},
-        "faults": [{"kind": "kill_worker", "step": 14, "worker": 1, "phase": "exchange"}],
+        # Slow steps at the end, so that the run has not completed before it is asked to stop.
+        "faults": [{"kind": "kill_worker", "step": 14, "worker": 1, "phase": "exchange"}, *slowed(30, 0.5, workers=2)],
     }
     running = workshop.start(tmp_path / "run", changes, "--workers", "3")
     running.wait_for_step(30)

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.e2e.runs import Ended, Workshop
+from tests.e2e.runs import Ended, Workshop, slowed
 
 REVIEWS = "text,label\n" + "a fine film,1\na dull film,0\n" * 40
 
@@ -163,19 +163,21 @@ def babble(address: str) -> None:
 
 
 def test_strangers_and_spoilt_values_change_nothing(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
-    running = workshop.start(tmp_path / "run", {}, "--workers", "2")
+    running = workshop.start(tmp_path / "run", {"faults": slowed(14, 0.15, workers=2)}, "--workers", "2")
     running.wait_for_step(14)
     for service in ("controller.address", "cache.address"):
         babble((running.folder / service).read_text())
     (log,) = (running.folder / "redis").rglob("redis-*.conf")
     port = int(log.stem.split("-")[1])
     with redis.Redis(port=port, password=(running.folder / "redis.password").read_text()) as shard:
-        keys = shard.keys("*")
+        keys = running.wait_until(lambda: len(found := shard.keys("*")) > 20 and found, "values to spoil")
         for index, key in enumerate(keys):
             if shard.type(key) == b"string":
                 shard.set(key, b"" if index % 3 == 0 else b"\xff" * shard.strlen(key))
-    assert len(keys) > 20, "there were values to spoil"
+    (controller,) = running.children("frostline_controller")
+    controller.suspend()  # the run goes no further than its next decision, so it runs, however long a second command takes
     twice = workshop.command("resume", str(running.folder))
+    controller.resume()
     assert twice.returncode == 2
     assert "is running; see it with" in twice.stderr
     ended = running.end()
@@ -197,7 +199,7 @@ def test_a_full_disk_ends_the_run_and_loses_no_step(workshop: Workshop, tmp_path
 
 @pytest.fixture(scope="module")
 def drained(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    running = workshop.start(tmp_path_factory.mktemp("drained") / "run")
+    running = workshop.start(tmp_path_factory.mktemp("drained") / "run", {"faults": slowed(13, 0.5, workers=1)})
     running.wait_for_step(13)
     running.interrupt()
     assert running.end().code == 3

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.runs import Ended, Workshop, json_lines
+from tests.e2e.runs import THREE_REPLICAS, Ended, Workshop, json_lines, slowed
 from tests.integration.scripted_worker import wait_for
 
 HURTS = {
@@ -36,7 +36,8 @@ def decided_once(ended: Ended) -> bool:
 
 def test_ctrl_c_drains_and_resume_goes_on_in_another_shape(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
     folder = tmp_path / "drained"
-    running = workshop.start(folder, {}, "--workers", "3")
+    # Slow steps: the command looks twice a second whether it has been asked to stop.
+    running = workshop.start(folder, {"faults": slowed(13, 0.5, workers=2)}, "--workers", "3")
     running.wait_for_step(13)
     running.interrupt()
     drained = running.end()
@@ -60,7 +61,7 @@ def test_ctrl_c_drains_and_resume_goes_on_in_another_shape(one_worker: Ended, wo
 
 
 def test_a_killed_controller_changes_nothing(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
-    running = workshop.start(tmp_path / "killed", {}, "--workers", "2")
+    running = workshop.start(tmp_path / "killed", {"faults": slowed(28, 0.15, workers=2)}, "--workers", "2")
     running.wait_for_step(9)
     (controller,) = running.children("frostline_controller")
     controller.kill()
@@ -78,8 +79,8 @@ def test_a_killed_controller_changes_nothing(one_worker: Ended, workshop: Worksh
 
 
 def test_a_killed_redis_changes_nothing_but_speed(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
-    # Slow steps after the fault, so that Redis is back before the run ends, however busy the machine.
-    faults = [{"kind": "kill_redis", "step": 20}, {"kind": "slow", "step": 26, "seconds": 0.1}]
+    # Slow steps before the fault and after it: values are stored by then, it happens at its step, and Redis comes back in time.
+    faults = [{"kind": "kill_redis", "step": 20}, *slowed(12, 0.15, workers=2), *slowed(32, 0.15, workers=2)]
     ended = workshop.run(tmp_path / "run", {"faults": faults}, "--workers", "2")
     assert ended.digest == one_worker.digest
     assert ended.numerics == one_worker.numerics
@@ -185,7 +186,7 @@ def test_a_node_that_was_cut_off_publishes_nothing_and_is_not_taken_back(
 ) -> None:
     """The old process lives beside its replacement, learns of it when the cut has healed, and ends."""
     faults = [{"kind": "cut_node", "step": 14, "worker": 1, "seconds": 3.0}]
-    changes = {"faults": faults, "training": {"steps": 60}, "controller": {"dead_after_seconds": 2.0}}
+    changes = {"faults": faults, "placement": THREE_REPLICAS, "controller": {"dead_after_seconds": 2.0}}
     running = workshop.start(tmp_path / "run", changes, "--workers", "3")
     (cut,) = running.wait_until(lambda: list((running.folder / "cluster" / "cut").glob("[!.]*")), "the cut")
     log = (running.folder / "logs" / "trainer-1.log").read_text()

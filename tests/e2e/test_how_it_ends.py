@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.runs import FROSTLINE, Ended, Running, Workshop, warm_preload
+from tests.e2e.runs import FROSTLINE, Ended, Running, Workshop, slowed, warm_preload
 from tests.e2e.small_disk import SmallDisk, small_disk
 
 AT_ONCE = 25.0
@@ -43,7 +43,8 @@ def test_a_run_outlives_its_terminal_has_one_owner_and_goes_on_from_anywhere(
         os.chdir(here)
         os.dup2(writer, 1)
 
-    changes = {"checkpoint": {"uri": "saved"}}
+    # Slow steps, so that the run has not completed before it is asked to stop.
+    changes = {"checkpoint": {"uri": "saved"}, "faults": slowed(12, 0.3, workers=2)}
     running = workshop.start(tmp_path / "run", changes, "--workers", "2", before_it_starts=before)
     os.close(writer)
     running.wait_for_step(3)
@@ -133,7 +134,9 @@ def test_a_full_disk_is_waited_out(shop_on_disk: Workshop, disk: SmallDisk, one_
 def test_a_run_that_has_trained_to_its_end_waits_for_room(shop_on_disk: Workshop, disk: SmallDisk, one_worker: Ended) -> None:
     """All steps are done before there is room again: one refused write of the last checkpoint once failed such a run."""
     # No decision after step 27 changes anything; decisions that can no longer be written are void after five seconds.
-    running = on_small_disk(shop_on_disk, disk, "ends", {"decisions": {"wait_seconds": 5.0}})
+    # Slow steps, so that the run has not completed before the disk is full.
+    changes = {"decisions": {"wait_seconds": 5.0}, "faults": slowed(30, 0.2, workers=2)}
+    running = on_small_disk(shop_on_disk, disk, "ends", changes)
     running.wait_for_step(30)
     disk.fill()
     try:

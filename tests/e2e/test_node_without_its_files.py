@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.runs import Running, Workshop, json_lines
+from tests.e2e.runs import Running, Workshop, json_lines, slowed
 
 STEPS = 150
 
@@ -43,8 +43,8 @@ def test_a_run_goes_on_while_one_node_has_another_model_or_none(workshop: Worksh
     model = save_models(tmp_path)
     changes: dict[str, Any] = {"model": {"path": str(model), "config": {}}, "training": {"steps": STEPS}}
     reference = workshop.run(tmp_path / "reference", changes).digest
-    slow = {"kind": "slow", "step": 8, "worker": 0, "phase": "schedule", "seconds": 0.7}  # leaves time to look at it
-    running = workshop.start(tmp_path / "run", {**changes, "faults": [slow]}, "--workers", "2")
+    slow = [*slowed(8, 0.7, workers=1), *slowed(28, 0.7, workers=1)]  # leaves time to look at it, and to come back
+    running = workshop.start(tmp_path / "run", {**changes, "faults": slow}, "--workers", "2")
     running.wait_for_step(5)
     put(tmp_path, "other")
     status = json.loads(workshop.command("status", str(running.folder), "--json").stdout)

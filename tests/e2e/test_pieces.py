@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.e2e.runs import THREE_REPLICAS, Ended, Workshop
+from tests.e2e.runs import THREE_REPLICAS, Ended, Workshop, slowed
 
 
 def saved_model(ended: Ended) -> bytes:
@@ -29,6 +29,7 @@ def test_pieces_and_shares_survive_kills_a_controller_and_a_resume_and_end_with_
         "faults": [
             {"kind": "kill_worker", "step": 15, "worker": 1, "phase": "schedule"},
             {"kind": "kill_controller", "step": 22, "phase": "step"},
+            *slowed(33, 0.5, workers=2),  # so that the run has not completed before it is asked to stop
         ],
     }
     folder = tmp_path / "pieces"

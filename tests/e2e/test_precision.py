@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from frostline_contract.pieces import Pieces
 from frostline_trainer.checkpoints.reading import complete_checkpoints, load_piece
 from tests.e2e.conftest import RESHAPES
-from tests.e2e.runs import Ended, Workshop
+from tests.e2e.runs import Ended, Workshop, slowed
 from tests.e2e.test_cells import HALF_A_BATCH
 
 MIXED: dict[str, Any] = {"training": {"precision": "mixed_bfloat16"}, "checkpoint": {"saved_precision": "bfloat16"}}
@@ -70,10 +70,10 @@ def test_master_weights_are_kept_and_the_model_is_saved_as_asked(alone: Callable
 
 
 def test_a_drained_run_is_resumed_in_another_shape(alone: Callable[[str], Ended], workshop: Workshop, tmp_path: Any) -> None:
-    running = workshop.start(tmp_path / "run", MIXED, "--workers", "2")
+    running = workshop.start(tmp_path / "run", {**MIXED, "faults": slowed(20, 0.5, workers=2)}, "--workers", "2")
     running.wait_for_step(20)
     running.interrupt()
-    running.end()
+    assert running.end().code == 3
     ended = workshop.resume(tmp_path / "run", "--workers", "3")
     assert ended.digest == alone("mixed").digest
     assert ended.records[-1]["numerics_hash"] == alone("mixed").records[-1]["numerics_hash"]

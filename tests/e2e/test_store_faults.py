@@ -9,7 +9,7 @@ import psutil
 from frostline_contract.pieces import Pieces
 from frostline_controller.run.epochs import current_epoch
 from frostline_trainer.checkpoints.reading import complete_checkpoints, load_piece
-from tests.e2e.runs import THREE_REPLICAS, Ended, Running, Workshop
+from tests.e2e.runs import THREE_REPLICAS, Ended, Running, Workshop, slowed
 
 STOPPED_SECONDS = 2.0
 
@@ -24,7 +24,9 @@ def hold(running: Running, name: str) -> psutil.Process:
 
 
 def test_hung_stores_change_nothing_but_speed(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
-    running = workshop.start(tmp_path / "run", {}, "--workers", "2")
+    # Slow steps, so that the run goes on for longer than each of the two is held.
+    changes = {"faults": [*slowed(14, 0.2, workers=2), *slowed(34, 0.2, workers=2)]}
+    running = workshop.start(tmp_path / "run", changes, "--workers", "2")
     running.wait_for_step(14)
     redis = hold(running, "redis-server")
     time.sleep(STOPPED_SECONDS)
@@ -49,6 +51,8 @@ def test_a_writer_killed_in_a_checkpoint_costs_no_checkpoint_that_was_whole(
         "faults": [
             {"kind": "kill_in_checkpoint", "step": 15, "worker": 0},
             {"kind": "kill_in_checkpoint", "step": 35, "worker": 1},
+            # Slow steps at the end: a slow disk takes each of the last checkpoints, and leaves none out.
+            {"kind": "slow", "step": 40, "worker": 2, "seconds": 0.2},
         ],
         "checkpoint": {"every_steps": 5, "keep_last": 3},
         "placement": THREE_REPLICAS,

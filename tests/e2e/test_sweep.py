@@ -68,7 +68,8 @@ def test_a_run_that_fails_ends_no_other_and_ctrl_c_stops_at_checkpoints(
 ) -> None:
     folder = tmp_path / "sweep"
     sources: dict[str, Any] = {"data.source": ["nowhere", "digits"]}  # the trainer knows no such source
-    faults = f"faults=[{', '.join(f'{{kind: {kind}, step: 5}}' for kind in BROKEN)}]"
+    slow = "{kind: slow, step: 12, seconds: 0.5}"  # so that the run has not completed before the sweep is asked to stop
+    faults = f"faults=[{', '.join(f'{{kind: {kind}, step: 5}}' for kind in BROKEN)}, {slow}]"
     sweep = started(workshop, folder, "--vary", "data.source=nowhere,digits", "--set", faults)
     places = SweepDirectory(folder)
     sweep.wait_until(places.holds_sweep, "sweep.json")

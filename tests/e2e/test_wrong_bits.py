@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.runs import Ended, Workshop
+from tests.e2e.runs import Ended, Workshop, slowed
 
 AUDITED = {"cache": {"shadow_audit_fraction": 1.0}}
 
@@ -31,7 +31,8 @@ def test_a_bit_that_flips_in_one_copy_takes_the_run_back(
     workers = pp_degree * dp_degree
     flip = {"kind": "flip", "step": 17, "worker": 1, "what": what}
     changes = {
-        "faults": [flip],
+        # Slow steps between the last good checkpoint and the next, so that a slow disk has it by then.
+        "faults": [flip, *slowed(17, 0.25, workers)],
         "checkpoint": {"every_steps": 8},
         "placement": {"pp_degree": pp_degree, "dp_degree": dp_degree, "reshape_every_freeze": False},
     }

@@ -127,7 +127,7 @@ class ScriptedWorker:
         self.node, self.store_port = node or f"node-{ordinal}", 10000 + ordinal
         self.generation: plan_pb2.GenerationId | None = None
         self.device, self.step = DeviceFacts(), 0
-        self.phase = "forward"
+        self.phase, self.leaving = "forward", ""
         self.silent = False
         self._beating = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -155,7 +155,7 @@ class ScriptedWorker:
                 worker_id=self.worker_id, pod_name=f"trainer-{self.ordinal}", failure_domain=self.node,
                 process_id=os.getpid(), store_host="127.0.0.1", store_port=self.store_port, probe_digest=self.probe,
                 probe_detail="scripted", job_digest=self.job_digest, num_units=NUM_UNITS, steps_per_epoch=16, train_samples=512,
-                dataset_digest="data", weights_digest=self.weights, generation=self.generation,
+                dataset_digest="data", weights_digest=self.weights, generation=self.generation, leaving=self.leaving,
                 profile=plan_pb2.WorkerProfile(micro_batch_size=4, units=[unit] * NUM_UNITS, device="cpu"),
                 boundary_bytes_per_sample=self.boundary_bytes, device=to_message(self.device, plan_pb2.DeviceFacts),
             ),

@@ -100,7 +100,7 @@ class TestJoins:
         assert "fits again" in again.reason
 
     def test_several_at_once_cost_one_reshape(self, world: Callable[..., World]) -> None:
-        settle = {"join_settle_seconds": 0.8, "join_pause_seconds": 0.0, "start_timeout_seconds": 0.3}
+        settle = {"join_settle_seconds": 2.0, "join_pause_seconds": 0.0, "start_timeout_seconds": 0.3}
         run = world(placement={"workers": 5}, controller={**QUICK, **settle})  # one worker never comes
         started(run, 1)
         for _ in range(2):
@@ -109,11 +109,11 @@ class TestJoins:
         joined = time.monotonic()
         run.join(1)
         plan = run.workers[0].next_plan("continue")
-        assert time.monotonic() - joined > 0.5, "the last one had its time to settle too"
+        assert time.monotonic() - joined > 1.7, "the last one had its time to settle too"
         for worker in run.members(plan):
             worker.ready(plan)
             worker.enter(plan, 22)
-        time.sleep(1.5)
+        time.sleep(2.5)
         assert [line["start"] for line in plan_lines(run)] == ["fresh", "continue"]
 
     def test_the_last_that_the_run_waits_for_is_taken_in_at_once(self, world: Callable[..., World]) -> None:
@@ -132,13 +132,13 @@ class TestJoins:
         run = world(placement={"workers": 3}, controller={**QUICK, **patience})
         started(run, 1)
         member = run.workers[0]
+        asked = time.monotonic()  # the pause begins when the plan is prepared, after this
         churning = run.join(1)[0]
         plan = member.next_plan("continue")
-        prepared = time.monotonic()
         assert churning.worker_id in plan.placement.workers
         run.kill(churning)
         assert "is gone" in member.next("withdraw").reason
         run.join(1)
         again = member.next_plan("continue")
-        assert time.monotonic() - prepared > 1.5
+        assert time.monotonic() - asked > 2.0
         assert run.workers[2].worker_id in again.placement.workers

@@ -140,7 +140,7 @@ def test_killed_between_writing_a_decision_and_announcing_it(pair: Callable[...,
 
 
 def test_members_that_are_not_back_yet_are_not_left_out_of_the_shape(pair: Callable[..., Pair]) -> None:
-    run = pair(step=9, freeze=FREEZE_AT_1)
+    run = pair(step=9, freeze=FREEZE_AT_1, controller={"dead_after_seconds": 60.0})  # so that `late` is no lost member
     early, late = run.workers
     run.kill_controller()
     run.replace_controller()
@@ -160,7 +160,7 @@ def test_members_that_are_not_back_yet_are_not_left_out_of_the_shape(pair: Calla
 
 def test_who_is_asked_to_stop_before_the_members_are_back_waits_for_them(pair: Callable[..., Pair]) -> None:
     """The members hold steps that no checkpoint has: a new leader once ended the run without them (chaos, seed 7005)."""
-    run = pair(step=5)
+    run = pair(step=5, controller={"dead_after_seconds": 60.0})
     run.kill_controller()
     run.replace_controller()
     operator = Operator(run.folder)

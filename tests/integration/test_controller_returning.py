@@ -56,6 +56,50 @@ def test_a_pod_that_lost_all_its_workers_at_once_loses_no_step(world: Callable[.
     assert line["answers"]["ended"] == sorted(worker.worker_id for worker in dead)
 
 
+def test_a_member_that_was_given_up_while_its_stream_lived_is_asked_in_the_next_failure(world: Callable[..., World]) -> None:
+    """A short partition loses heartbeats and no connection (chaos, seed 20261427: the answer waited for it for ever)."""
+    quick = {**QUICK, "dead_after_seconds": 1.0, "join_settle_seconds": 0.0, "join_pause_seconds": 0.0}
+    run = world(placement={"workers": 2, "pp_degree": 1, "dp_degree": 2}, controller=quick)
+    plan = started(run, 2)
+    quiet, other = run.members(plan)
+    quiet._beating.set()
+    other.next("fence")
+    other.recover(plan, 20, UNITS, fenced=True)
+    alone = other.next_plan("survivors")
+    other.enter(alone, 20)
+    stream = quiet._threads[0]
+    quiet.register()
+    stream.join(5)
+    assert not stream.is_alive(), "it opens another, which begins with all that is in force"
+    quiet.watch()
+    quiet._beating.clear()
+    quiet.beat()
+    together = other.next_plan("continue")
+    for worker in (quiet, other):
+        worker.ready(together)
+        worker.enter(together, 30)
+    wait_for(lambda: run.operator.status().generation.counter == together.generation.counter, "the switch is known")
+    other.silence()
+    quiet.reported_end_of(other)
+    while quiet.next("fence").generation.counter < together.generation.counter:
+        pass  # earlier ones, of the generation that it was given up in
+
+
+def test_a_member_whose_heartbeats_come_and_whose_stream_does_not_is_waited_for_no_longer_than_a_silent_one(
+    world: Callable[..., World],
+) -> None:
+    """It cannot be asked for its state, and the answer needs its units: nobody else has them."""
+    run, plan = pipeline(world, 3, placement={"buddies": False}, controller={"dead_after_seconds": 1.0})
+    first, deaf, dead = run.members(plan)
+    deaf._stream.cancel()
+    run.kill(dead)
+    first.next("fence")
+    first.recover(plan, 20, plan.held_by(first.worker_id), fenced=True)
+    answer = answer_to(plan, first)
+    assert deaf.worker_id not in answer.participants
+    assert plan_lines(run)[-1]["answers"]["silent"] == [deaf.worker_id]
+
+
 def test_late_word_of_a_superseded_plan_is_answered_with_the_newest(world: Callable[..., World]) -> None:
     run = world(placement={"workers": 2}, controller={**QUICK, "dead_after_seconds": 1.0})
     plan = started(run, 2)

@@ -222,7 +222,8 @@ def test_a_second_member_dies_in_the_recovery(
 def test_a_member_dies_in_a_planned_reshape(phase: str, alone: Outcome, warm_workers: WarmWorkers, tmp_path: Path) -> None:
     """The switch is voted for at steps 4 to 6; two stages become four, whose units move."""
     reshape = (Layout(4, 1, workers=(2, 0, 3, 1)), (4, 6))
-    faults = [kill(1, 4, phase)]
+    # Slow steps, so that all are ready for the plan before the last vote that may switch.
+    faults = [kill(1, 4, phase), {"kind": "slow", "step": 1, "worker": 0, "phase": "load", "seconds": 0.2}]
     ended = run_with_faults(
         warm_workers, tmp_path, [Layout(2, 2), Layout(3, 1)], faults, nodes=NODES, reshape=reshape, dying=range(4)
     )

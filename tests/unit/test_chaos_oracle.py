@@ -41,6 +41,19 @@ def test_owner_and_buddy_together_go_back_to_the_newest_checkpoint() -> None:
     assert found.backs == [10]
 
 
+def test_the_state_that_leavers_kept_is_better_than_an_older_checkpoint_and_no_better_than_a_newer_one() -> None:
+    """Training has switched from four workers to a at step 13, and a dies in step 16; b, c and d keep step 13 (seed 20261448)."""
+    alone = life(2, "continue", 14, "a", leavers=("b", "c", "d"))
+    again = life(3, "survivors", 14, "b", lineage=1, leavers=("c", "d"))
+    dead = (hit("kill_worker", "a", 16, generation="1.2", at=VOTED_AT + 10),)
+    found = verdict(FIRST, alone, again, hits=dead, cuts=((1, 13),))
+    assert (found.complaints, found.backs) == ((), [13])
+    newer = verdict(FIRST, alone, again, hits=dead, cuts=((1, 13),), checkpoints=(Complete(0, 15, VOTED_AT + 5),))
+    assert newer.complaints == ("1.3 goes on from the left step 13, and a checkpoint of step 15 exists",)
+    fewer = verdict(FIRST, alone, replace(again, plan=again.plan.model_copy(update={"leavers": ()})), hits=dead, cuts=((1, 13),))
+    assert any("went on, but lost: pieces" in complaint for complaint in fewer.complaints), "b has the pieces of a and b alone"
+
+
 def test_a_pause_after_a_leave_goes_on_at_its_step_and_a_pause_without_one_is_refused() -> None:
     left, on = hit("leave", "c", 2), life(2, "checkpoint", 3, "wxyz", lineage=1)
     fewer = Hit(Act("resize", 2, value=2), (), 2, "", "", (), VOTED_AT - 10)

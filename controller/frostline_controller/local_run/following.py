@@ -88,7 +88,7 @@ def _follow(
             failed_at = failed_at or time.monotonic()
             if services.failure().leaves_no_result or time.monotonic() - failed_at > LEAVE_SECONDS:
                 return services.failure()
-        time.sleep(0.1 if ended_at else POLL_SECONDS)
+        asked.sleep(0.1 if ended_at else POLL_SECONDS)
     return None
 
 

@@ -25,6 +25,7 @@ class Departures:
         self._facts, self._outbox = facts, outbox
         self._failures, self._adapting, self._drain = failures, adapting, drain
         self._received: list[tuple[str, str, WorkerState]] = []
+        self._waits_for_members = False  # whether a member that asked to go waits until all members are back
         self._kept_for_prepared = False  # whether a worker that asked to go is kept, since the prepared plan names it
 
     def note(self, worker_id: str, why: str, kind: WorkerState) -> None:
@@ -53,6 +54,10 @@ class Departures:
         while self._received:
             await self._take_departure(*self._received[0])
             del self._received[0]
+        if self._waits_for_members and not facts.awaited():
+            self._waits_for_members = False
+            if self._failures.recovery is None and not (facts.ended or facts.state.between):
+                await self.settle()
         if self._kept_for_prepared and facts.state.prepared is None:
             self._kept_for_prepared = False
             self.release(self._members())
@@ -77,6 +82,8 @@ class Departures:
             self.release(set() if facts.state.between else self._members())
         elif not member:
             self._keep_or_release(worker, why)
+        elif facts.awaited():
+            self._waits_for_members = True  # after a controller's start; without them it would seem that too few are left
         elif self._failures.recovery is None:
             await self._let_go(worker, why)
 

@@ -30,7 +30,8 @@ class Recovery:
     """One failure of a generation, with the reports received so far.
 
     A report is a promise: its worker enters no generation up to the one that the report names. Workers that have reported or
-    ended are no longer waited for. A silent worker is waited for until `controller.dead_after_seconds` after its fence was sent.
+    ended are no longer waited for. A silent worker is waited for until `controller.dead_after_seconds` after its fence was sent,
+    or, without a stream to send it on, after the stream was closed.
 
     Args:
         since: when the failure was first noticed, seconds by the run's clock.
@@ -150,6 +151,8 @@ class Recovery:
         if worker_id in self.reports:
             return doubted_too and not facts.members.reachable(worker_id, now)
         asked = self.asked.get(worker_id)
+        if asked is None and not worker.watching:  # it cannot be asked
+            asked = max(self.since, worker.unwatched_since)
         if asked is not None and now - asked > facts.members.dead_after_seconds:
             return True
         quiet = now - worker.last_received > facts.members.lost_after_seconds

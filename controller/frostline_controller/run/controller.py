@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from frostline_contract.plan import Decision
+from frostline_contract.worker_state import WorkerState
 from frostline_controller.decisions.taker import DecisionTaker
 from frostline_controller.ledger.keeping import Bookkeeping
 from frostline_controller.members.departures import Departures
@@ -127,12 +128,14 @@ class Controller:
         except ValueError as error:
             self.ending.fail(str(error), user_mistake=True)
 
-    async def note_joined(self, worker: Worker) -> None:
-        """Record that a new worker has registered."""
+    async def note_joined(self, worker: Worker, leaving: str = "") -> None:
+        """Record that a new worker has registered. leaving: why it wants to leave, as an earlier controller may have heard."""
         facts = self._facts
         log.info("worker joined worker=%s pod=%s node=%s", worker.worker_id, worker.pod_name, worker.failure_domain)
         if facts.current is not None and worker.worker_id not in facts.current.placement.global_ranks:
             self.adapting.note_joined(f"{worker.pod_name} joined")
+        if leaving:
+            self.departures.note(worker.worker_id, leaving, WorkerState.LEAVING)
         facts.wake.set()
 
     def note_answering(self, worker: Worker) -> None:

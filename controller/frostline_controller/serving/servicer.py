@@ -73,7 +73,8 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             facts.members.end(older, "")  # the agent starts another only when the first has ended
             self._controller.departures.note(older, f"its process was replaced by {worker.process_id}", WorkerState.ENDED)
         if facts.members.add(worker):
-            await self._controller.note_joined(worker)
+            self._outbox.streams.end(worker.worker_id)
+            await self._controller.note_joined(worker, request.leaving)
         return pb.RegisterResponse(
             incarnation=facts.state.incarnation,
             heartbeat_seconds=facts.job.controller.heartbeat_seconds,

@@ -57,11 +57,16 @@ class Streams:
 
     def open(self, worker_id: str) -> StreamQueue:
         """Open a stream for a worker. An older stream of this worker ends."""
-        older = self._queues.get(worker_id)
-        if older is not None:
-            self._put(older, CLOSED)
+        self.end(worker_id)
         queue = self._queues[worker_id] = StreamQueue()
         return queue
+
+    def end(self, worker_id: str) -> None:
+        """End a worker's stream, if it has one: a worker that was given up and registers again opens another, which begins with
+        all that is in force."""
+        older = self._queues.pop(worker_id, None)
+        if older is not None:
+            self._put(older, CLOSED)
 
     def close(self, worker_id: str, queue: StreamQueue) -> bool:
         """Remove a stream that has ended. Returns whether it was the worker's newest."""

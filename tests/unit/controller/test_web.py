@@ -17,6 +17,7 @@ import pytest
 from frostline_controller.serving import drawing, web
 from frostline_controller.serving.drawing import NotDrawn, Reports
 from frostline_controller.serving.web import WebServer
+from tests.integration.scripted_worker import wait_for
 from tests.unit.controller.synthetic_run import write_run
 from tests.unit.controller.test_service_sizing import Stage
 
@@ -103,13 +104,20 @@ def page_of(served: Served, path: str = "/metrics", method: str = "GET") -> tupl
         return refused.code, refused.headers["Content-Type"], refused.read()
 
 
+def await_connections(served: Served, count: int) -> None:
+    """Wait until the server has so many connections: a place is taken, or free again, a moment after a client's act."""
+    http = served.server._server
+    assert http is not None
+    wait_for(lambda: len(http.connections) == count, f"{count} connections")
+
+
 def test_connections_are_bounded_and_slow_ones_are_cut_off(served: Served) -> None:
     assert b"frostline_leading" in page_of(served)[2]
-    time.sleep(0.2)  # its place is free a moment after its answer
+    await_connections(served, 0)
     idle = [socket.create_connection(("127.0.0.1", served.port), timeout=10) for _ in range(3)]
     for one in idle:
         one.sendall(b"GET /metrics")
-    time.sleep(0.2)
+    await_connections(served, 3)
     with pytest.raises((urllib.error.URLError, ConnectionError)):
         page_of(served)
     stop = time.monotonic() + 3.0
@@ -123,6 +131,7 @@ def test_connections_are_bounded_and_slow_ones_are_cut_off(served: Served) -> No
     assert not dripping
     for one in idle:
         one.close()
+    await_connections(served, 0)
     assert b"frostline_leading" in page_of(served)[2]
 
 

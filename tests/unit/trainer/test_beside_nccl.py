@@ -136,13 +136,14 @@ def test_connecting_can_be_interrupted_and_leaves_nothing_on_the_device() -> Non
     network = Network()
     network.expect(2)
     aborted: list[str] = []
+    given_up = threading.Event()
     groups = Groups(None, None, None, {}, None)  # type: ignore[arg-type]
 
     def member(index: int) -> str:
         with network.member(index):
             made = network.make(None, "late", index, 2)
             if index == 1:
-                time.sleep(1.0)
+                assert given_up.wait(60)
                 made.eager_connect_single_device(torch.device("cpu"))
                 return ""
             made.abort = lambda: aborted.append("late")  # type: ignore[method-assign]
@@ -150,6 +151,7 @@ def test_connecting_can_be_interrupted_and_leaves_nothing_on_the_device() -> Non
             threading.Timer(0.2, groups.interrupted.set).start()
             with pytest.raises(Interrupted, match="while they were being connected"):
                 groups.connect()
+            given_up.set()
             return "interrupted"
 
     with over(network):

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -31,13 +32,18 @@ class Service(control_pb2_grpc.ControlServicer):
         self.message, self.received = message, threading.Event()
         self.knows_nobody, self.outcomes, self.entered = False, [], list[int]()
         self.answers, self.streams, self.stuck = 10**9, 0, False
+        self.leaving = list[str]()
 
     def Register(self, request: pb.RegisterRequest, context: Any) -> pb.RegisterResponse:
+        self.leaving.append(request.leaving)
         return pb.RegisterResponse(heartbeat_seconds=0.05)
 
     def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
         self.received.set()
         return pb.HeartbeatResponse(known=True)
+
+    def Leave(self, request: pb.LeaveRequest, context: Any) -> pb.LeaveResponse:
+        return pb.LeaveResponse()
 
     def Ready(self, request: pb.ReadyRequest, context: Any) -> pb.ReadyResponse:
         if self.knows_nobody:
@@ -222,6 +228,16 @@ def test_a_worker_hears_and_is_heard_by_the_successor_whatever_it_was_about_to_c
     assert successor.received.wait(WAIT_SECONDS), "the heartbeat thread is gone"
 
 
+def test_each_registration_says_that_the_worker_wants_to_leave(listener: Listener, start: Start, tmp_path: Path) -> None:
+    """The controller that was told may have died since: its successor learns of it where the worker registers there."""
+    service, address = start(None)
+    (tmp_path / "controller.address").write_text(address)
+    listener.start()
+    listener.client.leave_in_background("SIGTERM")
+    listener.client.register()
+    assert service.leaving == ["", "SIGTERM"]
+
+
 def test_a_fault_in_a_thread_of_the_line_does_not_end_it(listener: Listener, start: Start, tmp_path: Path) -> None:
     (tmp_path / "controller.address").write_text(start(_fence(1))[1])
     listener.faults = 1
@@ -265,9 +281,17 @@ def test_a_controller_that_answers_no_heartbeat_is_left_for_its_successor(
     assert listener.receives(2), "the stream of the old controller was kept"
 
 
-def test_answers_that_come_late_but_steadily_keep_the_stream() -> None:
+def test_answers_that_come_late_but_steadily_keep_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each answer takes longer than an interval, so one is always due: the controller is slow, not dead."""
-    beats = Heartbeats(pb.HeartbeatRequest, threading.Event(), lambda: 0.05, 0.5)
+    now = [100.0]
+    monkeypatch.setattr("frostline_trainer.control.heartbeats.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    class Stopping(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            now[0] += timeout or 0.0
+            return self.is_set()
+
+    beats = Heartbeats(pb.HeartbeatRequest, Stopping(), lambda: 0.05, 0.5)
     stream = iter(beats)
     for number in range(20):
         next(stream)

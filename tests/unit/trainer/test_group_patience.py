@@ -1,5 +1,6 @@
 """The timeout of groups: a member that connects slowly is given up; one that computes slowly never is."""
 
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -31,13 +32,17 @@ OPERATIONS: dict[str, Callable[[Group], None]] = {
 def test_a_slow_member_is_waited_for_beyond_the_connecting_time() -> None:
     """All operations at once, each in a group of its own, so that the wait is paid once."""
     server, port = open_store()
+    waits = {operation: threading.Event() for operation in OPERATIONS}
 
     def member(operation: str, index: int) -> float:
         group = Group(connect_store("127.0.0.1", port, timedelta(seconds=60)), operation, index, 2, "gloo", CONNECTING)
         group.allow(timedelta(hours=1))
         if index == 1:
+            assert waits[operation].wait(120.0)
             time.sleep(SLOW_SECONDS)
         started = time.monotonic()
+        if index == 0:
+            waits[operation].set()
         OPERATIONS[operation](group)
         waited = time.monotonic() - started
         group.close()

@@ -19,6 +19,7 @@ from frostline_trainer.transport import gloo
 from frostline_trainer.transport.collectives import connect_store, open_store, store_answers
 from tests.exact_cases import Case, build_case
 from tests.hand_made_plans import Layout, Segment, make_plan
+from tests.integration.scripted_worker import wait_for
 
 
 def kill(port: int) -> None:
@@ -113,6 +114,7 @@ def test_whoever_waits_in_a_dead_store_is_told_and_does_not_wait_for_the_deadlin
         preparation = Preparation(build_case(Case("vit")), identity, box, client, lambda: 0)
         preparation.start()
         box.put_plan(plan)
+        wait_for(lambda: preparation._formations, "its groups are being formed")
         time.sleep(0.5)
         preparation.abandon_store("127.0.0.1", port + 1)
         assert preparation._formations, "another store's plans are left alone"

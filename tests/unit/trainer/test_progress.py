@@ -42,38 +42,43 @@ def test_a_long_phase_is_as_old_as_its_last_part_and_lasts_as_long_as_it_does() 
     clock.enter("evaluate")
     for _ in range(3):
         time.sleep(0.05)
+        moved_at = time.monotonic()
         clock.moved()
-    assert clock.now().seconds < 0.15, "of the last part, not of all three"
+    assert clock.now().seconds <= time.monotonic() - moved_at, "of the last part, not of all three"
     clock.enter("between")
     assert clock.p99()["evaluate"] >= 0.3, "its deadline follows from the whole of it; few durations count twice"
 
 
 def test_waiting_for_others_is_no_work_of_ones_own() -> None:
     clock = PhaseClock()
+    began = time.monotonic()
     clock.enter("schedule")
     with blocked():
+        blocked_at = time.monotonic()
         time.sleep(0.2)
         seen = clock.now()
+        waited = time.monotonic() - blocked_at
     assert (seen.phase, seen.waiting_seconds >= 0.2, seen.seconds >= seen.waiting_seconds) == ("schedule", True, True)
     time.sleep(0.05)
     assert clock.now().waiting_seconds == 0.0
     clock.enter("vote")
+    own = time.monotonic() - began - waited
     time.sleep(0.1)
     clock.enter("between")
     parts = clock.take_parts()
     assert parts["schedule"] >= 0.25
-    assert 0.05 <= clock.busy_seconds() < 0.2, "neither the wait nor the vote counts"
+    assert 0.05 <= clock.busy_seconds() <= own, "neither the wait nor the vote counts"
     assert clock.busy_seconds() == clock.busy_seconds(), "asking changes nothing"
 
 
 def test_a_wait_inside_a_wait_counts_once_and_a_failed_one_ends() -> None:
-    before = waits_of(threading.get_ident()).total
+    before, began = waits_of(threading.get_ident()).total, time.monotonic()
     with pytest.raises(ConnectionError, match="peer gone"), blocked(), blocked():
         time.sleep(0.05)
         raise ConnectionError("peer gone")
     mine = waits_of(threading.get_ident())
     assert mine.since == 0.0
-    assert 0.05 <= mine.total - before < 0.5
+    assert 0.05 <= mine.total - before <= time.monotonic() - began
 
 
 def test_the_member_that_is_late_computes_and_the_others_wait() -> None:

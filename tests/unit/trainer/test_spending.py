@@ -67,8 +67,10 @@ def test_who_is_in_no_plan_stands_by_from_the_moment_that_it_hears_so() -> None:
     clock = PhaseClock()
     clock.admitted()
     time.sleep(0.05)
+    failed_at = time.monotonic()
     clock.enter(Phase.RECOVERY)
     clock.stand_by()
+    in_recovery = time.monotonic() - failed_at
     time.sleep(0.05)
     clock.stand_by()
     assert clock.spent()[Phase.SPARE].seconds >= 0.05
@@ -77,4 +79,4 @@ def test_who_is_in_no_plan_stands_by_from_the_moment_that_it_hears_so() -> None:
     clock.enter(Phase.LOAD)
     spent = {phase: one.seconds for phase, one in clock.spent().items()}
     assert spent[Phase.START] >= 0.05 and spent[Phase.SPARE] >= 0.05 and spent[Phase.RESHAPE] >= 0.02
-    assert spent[Phase.RECOVERY] < 0.02, "neither the wait nor what it joins later is the failure's"
+    assert spent[Phase.RECOVERY] <= in_recovery, "neither the wait nor what it joins later is the failure's"

@@ -137,7 +137,8 @@ class ControlClient:
         self._in_background(lambda: self._ready(generation, True, seconds, entered=True, step=step))
 
     def leave_in_background(self, reason: str) -> None:
-        """Ask for a plan without this worker."""
+        """Ask for a plan without this worker: now, and of each new controller when this worker registers there."""
+        self._registration.leaving = reason
         self._in_background(lambda: self.leave(reason, ended=False, patience_seconds=60.0))
 
     def _in_background(self, call: Callable[[], None]) -> None:
@@ -177,9 +178,8 @@ class ControlClient:
     def leave(self, reason: str, ended: bool, error: str = "", user_mistake: bool = False,
               patience_seconds: float = 10.0) -> None:  # fmt: skip
         """Report that this worker wants to leave, or has ended. error: its traceback. Raises as ControllerConnection.call."""
-        request = control_pb2.LeaveRequest(
-            worker_id=self._registration.worker_id, reason=reason, ended=ended, error=error, user_mistake=user_mistake
-        )
+        whose = self._registration.worker_id
+        request = control_pb2.LeaveRequest(worker_id=whose, reason=reason, ended=ended, error=error, user_mistake=user_mistake)
         self._connection.call("Leave", request, patience_seconds)
 
     def outcome(self, outcome: control_pb2.RunOutcome) -> None:

@@ -22,7 +22,7 @@ class DescribeJobResponse(_message.Message):
     def __init__(self, job: _Optional[str] = ..., profiles: _Optional[_Iterable[_Union[_plan_pb2.WorkerProfile, _Mapping]]] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("worker_id", "pod_name", "failure_domain", "process_id", "store_host", "store_port", "probe_digest", "probe_detail", "job_digest", "profile", "num_units", "steps_per_epoch", "train_samples", "dataset_digest", "generation", "unit_names", "boundary_bytes_per_sample", "cacheable", "cache_refusal", "tied", "weights_digest", "place_dependence", "sample_tile_cost", "device")
+    __slots__ = ("worker_id", "pod_name", "failure_domain", "process_id", "store_host", "store_port", "probe_digest", "probe_detail", "job_digest", "profile", "num_units", "steps_per_epoch", "train_samples", "dataset_digest", "generation", "unit_names", "boundary_bytes_per_sample", "cacheable", "cache_refusal", "tied", "weights_digest", "place_dependence", "sample_tile_cost", "device", "leaving")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     POD_NAME_FIELD_NUMBER: _ClassVar[int]
     FAILURE_DOMAIN_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,7 @@ class RegisterRequest(_message.Message):
     PLACE_DEPENDENCE_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_TILE_COST_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     pod_name: str
     failure_domain: str
@@ -71,7 +72,8 @@ class RegisterRequest(_message.Message):
     place_dependence: str
     sample_tile_cost: float
     device: _plan_pb2.DeviceFacts
-    def __init__(self, worker_id: _Optional[str] = ..., pod_name: _Optional[str] = ..., failure_domain: _Optional[str] = ..., process_id: _Optional[int] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., probe_digest: _Optional[str] = ..., probe_detail: _Optional[str] = ..., job_digest: _Optional[str] = ..., profile: _Optional[_Union[_plan_pb2.WorkerProfile, _Mapping]] = ..., num_units: _Optional[int] = ..., steps_per_epoch: _Optional[int] = ..., train_samples: _Optional[int] = ..., dataset_digest: _Optional[str] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., unit_names: _Optional[_Iterable[str]] = ..., boundary_bytes_per_sample: _Optional[int] = ..., cacheable: bool = ..., cache_refusal: _Optional[str] = ..., tied: bool = ..., weights_digest: _Optional[str] = ..., place_dependence: _Optional[str] = ..., sample_tile_cost: _Optional[float] = ..., device: _Optional[_Union[_plan_pb2.DeviceFacts, _Mapping]] = ...) -> None: ...
+    leaving: str
+    def __init__(self, worker_id: _Optional[str] = ..., pod_name: _Optional[str] = ..., failure_domain: _Optional[str] = ..., process_id: _Optional[int] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., probe_digest: _Optional[str] = ..., probe_detail: _Optional[str] = ..., job_digest: _Optional[str] = ..., profile: _Optional[_Union[_plan_pb2.WorkerProfile, _Mapping]] = ..., num_units: _Optional[int] = ..., steps_per_epoch: _Optional[int] = ..., train_samples: _Optional[int] = ..., dataset_digest: _Optional[str] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., unit_names: _Optional[_Iterable[str]] = ..., boundary_bytes_per_sample: _Optional[int] = ..., cacheable: bool = ..., cache_refusal: _Optional[str] = ..., tied: bool = ..., weights_digest: _Optional[str] = ..., place_dependence: _Optional[str] = ..., sample_tile_cost: _Optional[float] = ..., device: _Optional[_Union[_plan_pb2.DeviceFacts, _Mapping]] = ..., leaving: _Optional[str] = ...) -> None: ...
 
 class RegisterResponse(_message.Message):
     __slots__ = ("incarnation", "heartbeat_seconds", "checkpoint_root", "cache_address")
