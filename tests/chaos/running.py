@@ -29,7 +29,6 @@ from tests.chaos.oracle import Verdict, judge
 from tests.chaos.timeline import Timeline, read_timeline
 from tests.e2e.runs import FROSTLINE, Ended, Running
 
-CASE_SECONDS = 240.0
 WARM_SECONDS = 180.0
 DRAINED, KILLED = 3, -9
 """Exit statuses after which a run is resumed; the first one only where an act has caused it."""

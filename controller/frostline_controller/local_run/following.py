@@ -9,7 +9,7 @@ from frostline_contract.job import Job
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import ENDED, RunStatus
 from frostline_controller.local_run import exit_codes
-from frostline_controller.local_run.control import ControlClient
+from frostline_controller.local_run.control import OperatorClient
 from frostline_controller.local_run.errors import CommandError, NoRun
 from frostline_controller.local_run.interrupts import Interrupts, interrupts
 from frostline_controller.local_run.output import complain
@@ -39,7 +39,7 @@ def watch(prepared: PreparedRun, quiet: bool, report: bool) -> int:
     folder, job = prepared.folder, prepared.job
     services = LocalServices(folder, job, prepared.replay, prepared.resume, prepared.shared_cache)
     failure: ClusterFailure | None = None
-    with closing(ControlClient(folder)) as client, interrupts() as asked:
+    with closing(OperatorClient(folder)) as client, interrupts() as asked:
         terminal = open_terminal(quiet)
         if not quiet:
             terminal.say(f"run directory {folder}")
@@ -58,7 +58,7 @@ def watch(prepared: PreparedRun, quiet: bool, report: bool) -> int:
 
 
 def _follow(
-    services: "LocalServices", reader: ProgressReader, client: ControlClient, terminal: Terminal, asked: Interrupts
+    services: "LocalServices", reader: ProgressReader, client: OperatorClient, terminal: Terminal, asked: Interrupts
 ) -> "ClusterFailure | None":
     """Show progress until the run has ended and its processes have left, or the user has asked twice to stop.
 
@@ -92,7 +92,7 @@ def _follow(
     return None
 
 
-def _drain(client: ControlClient, terminal: Terminal, progress: Progress) -> bool:
+def _drain(client: OperatorClient, terminal: Terminal, progress: Progress) -> bool:
     """Send the controller a request to stop at a checkpoint. False where it does not answer yet, so that the caller tries
     again."""
     if progress.state in ENDED:

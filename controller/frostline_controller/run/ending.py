@@ -1,4 +1,4 @@
-"""The end of a run: its outcome becomes result.json, all workers are told to exit, the cluster is scaled to zero."""
+"""The end of a run: its outcome becomes result.json, all workers get the notice to exit, the cluster is scaled to zero."""
 
 import asyncio
 import json

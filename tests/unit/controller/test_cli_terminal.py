@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from frostline_controller.local_run import exit_codes
-from frostline_controller.local_run.control import ControlClient
+from frostline_controller.local_run.control import OperatorClient
 from frostline_controller.local_run.following import watch
 from frostline_controller.local_run.output import silence
 from frostline_controller.local_run.prepared_run import PreparedRun
@@ -61,7 +61,7 @@ def test_plain_lines_of_a_whole_run_from_its_files(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "digits")
     out = io.StringIO()
     terminal = PlainTerminal(out)
-    reader = ProgressReader(folder, ControlClient(folder))
+    reader = ProgressReader(folder, OperatorClient(folder))
     progress = reader.poll()
     assert (progress.state, progress.step, progress.intervals, progress.metrics) == ("completed", 120, 6, {"accuracy": 0.9611})
     terminal.show(progress)
@@ -75,7 +75,7 @@ def test_plain_lines_of_a_whole_run_from_its_files(tmp_path: Path) -> None:
 
 def test_new_lines_are_told_when_they_come(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "digits", finished=False)
-    reader = ProgressReader(folder, ControlClient(folder))
+    reader = ProgressReader(folder, OperatorClient(folder))
     reader.poll()
     with (folder / "events.jsonl").open("a") as file:
         file.write(json.dumps({"kind": "leave", "step": 120, "time_seconds": 50.0, "reason": "gone"}) + "\n")
