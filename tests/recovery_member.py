@@ -1,7 +1,6 @@
 """The functions that warm workers run in tests of failures: the real worker, over a case's rows instead of a data set."""
 
 import os
-import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -99,8 +98,3 @@ def _held(context: RunContext) -> tuple[dict[int, str], dict[int, str]]:
     tags, table = context.holdings.all(), context.pieces
     states = {piece: export_piece(table, piece, context.cut.units[table.unit_of(piece)], context.moments) for piece in tags}
     return {piece: unit_digest(state).hex() for piece, state in states.items()}, {piece: str(tag) for piece, tag in tags.items()}
-
-
-def threads_left() -> list[str]:
-    """Return the names of the threads in this worker process."""
-    return [thread.name for thread in threading.enumerate()]

@@ -1,4 +1,6 @@
-"""House rule: every public class, function and method of the production code has a docstring, its own or its interface's.
+"""House rules of docstrings: which code must have one, and that a function's names only parameters that the function has.
+
+Every public class, function and method of the production code has a docstring, its own or its interface's.
 
 A method needs no docstring of its own where a base class documents it, or where its class has all methods of a protocol that
 documents it: an interface is documented once. `forward` of a torch module is documented by its class, and the sections of the job
@@ -6,6 +8,7 @@ file by their fields.
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -14,6 +17,12 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 DOCUMENTED_BY_THE_CLASS = "forward"
 DOCUMENTED_BY_FIELDS = "Section"
+
+NAMES = r"([a-z_]\w*(?:, [a-z_]\w*)*)"
+AFTER_A_SENTENCE = re.compile(rf"(?<=[.] ){NAMES}: ")
+"""Parameters that a docstring of running text describes: `It does. one, two: meaning.`"""
+IN_ARGS = re.compile(rf"^    {NAMES}(?: \([^)]*\))?: ", re.MULTILINE)
+"""Parameters that an `Args:` section describes."""
 
 
 @dataclass
@@ -64,6 +73,26 @@ def _undocumented(parent: ast.Module | ast.ClassDef, owner: ast.ClassDef | None,
         if not is_described and ast.get_docstring(node) is None:
             place = f"{owner.name}.{node.name}" if owner is not None else node.name
             yield node.lineno, f"{place} is public and has no docstring; say what it does or gives, with units, owner or reason"
+
+
+def check_parameters(tree: ast.AST) -> Iterator[Fault]:
+    """Yield functions whose docstrings describe a parameter that the function does not have, as a rename leaves them."""
+    for node in ast.walk(tree):
+        if isinstance(node, Function):
+            taken = node.args
+            every = [*taken.posonlyargs, *taken.args, *taken.kwonlyargs, taken.vararg, taken.kwarg]
+            known = {one.arg for one in every if one is not None}
+            for name in _described(ast.get_docstring(node) or ""):
+                if name not in known:
+                    yield node.lineno, f"{node.name}'s docstring describes {name!r}, which is none of its parameters"
+
+
+def _described(docstring: str) -> Iterator[str]:
+    text, _, rest = docstring.partition("Args:\n")
+    section = re.split(r"^\S", rest, maxsplit=1, flags=re.MULTILINE)[0]
+    plain = " ".join(text.split())
+    for found in (*AFTER_A_SENTENCE.finditer(plain), *IN_ARGS.finditer(section)):
+        yield from found.group(1).split(", ")
 
 
 def _public(owner: ast.ClassDef) -> set[str]:

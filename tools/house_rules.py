@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from docstrings import Classes, check_docstrings
+from docstrings import Classes, check_docstrings, check_parameters
 from one_home import check_homes
 
 FILE_LINES_MAX = 320
@@ -20,6 +20,8 @@ RANK_OF_A_MATRIX = "frostline_contract/job/adapters.py"
 """The file in which `rank` is a field of the job: the rank of a matrix, not a place in a group."""
 DEGREE = re.compile(r"(^|_)(dp|pp|tp|tp_columns|tp_depth)_degree$")
 """A name that holds the degree of an axis."""
+RANK = re.compile(r"(global|pp|dp|tp|local)_rank$")
+"""A name that holds a rank."""
 REPLACED_WORDS = {
     "ward": "unit replica", "parcel": "replica update", "keeper": "buddy, replication", "tell": "send, report, announce",
     "told": "sent, reported, announced", "untold": "unreported, unannounced", "hear": "receive", "heard": "received",
@@ -70,6 +72,7 @@ def check(file: Path, source: str, classes: Classes | None = None) -> list[Fault
         *_bare_rank(file, tree),
         *_open_coded_rank(file, tree),
         *_replaced_words(tree),
+        *check_parameters(tree),
     ]
     if _is_production(file):
         if classes is None:
@@ -156,7 +159,7 @@ def _replaced_words(tree: ast.AST) -> Iterator[Fault]:
 
 def _open_coded_rank(file: Path, tree: ast.AST) -> Iterator[Fault]:
     """Yield ranks, stages of ranks and world sizes computed from degrees: `x % d`, `x // d`, `x * d + y`, `(x + 1) * d`,
-    `d * e`, `x[y::d]`."""
+    `d * e`, `x[y::d]`; and a rank that anything divides: `global_rank // size`."""
     if file.as_posix().endswith(RANKS_LIVE_IN) or "tests" in file.parts:
         return
     for node in ast.walk(tree):
@@ -179,7 +182,8 @@ def _is_rank_arithmetic(node: ast.AST) -> bool:
         pairs = ((node.left, node.right), (node.right, node.left))
         return any(_is_degree(one) and (_is_degree(other) or _is_next(other)) for one, other in pairs)
     rounding_up = isinstance(node.left, ast.UnaryOp)  # rounding a count up: -(-n // d)
-    return isinstance(node.op, ast.Mod | ast.FloorDiv) and _is_degree(node.right) and not rounding_up
+    divides = isinstance(node.op, ast.Mod | ast.FloorDiv)
+    return divides and (RANK.search(_name_of(node.left)) is not None or (_is_degree(node.right) and not rounding_up))
 
 
 def _is_next(node: ast.AST) -> bool:

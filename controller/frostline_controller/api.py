@@ -24,7 +24,7 @@ import yaml
 from frostline_contract.job import Job, dump_job, load_job
 from frostline_contract.run_directory import RunDirectory
 from frostline_controller.local_run import exit_codes
-from frostline_controller.local_run.control import ControlClient
+from frostline_controller.local_run.control import OperatorClient
 from frostline_controller.local_run.requests import NewRun, ResumedRun, RunRequest, in_a_process
 from frostline_controller.local_run.run_folder import find_run_folder, new_run_folder
 from frostline_controller.local_run.separate_process import JobMistake, RunError, SeparateProcess, mistakes
@@ -241,7 +241,7 @@ def status(directory: str | Path) -> dict[str, Any]:
     """
     with mistakes():
         folder = find_run_folder(str(directory))
-        with closing(ControlClient(folder)) as client:
+        with closing(OperatorClient(folder)) as client:
             return _plain(read_status(folder, client)[0])
 
 
@@ -275,7 +275,7 @@ def _swept(request: SweepRequest, folder: Path) -> SweepResult:
 
 
 def _steer(directory: Path, kind: str) -> str:
-    with mistakes(), closing(ControlClient(directory)) as client:
+    with mistakes(), closing(OperatorClient(directory)) as client:
         return client.command(kind)
 
 

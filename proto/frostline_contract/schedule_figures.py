@@ -30,7 +30,7 @@ Operations = Callable[[int, int, int, int], list[Operation]]
 
 @dataclass(frozen=True)
 class Figures:
-    """What a schedule costs, as functions of the shape.
+    """The cost of a schedule, as functions of the shape.
 
     Attributes:
         from_the_end: `in_flight` depends on pp_degree - pp_rank alone, so that one table of the planner serves pipelines of every

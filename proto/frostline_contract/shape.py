@@ -171,6 +171,11 @@ def pp_rank_of_stage(stage: Any, pp_degree: int, folded: bool = False) -> Any:
     return is_back * (pp_degree - 1 - place) + (1 - is_back) * place
 
 
+def group_of(global_rank: int, tp_degree: int) -> int:
+    """The number of the group whose members share a global rank's stages tile by tile: the ranks of a group follow each other."""
+    return global_rank // tp_degree
+
+
 def deal_leaves(reduction_leaves: int, dp_degree: int) -> list[tuple[int, int]]:
     """Whole, consecutive leaves [low, high) for each dp rank, as even as possible (docs/protocols.md 1.2)."""
     cuts = [round(i * reduction_leaves / dp_degree) for i in range(dp_degree + 1)]

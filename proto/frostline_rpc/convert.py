@@ -10,6 +10,8 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 from pydantic import BaseModel, ValidationError
 
+from frostline_contract.state_tag import GenerationId
+from frostline_proto.v1 import plan_pb2
 from frostline_rpc.errors import InvalidRequest
 
 Record = TypeVar("Record", bound=BaseModel)
@@ -52,6 +54,11 @@ def to_record(message: Message, record_type: type[Record]) -> Record:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise InvalidRequest(f"{record_type.__name__}.{place} is {first['input']!r}: {first['msg']}") from None
+
+
+def generation_of(message: plan_pb2.GenerationId) -> GenerationId:
+    """The record of a generation's identifier; quicker than `to_record`, since every heartbeat has one."""
+    return GenerationId(incarnation=message.incarnation, counter=message.counter)
 
 
 @lru_cache(maxsize=256)

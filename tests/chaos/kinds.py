@@ -9,7 +9,6 @@ ERRORS = frozenset(("raise", "tear", "late_commit", "oom"))
 AT_A_PLACE = frozenset(("kill_worker", "kill_in_checkpoint", "stop", "deadlock", "device_error", "device_hang")) | ERRORS
 """Kinds whose step is exact: the worker carries them out itself. (A worker cut off trains on until it is missed.)"""
 BEFORE_THE_VOTE = frozenset(("load", "schedule", "audit", "exchange", "norms", "prepared", "vote"))
-SINCE_THE_VOTE = frozenset(("tally", "seen", "commit", "update"))
 
 SPOILING = frozenset(("fail_write", "lie_write"))
 ENDING_WELL = SPOILING | {"drain"}

@@ -12,8 +12,8 @@ def goes_on_from_left_state(timeline: Timeline, before: Life | None, base: Life,
     plan = life.plan
     if before is None or plan.start != SURVIVORS or plan.start_step != base.first_step - 1:
         return False
-    keepers = set(base.plan.leavers) & set(plan.participants)
-    kept = {piece for worker in keepers for piece in before.plan.needs(worker)}
+    leavers = set(base.plan.leavers) & set(plan.participants)
+    kept = {piece for worker in leavers for piece in before.plan.needs(worker)}
     return kept == set(range(timeline.num_pieces))
 
 

@@ -77,19 +77,26 @@ def listens(port: int) -> bool:
 
 
 def held_by_another(port: int, run: Path) -> bool:
-    """Whether another case, whose folder lies beside this one's, listens on the port, which was free again.
+    """Whether another run listens on the port, which was free again: another case, whose folder lies beside this one's, or any
+    run whose log the process holds open.
 
-    A process that names both runs, or neither, does not count as another's.
+    A process that names this run, or none, does not count as another's.
     """
     for connection in psutil.net_connections(kind="tcp"):
         if connection.status != psutil.CONN_LISTEN or not connection.laddr or connection.laddr.port != port or not connection.pid:
             continue
         try:
             holder = psutil.Process(connection.pid)
-            return _names(holder, run.parent.parent) and not _names(holder, run)
+            return not _names(holder, run) and (_names(holder, run.parent.parent) or _logs_a_run(holder))
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             return False
     return False
+
+
+def _logs_a_run(process: psutil.Process) -> bool:
+    """Whether a process holds the log of some run open."""
+    logs = (Path(file.path) for file in process.open_files())
+    return any(log.suffix == ".log" and RunDirectory(log.parent.parent).holds_run() for log in logs)
 
 
 def _names(process: psutil.Process, folder: Path) -> bool:

@@ -29,7 +29,6 @@ from tests.chaos.oracle import Verdict, judge
 from tests.chaos.timeline import Timeline, read_timeline
 from tests.e2e.runs import FROSTLINE, Ended, Running
 
-CASE_SECONDS = 240.0
 WARM_SECONDS = 180.0
 DRAINED, KILLED = 3, -9
 """Exit statuses after which a run is resumed; the first one only where an act has caused it."""
@@ -186,7 +185,7 @@ class Laboratory:
     def _environment(self, folder: Path, acts: Sequence[Act], actor: Actor) -> dict[str, str]:
         env = {**self._env, "TMPDIR": str(self._temporary(folder / "run"))}
         if any(act.file for act in acts):
-            env |= {"PYTHONPATH": str(PLUG), WRITES_FOLDER: str(actor.writes)}
+            env |= {"PYTHONPATH": with_plug(), WRITES_FOLDER: str(actor.writes)}
         if any(act.kind in OWN_PRELOAD for act in acts):
             del env["FROSTLINE_PRELOAD"]  # a preload process of its own, which ends with this run
             env["TORCHINDUCTOR_CACHE_DIR"] = str(self.root / "torch")  # made by torch at its import; belongs to no run
@@ -228,7 +227,7 @@ def laboratory(root: Path) -> Iterator[Laboratory]:
         with open(said, "wb") as log:
             words = [sys.executable, "-m", "frostline_trainer.process.preload", str(socket)]
             # Workers are its children: writes can be planted in them where a run requires it.
-            process = subprocess.Popen(words, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": str(PLUG)})
+            process = subprocess.Popen(words, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": with_plug()})
         try:
             deadline = time.monotonic() + WARM_SECONDS
             while not socket.exists():
@@ -268,3 +267,8 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 def write_json(path: Path, values: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(values, indent=1) + "\n")
+
+
+def with_plug() -> str:
+    """Return a PYTHONPATH that begins with the planter of writes; what the series itself was started with comes after it."""
+    return os.pathsep.join(filter(None, (str(PLUG), os.environ.get("PYTHONPATH"))))

@@ -44,7 +44,7 @@ class Place:
 
 
 class PodLife(threading.Thread):
-    """One pod. pod: the object as last received. heard_at: its address as the API server has it.
+    """One pod. pod: the object as last received. seen_at: its address as the API server has it.
 
     said: its status, as the API server should have it. over: it was deleted and none of its processes runs any more.
     """

@@ -17,8 +17,6 @@ from tests.cluster.releases import SMALL, Release
 from tests.cluster.waiting import wait_for
 
 ACCOUNT = "system:serviceaccount:{namespace}:digits-{role}"
-FOR_ALL_ACCOUNTS = ("/openid/v1/jwks", "/.well-known/openid-configuration")
-"""Granted to every service account by the cluster itself."""
 
 
 def requests_of(release: Release, role: str) -> Iterator[dict[str, Any]]:

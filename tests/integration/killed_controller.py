@@ -1,9 +1,9 @@
 """A controller that is killed right after a durable write, before it announces it: `python killed_controller.py WHAT ...`.
 
-WHAT names the write: "prepared" (the first one with a prepared plan), "decision" (the first one with a decision), "forced" (the
-first one with a freeze by command), "unforced" (the same, right before it), "paused" (the run waits for workers that had to go),
-"distrusted" (the first plan that goes back because of wrong bits) or "claimed" (the result is claimed on the epoch object, and
-result.json not written yet).
+WHAT names the write: "prepared" (the first one with a prepared plan), "switched" (the prepared plan becomes the current one),
+"decision" (the first one with a decision), "forced" (the first one with a freeze by command), "unforced" (the same, right before
+it), "paused" (the run waits for workers that had to go), "distrusted" (the first plan that goes back because of wrong bits) or
+"claimed" (the result is claimed on the epoch object, and result.json not written yet).
 """
 
 import os
@@ -30,6 +30,7 @@ class KilledAfterWriting(DurableStore):
             "prepared": new.prepared is not None,
             "decision": len(new.decisions) > len(old.decisions),
             "forced": forced,
+            "switched": old.prepared is not None and new.current == old.prepared,
             "paused": new.paused and new.state == "waiting",
             "distrusted": any(start.distrusts for start in new.lineages),
         }

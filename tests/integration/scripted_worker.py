@@ -250,8 +250,8 @@ class ScriptedWorker:
     ) -> None:
         """Report a failure of `plan`, which this worker ran.
 
-        units: its units, at `step` of that plan, or at `tag`. heard: the newest plan received. prepared: whether it has the next
-        step's gradients. switched: a plan whose switching vote it saw.
+        units: its units, at `step` of that plan, or at `tag`. newest_received: by this worker; `plan` by default. prepared:
+        whether it has the next step's gradients. switched: a plan whose switching vote it saw.
         """
         state = to_message(tag or at(plan, step), plan_pb2.StateTag)
         fates = [pb.PlanFate(generation=wire(switched), switched=True)] if switched else []

@@ -119,6 +119,24 @@ def test_killed_between_writing_a_plan_and_announcing_it(pair: Callable[..., Pai
     operator.close()
 
 
+def test_killed_between_writing_a_switch_and_telling_it(pair: Callable[..., Pair]) -> None:
+    run = pair(dies_after="switched", step=3)
+    operator = Operator(run.folder)
+    operator.command("reshape", pp_degree=2, dp_degree=1)
+    operator.close()
+    plan = run.workers[0].next_plan("continue")
+    for worker in run.workers:
+        worker.ready(plan)
+    run.workers[1].next("ready")
+    run.workers[0].enter(plan, 5)
+    assert run.controller.wait(10) == -9
+    run.replace_controller()
+    run.kill_controller()
+    run.replace_controller()
+    (switch,) = [line for line in run.lines("events.jsonl") if line["kind"] == "reshape"]
+    assert (switch["step"], switch["generation"], switch["reason"]) == (5, str(plan.generation), plan.reason)
+
+
 def test_killed_between_writing_a_decision_and_announcing_it(pair: Callable[..., Pair]) -> None:
     run = pair(dies_after="decision", step=9, freeze=FREEZE_AT_1)
     first, second = run.workers

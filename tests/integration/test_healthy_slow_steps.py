@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from frostline_controller.members import hangs
-from frostline_controller.members.hangs import Progress, judge
+from frostline_controller.members.hangs import MemberProgress, judge
 from frostline_trainer.step.phases import WINDOW, tail
 
 MEMBERS = 3
@@ -109,9 +109,9 @@ class Simulated:
         if verdict is not None:
             self.verdicts.append(verdict.reason)
 
-    def _progress(self, m: int, reported: float, moment: float, judged: Stay) -> Progress:
+    def _progress(self, m: int, reported: float, moment: float, judged: Stay) -> MemberProgress:
         stay = next((one for one in self.recent[m] if one.start <= reported < one.end), self.recent[m][0])
-        return Progress(
+        return MemberProgress(
             f"w{m}", True, stay.step, stay.phase, reported - stay.start, reported >= stay.waits, self.p99[m], moment - reported
         )
 

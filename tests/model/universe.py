@@ -5,11 +5,9 @@ from collections.abc import Iterator
 from tests.model.bridge import Bridge
 from tests.model.configurations import Configuration
 from tests.model.world import (
-    FINISHED,
     NONE,
     RUNNING,
     SPARE,
-    VOTING,
     Leader,
     Order,
     PlanView,
@@ -101,9 +99,6 @@ class Universe:
 
     def step(self, worker: Worker) -> int:
         return self.bridge.states[worker.run].step
-
-    def is_training(self, worker: Worker, plan: int) -> bool:
-        return worker.plan == plan and worker.mode in (RUNNING, VOTING, FINISHED)
 
     # ---- changing
 

@@ -2,7 +2,7 @@
 
 from tests.mutants.plant import Edit, Mutant
 
-COMM, ENGINE = "trainer/frostline_trainer/transport/", "trainer/frostline_trainer/step/"
+COMM = "trainer/frostline_trainer/transport/"
 
 DEVICE_MUTANTS: tuple[Mutant, ...] = (
     Mutant(

@@ -1,5 +1,6 @@
 """Whose a port is that still listens after a case: its own, or that of the case beside it, dealt it by the system."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,11 +20,15 @@ with socket.create_server(("127.0.0.1", 0)) as server:
 
 
 @contextmanager
-def listener(*names: Path) -> Iterator[int]:
-    """The port of a process that listens and has these paths in its command line."""
-    with subprocess.Popen(
-        [sys.executable, "-c", LISTENER, *map(str, names)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+def listener(*names: Path, log: Path | None = None) -> Iterator[int]:
+    """The port of a process that listens, has these paths in its command line, and holds `log` open."""
+    with (
+        open(log or os.devnull, "w") as errors,
+        subprocess.Popen(
+            [sys.executable, "-c", LISTENER, *map(str, names)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+            text=True,
+        ) as process,
+    ):  # fmt: skip
         assert process.stdout is not None
         yield int(process.stdout.readline())
         process.communicate()
@@ -49,6 +54,17 @@ def test_a_port_that_nobody_can_be_named_for_is_left_over(run: Path) -> None:
 
 def test_a_port_that_the_case_beside_it_was_given_is_not(run: Path) -> None:
     with listener(run.parents[1] / "seed-10" / "run") as port:
+        assert left(run, port) == []
+
+
+def test_a_port_that_a_run_of_some_other_place_was_given_is_not(run: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A series may run beside other tests."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "run"
+    (elsewhere / "logs").mkdir(parents=True)
+    log = elsewhere / "logs" / "trainer-0.log"
+    with listener(log=log) as port:
+        assert left(run, port) == [f"port {port} still listens"], "a log of no run"
+        (elsewhere / "job.yaml").write_text("")
         assert left(run, port) == []
 
 

@@ -22,6 +22,7 @@ from frostline_controller.comparison.trials import (
 from frostline_controller.local_run import exit_codes
 from frostline_controller.local_run.errors import UserMistake
 from frostline_controller.local_run.run_folder import RUNS
+from frostline_controller.local_run.run_lock import owned
 from frostline_controller.local_run.terminal import open_terminal
 
 SETTLED = "settled.json"
@@ -39,6 +40,11 @@ def compare(arguments: argparse.Namespace) -> int:
         make_folder_durably(out)
     except OSError as error:
         raise UserMistake(f"{out}: cannot be made ({error.strerror}); give another --out") from None
+    with owned(out, f"see the runs in {out}"):
+        return _compare(arguments, job, out)
+
+
+def _compare(arguments: argparse.Namespace, job: Job, out: Path) -> int:
     say = open_terminal(quiet=True).say  # goes on after its reader is gone
     job, settings = settled_for_all(job, out, say)
     arguments.overrides = [*arguments.overrides, *settings]

@@ -7,7 +7,7 @@ from contextlib import closing
 
 from frostline_contract.run_status import ENDED
 from frostline_controller.local_run import exit_codes
-from frostline_controller.local_run.control import ControlClient
+from frostline_controller.local_run.control import OperatorClient
 from frostline_controller.local_run.run_folder import find_run_folder
 from frostline_controller.local_run.run_lock import owner
 from frostline_controller.local_run.status import read_status, status_text
@@ -21,7 +21,7 @@ def status(arguments: argparse.Namespace) -> int:
     if sweep := sweep_in(arguments.dir):
         return _sweep_status(sweep, arguments)
     folder = find_run_folder(arguments.dir)
-    with closing(ControlClient(folder)) as client:
+    with closing(OperatorClient(folder)) as client:
         while True:
             found, reachable = read_status(folder, client)
             print(json.dumps(found) if arguments.json else status_text(found), flush=True)
@@ -48,7 +48,7 @@ def command(arguments: argparse.Namespace) -> int:
     if hasattr(arguments, "pp"):
         fields["degrees"] = {"pp": arguments.pp, "dp": arguments.dp, "tp_columns": arguments.tp}
     folder = find_run_folder(arguments.dir)
-    with closing(ControlClient(folder)) as client:
+    with closing(OperatorClient(folder)) as client:
         print(client.command(arguments.command, **fields) or f"{arguments.command}: accepted")
     return exit_codes.DONE
 

@@ -13,6 +13,7 @@ from frostline_contract.run_status import RunStatus
 from frostline_controller.local_run import exit_codes
 from frostline_controller.local_run.errors import CommandError
 from frostline_controller.local_run.requests import NewRun, in_a_process
+from frostline_controller.local_run.run_lock import owned
 from frostline_controller.local_run.separate_process import RunError, mistakes
 from frostline_controller.report.data import read_run
 from frostline_controller.report.figures import RunFigures, read_figures
@@ -65,18 +66,19 @@ def name_of(arm: str) -> str:
 def run_trial(trial: Trial, job_file: str, overrides: list[str], on_step: Callable[[int], None] | None = None) -> Outcome:
     """Make the run, or read it where it exists already. Raises CommandError with the run's exit status where it fails.
 
-    on_step(step): called at intervals while it trains.
+    The run dies with this process, so that nothing trains unnoticed. on_step(step): called at intervals while it trains.
     """
     places = RunDirectory(trial.folder)
     if places.ended_as() != RunStatus.COMPLETED:
         if places.holds_run():
-            # An unfinished run gives no time; it is made again from the start.
-            shutil.rmtree(trial.folder)
+            # An unfinished run gives no time; it is made again from the start, unless somebody trains it right now.
+            with owned(trial.folder):
+                shutil.rmtree(trial.folder)
         try:
             with mistakes():
                 job = load_job(job_file, [*overrides, *trial.settings(), f"placement.workers={trial.workers}"])
             request = NewRun(job=job, job_file=Path(job_file).resolve(), out=str(trial.folder))
-            process, metrics = in_a_process(request, keep_output=False), JsonlTail(places.metrics)
+            process, metrics = in_a_process(request, keep_output=False, dies_with_us=True), JsonlTail(places.metrics)
             while not process.wait(REPORT_SECONDS):
                 steps = [line["step"] for line in metrics.new() if "step" in line]
                 if on_step is not None and steps:

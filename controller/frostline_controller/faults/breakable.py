@@ -5,7 +5,7 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class Breakable(Protocol):
-    """What planned faults of nodes and services ask of a cluster, beside the operations of every cluster."""
+    """The operations of a cluster that planned faults of nodes and services need, beside those of every cluster."""
 
     def break_machine(self, kind: str, pod: str, seconds: float) -> None:
         """Carry out a planned fault of a node or service: kill_node, cut_node (for `seconds`), kill_redis or kill_cache_server.

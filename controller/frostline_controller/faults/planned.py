@@ -25,8 +25,9 @@ log = logging.getLogger(__name__)
 
 LEAVE_GRACE_SECONDS = 15.0
 """The grace period that a preemption notice gives a pod, in seconds (some clouds give no more)."""
-LEFT_SECONDS = 0.1
-"""The time in which announcements leave this process before it is killed, in seconds."""
+FLUSH_SECONDS, LEFT_SECONDS = 5.0, 0.1
+"""The most time in which streams take announcements, and that in which the announcements then leave this process before it is
+killed, in seconds."""
 OF_A_NODE = ("kill_node", "cut_node")
 OF_THE_CLUSTER = ("kill_redis", "kill_cache_server")
 NO_BREAKAGE = "a cluster breaks by itself; planned faults of nodes and services are for the local cluster (frostline run)"
@@ -65,6 +66,7 @@ class PlannedFaults:
             if self._claim(index, fault, phase, []):
                 await self._record()
                 if phase == ControllerPhase.ANNOUNCED:
+                    await self._outbox.streams.flushed(FLUSH_SECONDS)
                     await asyncio.sleep(LEFT_SECONDS)
                 os.kill(os.getpid(), signal.SIGKILL)
 

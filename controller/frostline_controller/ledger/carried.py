@@ -45,7 +45,7 @@ class Carried:
 
 
 def most_resident(reports: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Return by kind the most bytes that any worker holds. told: each worker's bytes by kind."""
+    """Return by kind the most bytes that any worker holds. reports: each worker's bytes by kind."""
     workers = list(reports)
     return {kind.value: max((one.get(kind, 0) for one in workers), default=0) for kind in Held}
 

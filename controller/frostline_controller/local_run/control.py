@@ -16,7 +16,7 @@ from frostline_rpc.channel import error_text, open_channel
 DEADLINE_SECONDS = 5.0
 
 
-class ControlClient:
+class OperatorClient:
     """Calls the controller of a run directory; looks its address up again after a move. Not thread-safe."""
 
     def __init__(self, folder: Path) -> None:

@@ -9,7 +9,7 @@ from frostline_contract.job import Job
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import ENDED, RunStatus
 from frostline_controller.local_run import exit_codes
-from frostline_controller.local_run.control import ControlClient
+from frostline_controller.local_run.control import OperatorClient
 from frostline_controller.local_run.errors import CommandError, NoRun
 from frostline_controller.local_run.interrupts import Interrupts, interrupts
 from frostline_controller.local_run.output import complain
@@ -39,7 +39,7 @@ def watch(prepared: PreparedRun, quiet: bool, report: bool) -> int:
     folder, job = prepared.folder, prepared.job
     services = LocalServices(folder, job, prepared.replay, prepared.resume, prepared.shared_cache)
     failure: ClusterFailure | None = None
-    with closing(ControlClient(folder)) as client, interrupts() as asked:
+    with closing(OperatorClient(folder)) as client, interrupts() as asked:
         terminal = open_terminal(quiet)
         if not quiet:
             terminal.say(f"run directory {folder}")
@@ -58,7 +58,7 @@ def watch(prepared: PreparedRun, quiet: bool, report: bool) -> int:
 
 
 def _follow(
-    services: "LocalServices", reader: ProgressReader, client: ControlClient, terminal: Terminal, asked: Interrupts
+    services: "LocalServices", reader: ProgressReader, client: OperatorClient, terminal: Terminal, asked: Interrupts
 ) -> "ClusterFailure | None":
     """Show progress until the run has ended and its processes have left, or the user has asked twice to stop.
 
@@ -88,11 +88,11 @@ def _follow(
             failed_at = failed_at or time.monotonic()
             if services.failure().leaves_no_result or time.monotonic() - failed_at > LEAVE_SECONDS:
                 return services.failure()
-        time.sleep(0.1 if ended_at else POLL_SECONDS)
+        asked.sleep(0.1 if ended_at else POLL_SECONDS)
     return None
 
 
-def _drain(client: ControlClient, terminal: Terminal, progress: Progress) -> bool:
+def _drain(client: OperatorClient, terminal: Terminal, progress: Progress) -> bool:
     """Send the controller a request to stop at a checkpoint. False where it does not answer yet, so that the caller tries
     again."""
     if progress.state in ENDED:
@@ -123,8 +123,9 @@ def _finish(folder: Path, job: Job, at_once: bool, report: bool, failure: "Clust
             write_tensorboard(folder)
             if report:
                 terminal.say(f"report {build_report(folder)}")
-        except OSError as error:
-            complain(f"the report could not be written ({error}); `frostline report {folder}` does it at any time")
+        except (OSError, ValueError, KeyboardInterrupt) as error:
+            why = str(error) or "interrupted"
+            complain(f"the report could not be written ({why}); `frostline report {folder}` does it at any time")
     if status == RunStatus.COMPLETED:
         terminal.say(summary_line(run_data))
         return exit_codes.DONE

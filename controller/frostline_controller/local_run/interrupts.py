@@ -1,9 +1,12 @@
 """Requests of the user to stop, received as signals: Ctrl-C, SIGTERM, and the end of the terminal's session (SIGHUP)."""
 
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+LOOK_SECONDS = 0.05
 
 
 class Interrupts:
@@ -18,6 +21,12 @@ class Interrupts:
     def note(self, number: int, frame: FrameType | None) -> None:
         """Count a signal: the handler of SIGINT, SIGTERM and SIGHUP."""
         self.count = max(1, self.count) if number == signal.SIGHUP else self.count + 1
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep that long, or until the user asks to stop: a signal does not cut Python's own sleep short."""
+        count, until = self.count, time.monotonic() + seconds
+        while self.count == count and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, LOOK_SECONDS))
 
 
 @contextmanager

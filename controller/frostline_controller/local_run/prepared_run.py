@@ -18,7 +18,7 @@ from frostline_contract.run_status import RunStatus
 from frostline_controller.cluster.local.measuring import settled_here
 from frostline_controller.cluster.local.shared_cache import check_shared_cache, uses_cache
 from frostline_controller.decisions.next_decision import replayed_decisions, with_recorded_start
-from frostline_controller.local_run.control import ControlClient
+from frostline_controller.local_run.control import OperatorClient
 from frostline_controller.local_run.errors import CommandError, UserMistake
 from frostline_controller.local_run.resuming import resumed_job
 from frostline_controller.local_run.run_folder import give_back, new_run_folder, read_job, write_run_folder
@@ -109,7 +109,7 @@ def resumed_run(
         raise UserMistake(f"{folder} has completed; there is nothing to go on with")
     with owned(folder):
         # An owner on another machine or of another version may hold no lock that is visible here.
-        with closing(ControlClient(folder)) as client:
+        with closing(OperatorClient(folder)) as client:
             if _answers(client):
                 raise UserMistake(f"{folder} is running; see it with `frostline status {folder} --watch`")
         for written in (folder, RunDirectory(folder).cluster):
@@ -145,7 +145,7 @@ def _check_cache(job: Job, folder: Path | None, shared_cache: Path | None) -> No
         raise UserMistake(refusal)
 
 
-def _answers(client: ControlClient) -> bool:
+def _answers(client: OperatorClient) -> bool:
     try:
         client.status(deadline_seconds=1.0)
     except CommandError:

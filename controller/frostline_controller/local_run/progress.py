@@ -9,7 +9,7 @@ from typing import Any
 from frostline_contract.jsonl import JsonlTail
 from frostline_contract.mesh import with_degrees
 from frostline_contract.run_directory import RunDirectory
-from frostline_controller.local_run.control import ControlClient
+from frostline_controller.local_run.control import OperatorClient
 from frostline_controller.local_run.errors import CommandError
 from frostline_controller.local_run.status import from_response
 from frostline_controller.report.data import Event
@@ -50,7 +50,7 @@ class ProgressReader:
     skip_events: leave out the events that exist already, from before the run was resumed.
     """
 
-    def __init__(self, folder: Path, client: ControlClient, skip_events: bool = False) -> None:
+    def __init__(self, folder: Path, client: OperatorClient, skip_events: bool = False) -> None:
         self._places = RunDirectory(folder)
         self._client = client
         self._metrics = JsonlTail(self._places.metrics)

@@ -1,4 +1,4 @@
-"""What every request to a process of its own says, whatever is asked, and its text."""
+"""The fields that all requests to a separate process have, and a request's text form."""
 
 import json
 

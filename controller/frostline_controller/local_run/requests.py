@@ -1,4 +1,4 @@
-"""What is asked of a run's process, as typed values: a new run, or one that goes on.
+"""Requests to a run's process, as typed values: a new run, or one that goes on.
 
 `frostline run` and `frostline resume` carry a request out in their own process. The Python API, a sweep and a comparison write it
 as text to a process of its own (`local_run/__main__.py`, docs/adr/0020-a-run-is-a-process.md).

@@ -10,7 +10,7 @@ from frostline_contract.worker_state import RANKED, WorkerState
 from frostline_controller.ledger import words
 from frostline_controller.ledger.carried import Carried, most_resident, usage_lines
 from frostline_controller.ledger.sums import Ledger
-from frostline_controller.local_run.control import ControlClient
+from frostline_controller.local_run.control import OperatorClient
 from frostline_controller.local_run.errors import NoRun
 from frostline_controller.report.data import RunData, read_run
 from frostline_controller.report.metrics import main_first, main_metric
@@ -21,7 +21,7 @@ SHOWN_SLOW = 1.3
 """Slowness below which a worker is not shown as slow: smaller values are noise."""
 
 
-def read_status(folder: Path, client: ControlClient) -> tuple[dict[str, Any], bool]:
+def read_status(folder: Path, client: OperatorClient) -> tuple[dict[str, Any], bool]:
     """(status, reachable): from the controller where it answers, else from the files that it left."""
     try:
         return from_response(client.status()), True

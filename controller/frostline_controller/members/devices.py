@@ -27,7 +27,8 @@ class Devices:
 
     def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox) -> None:
         self._facts, self._store, self._outbox = facts, store, outbox
-        self._announced = {(one.node, one.uuid) for one in facts.quarantined}
+        details = [line["detail"] for line in store.events.all() if line["kind"] == "quarantine"]
+        self._announced = {(one["node"], one["uuid"]) for one in details}
         self._counted: set[str] = set()
         self._short: set[tuple[str, int, int]] = set()
         self._shortages: list[tuple[str, dict[str, object]]] = []

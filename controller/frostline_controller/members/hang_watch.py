@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from frostline_contract.phases import WAITING, Phase
 from frostline_contract.plan import GenerationId, Plan
-from frostline_controller.members.hangs import DevicePlace, Progress, Verdict, judge
+from frostline_controller.members.hangs import DevicePlace, MemberProgress, Verdict, judge
 from frostline_controller.members.membership import Worker
 from frostline_controller.members.removal import Removals
 from frostline_controller.recovery.driver import Failures
@@ -131,7 +131,7 @@ class HangWatch:
     def _stack_lead_seconds(self) -> float:
         return min(STACK_LEAD_SECONDS, 0.1 * self._facts.job.controller.hang_floor_seconds)
 
-    def _judge(self, plan: Plan, members: list[Progress], now: float) -> None:
+    def _judge(self, plan: Plan, members: list[MemberProgress], now: float) -> None:
         floor, step_seconds = self._facts.job.controller.hang_floor_seconds, plan.placement.predicted_step_seconds
         verdict = judge(members, floor, self.silent_after_seconds, step_seconds)
         if verdict is None:
@@ -175,7 +175,7 @@ class HangWatch:
             await self._outbox.event("hang", verdict.reason, verdict.seconds, step=verdict.step, detail=detail)
         self._unannounced = waiting
 
-    def _members(self, plan: Plan, now: float) -> list[Progress]:
+    def _members(self, plan: Plan, now: float) -> list[MemberProgress]:
         """The progress of the participants that this plan still needs, comparable by place.
 
         Participants that have not entered yet: where the plan continues its base, members of the base are in the base's last
@@ -199,7 +199,7 @@ class HangWatch:
             found.append(self._progress(worker, entered, step, now, ready=continues and not entered))
         return found
 
-    def _progress(self, worker: Worker, entered: bool, step: int, now: float, ready: bool) -> Progress:
+    def _progress(self, worker: Worker, entered: bool, step: int, now: float, ready: bool) -> MemberProgress:
         """Return a participant's progress. ready: whether it has formed the plan's groups, as all have before a switch."""
         reported_at = worker.phase_reported_at
 
@@ -211,7 +211,7 @@ class HangWatch:
             return max(0.0, reported_at - since - gaps)
 
         behind = DevicePlace(worker.device_phase, age(worker.device_seconds), worker.device_waiting)
-        return Progress(
+        return MemberProgress(
             worker_id=worker.worker_id, entered=entered, step=step, phase=worker.phase, phase_seconds=age(worker.phase_seconds),
             waiting=worker.waiting_seconds > 0, p99=worker.phase_p99, heartbeat_age=now - worker.last_received,
             name=f"worker {worker.pod_name}", device=behind if worker.device_phase else None,

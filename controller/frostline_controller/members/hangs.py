@@ -45,7 +45,7 @@ class DevicePlace:
 
 
 @dataclass(frozen=True)
-class Progress:
+class MemberProgress:
     """The last heartbeat of a participant of the running generation.
 
     Attributes:
@@ -74,7 +74,7 @@ class Progress:
     ready: bool = False
 
     @property
-    def at(self) -> "Progress":
+    def at(self) -> "MemberProgress":
         """This progress with the device's phase, age and waiting, where the device is behind the thread."""
         device = self.device
         if device is None:
@@ -103,7 +103,7 @@ class Verdict:
 
 
 def judge(
-    members: list[Progress], floor_seconds: float, silent_after_seconds: float, predicted_step_seconds: float = 0.0
+    members: list[MemberProgress], floor_seconds: float, silent_after_seconds: float, predicted_step_seconds: float = 0.0
 ) -> Verdict | None:
     """The verdict on the participants of one generation, or None while nobody hangs.
 
@@ -136,7 +136,7 @@ def judge(
 class _Deadlines:
     """The deadline of each phase, from the measurements of all members."""
 
-    def __init__(self, members: list[Progress], floor_seconds: float, predicted_step_seconds: float) -> None:
+    def __init__(self, members: list[MemberProgress], floor_seconds: float, predicted_step_seconds: float) -> None:
         self._floor = floor_seconds
         self._first = FIRST_FACTOR * max(floor_seconds, predicted_step_seconds)
         self._p99: dict[str, float] = {}
@@ -144,13 +144,13 @@ class _Deadlines:
             for phase, seconds in member.p99.items():
                 self._p99[phase] = max(self._p99.get(phase, 0.0), seconds)
 
-    def of(self, member: Progress) -> float:
+    def of(self, member: MemberProgress) -> float:
         if member.ready and member.phase in AT_REST:
             return self._floor
         known = self._p99.get(member.phase)
         return self._first if known is None else max(self._floor, DEADLINE_FACTOR * known)
 
-    def verdict(self, late: Progress, suspect: Progress) -> Verdict | None:
+    def verdict(self, late: MemberProgress, suspect: MemberProgress) -> Verdict | None:
         """Blame `suspect` (`late` itself, or a silent member that `late` waits for) where `late` is over its deadline."""
         deadline = self.of(late)
         if late.phase_seconds <= deadline:
@@ -165,7 +165,7 @@ class _Deadlines:
             )
         return Verdict(suspect.worker_id, reason, suspect.phase, suspect.step, late.phase_seconds, deadline)
 
-    def all_alike(self, oldest: Progress, count: int) -> Verdict | None:
+    def all_alike(self, oldest: MemberProgress, count: int) -> Verdict | None:
         deadline = EQUAL_FACTOR * self.of(oldest)
         if oldest.phase_seconds <= deadline:
             return None
@@ -176,9 +176,9 @@ class _Deadlines:
         return Verdict("", reason, oldest.phase, oldest.step, oldest.phase_seconds, deadline)
 
 
-def _age(member: Progress) -> float:
+def _age(member: MemberProgress) -> float:
     return member.phase_seconds
 
 
-def _name(member: Progress) -> str:
+def _name(member: MemberProgress) -> str:
     return member.name or member.worker_id

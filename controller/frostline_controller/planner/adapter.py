@@ -169,7 +169,6 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         start_pp_degree=situation.start.get("pp"),
         start_dp_degree=situation.start.get("dp"),
         steps_left=situation.steps_left,
-        measured_reshape_seconds=situation.reshape_seconds,
         parallel_slots=situation.parallel_slots,
         samples_per_step=job.training.batch_size,
         train_samples=situation.train_samples,

@@ -66,7 +66,6 @@ class PlanInputs:
         current: the placement in force; None at the start.
         start_pp_degree, start_dp_degree: degrees that the run began with; None before the start.
         steps_left: steps still to train.
-        measured_reshape_seconds: duration of a reshape.
         parallel_slots: workers that can compute at once (cores shared on one machine); None: all of them.
         samples_per_step: the global batch at one replica's width.
         train_samples: size of the training split; 0: unknown.
@@ -104,7 +103,6 @@ class PlanInputs:
     start_pp_degree: int | None = None
     start_dp_degree: int | None = None
     steps_left: int = 1000
-    measured_reshape_seconds: float = 1.0
     parallel_slots: int | None = None
     samples_per_step: int = 0
     train_samples: int = 0

@@ -1,4 +1,4 @@
-"""What workers share beside pipeline and replicas: stages in groups (`planner.in_groups`), and the state of replicas.
+"""The parts that workers share beside pipeline and replicas: stages in groups (`planner.in_groups`), and the state of replicas.
 
 With `placement.shard: auto` the planner chooses whether replicas share their state out. Sharing state out sends as many bytes as
 exchanging whole sums of gradients, so that it saves memory and no time by itself. It is taken where no placement fits without it,

@@ -20,13 +20,14 @@ from frostline_controller.planner.choice import PlanChoice
 from frostline_controller.recovery.cause import announce_wrong_bits, cause_of, of_its_own, wrong_bits_of
 from frostline_controller.recovery.facts import Answer, Failure, GoBack, GoOn, NewEpoch, Wait
 from frostline_controller.recovery.plans import StartingPlans
-from frostline_controller.recovery.reports import Recovery, distrusts_anew, facts_line, fence_message, generation_of, last_line
+from frostline_controller.recovery.reports import Recovery, distrusts_anew, facts_line, fence_message, last_line
 from frostline_controller.reshape.two_phase import Reshaping
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
 from frostline_controller.run.plug import RoundPlug
 from frostline_controller.run.store import RunStore
 from frostline_proto.v1 import control_pb2 as pb
+from frostline_rpc.convert import generation_of
 
 log = logging.getLogger(__name__)
 

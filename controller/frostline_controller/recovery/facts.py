@@ -123,7 +123,7 @@ Answer = Wait | GoOn | GoBack | NewEpoch
 
 
 class WrongBits(Frozen):
-    """Wrong bits that a plan goes back from, as the event `wrong_bits` tells them.
+    """Wrong bits that a plan goes back from, as the event `wrong_bits` reports them.
 
     first_step: the first step that is not to be trusted. reason: whose they are or may be, in words; with a plan, its reason too.
     detail: of the event. lineage, generation, step: the plan's, and where it starts. earlier: those before them whose events

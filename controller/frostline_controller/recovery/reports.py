@@ -16,7 +16,7 @@ from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import plan_pb2
-from frostline_rpc.convert import to_message, to_record
+from frostline_rpc.convert import generation_of, to_message, to_record
 
 UNWATCHED_SECONDS = 0.3
 """How long a worker's stream must be closed before an answer that loses nothing is made without the worker. A live worker opens
@@ -227,8 +227,3 @@ def last_line(text: str) -> str:
     """Return the last non-empty line of a traceback, which names the error; "" for no text."""
     lines = [line for line in text.strip().splitlines() if line.strip()]
     return lines[-1].strip() if lines else ""
-
-
-def generation_of(message: plan_pb2.GenerationId) -> GenerationId:
-    """Return the record of a generation's identifier on the wire."""
-    return GenerationId(incarnation=message.incarnation, counter=message.counter)

@@ -12,10 +12,10 @@ from frostline_controller.report.tables import TIMES
 def occupancy(run: RunData) -> dict[str, Any]:
     """Return the data that the page's script draws, as plain JSON.
 
-    units: names by index. workers: {id, label} in order of first appearance. plans: the placements that computed surviving steps,
-    with the worker of each stage of each replica. segments: [first step, last step, index of the plan or -1, freeze point], in
-    order, together all surviving steps. readings: [step, loss, samples a second, hits, hits + misses], thinned. events: those
-    that changed numerics or placement.
+    Its keys: `units`, names by index; `workers`, {id, label} in order of first appearance; `plans`, the placements that computed
+    surviving steps, with the worker of each stage of each replica; `segments`, [first step, last step, index of the plan or -1,
+    freeze point] in order, together all surviving steps; `readings`, [step, loss, samples a second, hits, hits + misses],
+    thinned; `events`, those that changed numerics or placement.
     """
     workers: dict[str, int] = {}
     plans: list[dict[str, Any]] = []

@@ -26,7 +26,7 @@ SCALE_REQUEST, ANNOTATION = "a scale request", "annotation"
 
 
 class SizeRequest(NamedTuple):
-    """A user's request. kind: suspend, resume, or resize to at most `workers` (-1: no limit). by: its source, in words."""
+    """A user's request. kind: suspend, or resume or resize with at most `workers` (-1: no limit). by: its source, in words."""
 
     kind: str
     by: str
@@ -47,6 +47,7 @@ class PodCount:
 
     async def start_pods(self) -> None:
         """Request the pods that the run wants, where no controller has yet."""
+        self._outdated = True  # the write before may have changed the annotations
         await self._finish_write()
         if self._facts.state.replicas < 0 and not self._facts.ended:
             await self._scale(self._wanted_pods())
@@ -78,7 +79,7 @@ class PodCount:
         text = facts.cluster.annotations.get(REQUESTED_WORKERS)
         known = str(facts.state.requested_workers) if facts.state.requested_workers >= 0 else None
         if text == known:
-            return None
+            return self._not_suspended_yet()
         if text is not None and not text.strip().isdecimal():
             try:
                 await self._pods.annotate({REQUESTED_WORKERS: known}, {REQUESTED_WORKERS: text})
@@ -106,15 +107,23 @@ class PodCount:
             await store.commit(requested_workers=workers)
             self._outdated = True
             return None
+        if facts.ended and workers != 0 and (by == SCALE_REQUEST or before == 0):
+            return SizeRequest("resume", by, workers)
         if workers == 0 or facts.ended:
             await store.commit(
                 requested_workers=workers, **({"replicas": facts.cluster.spec_replicas} if by == SCALE_REQUEST else {})
             )
             self._outdated = True
-            if facts.ended:
-                return SizeRequest("resume", by) if workers != 0 and (by == SCALE_REQUEST or before == 0) else None
-            return SizeRequest("suspend", by) if facts.state.state != RunStatus.DRAINING or facts.state.paused else None
+            return self._not_suspended_yet()
         return SizeRequest("resize", by, workers)
+
+    def _not_suspended_yet(self) -> SizeRequest | None:
+        """Return the request to suspend where its limit is durable and the run has not begun to stop, perhaps since the
+        controller that read it has died."""
+        state = self._facts.state
+        if state.requested_workers != 0 or self._facts.ended or (state.state == RunStatus.DRAINING and not state.paused):
+            return None
+        return SizeRequest("suspend", SCALE_REQUEST if self._facts.cluster.spec_replicas == 0 else ANNOTATION)
 
     async def advance(self) -> None:
         """Follow the job's numbers of workers; with objective "cost" hand back pods that the plan does not use, and take them

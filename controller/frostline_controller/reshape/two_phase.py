@@ -9,7 +9,7 @@ import logging
 
 from frostline_contract.mesh import in_words
 from frostline_contract.phases import ControllerPhase
-from frostline_contract.plan import Plan
+from frostline_contract.plan import CONTINUE, Plan
 from frostline_controller.decisions.surviving import in_force
 from frostline_controller.members.membership import LEAVING, Worker
 from frostline_controller.planner.adapter import Choice
@@ -85,6 +85,16 @@ class Reshaping:
             plan.generation, in_words(plan.placement.degrees), plan.freeze_point, window.first, window.until, plan.reason,
         )  # fmt: skip
         return True
+
+    async def restore(self) -> None:
+        """Write the event of the switch to the current plan, where a predecessor has made the switch durable and died."""
+        facts, store, plan = self._facts, self._store, self._facts.current
+        if plan is None or plan.base is None or plan.start != CONTINUE or facts.ended:
+            return
+        name = str(plan.generation)
+        if not any((line["generation"], line["reason"]) == (name, plan.reason) for line in store.events.all()):
+            step = store.plans.end_of(plan.base)
+            await self._outbox.event("reshape", plan.reason, step=facts.step if step is None else step)
 
     async def _send_plan(self, plan: Plan, preparation: Preparation) -> None:
         """Send the durable plan to all workers; after a restart it is sent again, since sending is not recorded."""

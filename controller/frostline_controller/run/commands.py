@@ -155,14 +155,17 @@ class Commands:
         elif kind == "cancel":
             await self._ending.drain(reason, cancelled=True)
         elif kind == "resume":
-            await self.resume(reason)
+            await self.resume(reason, request.workers)
         await outbox.event("command", reason)
 
-    async def resume(self, reason: str) -> None:
-        """Let a stopped run wait for workers again; its first plan starts from the newest checkpoint."""
+    async def resume(self, reason: str, limit: int = 0) -> None:
+        """Let a stopped run wait for workers again; its first plan starts from the newest checkpoint.
+
+        limit: the most workers (-1: no limit); 0: as before.
+        """
         facts, store = self._facts, self._store
         await self._ending.reopen()
-        limit = facts.state.requested_workers
+        limit = limit or facts.state.requested_workers
         store.amendments.retries = RetryBudget()
         await store.commit(
             state=RunStatus.WAITING, message="", prepared=None, paused=False, replicas=-1,

@@ -104,6 +104,7 @@ class Controller:
         try:
             await self.starting.finish_epoch()
             self.entry.restore()
+            await self.reshaping.restore()
         except CheckpointsGone as gone:
             await announce_gone(facts, self._outbox, gone)
         await self.sizing.start_pods()

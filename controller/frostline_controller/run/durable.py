@@ -102,7 +102,7 @@ class FailedDevice(Frozen):
 
 
 class DurableState(Frozen):
-    """What a controller must find again after its death: the run's state, written before anybody hears of a change.
+    """The run's state, which the next controller finds after this one's death; written before a change is announced.
 
     Attributes:
         incarnation: number of this controller, one more than that of the controller before it.
@@ -193,7 +193,7 @@ class DurableState(Frozen):
     @property
     def fence(self) -> str:
         """ "<incarnation>.<counter>": a patch that finds another one in the API server is a superseded controller's."""
-        return f"{self.incarnation}.{self.counter}"
+        return str(GenerationId(incarnation=self.incarnation, counter=self.counter))
 
     def starts_at(self, lineage: int) -> int:
         """Return the committed step that a lineage starts from; 0 for an unknown lineage."""

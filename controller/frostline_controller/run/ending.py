@@ -1,4 +1,4 @@
-"""The end of a run: its outcome becomes result.json, all workers are told to exit, the cluster is scaled to zero."""
+"""The end of a run: its outcome becomes result.json, all workers get the notice to exit, the cluster is scaled to zero."""
 
 import asyncio
 import json
@@ -120,12 +120,16 @@ class Ending:
         self._drain.ask_newcomers()
 
     async def leave(self, now: float) -> None:
-        """Delete the pods of an ended run, once workers have had the time to exit by themselves."""
+        """Delete the pods of an ended run, once workers have had the time to exit by themselves.
+
+        Where a predecessor has done so, a number of pods that is there now is a user's request, made while nobody led.
+        """
         if self._notified_at is None:
             self._notified_at = now
         alive = [worker for worker in self._facts.members if worker.presence != GONE and worker.watching]
         if not self._scaled and (not alive or now - self._notified_at > EXIT_WAIT_SECONDS):
-            await self._pods.scale(0)
+            if self._facts.state.replicas != 0:
+                await self._pods.scale(0)
             self._scaled = True
 
     def _is_pause(self, outcome: pb.RunOutcome) -> bool:

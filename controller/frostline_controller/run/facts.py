@@ -179,9 +179,9 @@ class RunFacts:
 
     @property
     def wrong_bits(self) -> str:
-        """Whose bits were or may have been wrong, in words, the newest time; empty where nobody was suspected.
+        """The workers whose bits were or may have been wrong, in words, the newest time; empty where nobody was suspected.
 
-        Of a wrong cached value, which names nobody, `cache_off` tells.
+        A wrong cached value, which names nobody, is the reason of `cache_off`.
         """
         found = self.state.wrong_bits
         return found.reason if found is not None and (found.detail["workers"] or "holders" in found.detail) else ""

@@ -19,6 +19,8 @@ REMEDIES = {
     errno.EDQUOT: "free some space there, or raise the quota",
     errno.EIO: "mend that disk or its mount",
     errno.ESTALE: "mount that folder again",
+    errno.EROFS: "mend that disk, and mount it for writing again",
+    errno.ETIMEDOUT: "mend the connection to that file server",
     errno.EAGAIN: "end or continue the process that holds it",
 }
 """Errors of a file that pass when somebody has done this. Any other one is a mistake, such as a missing file or a taken port."""

@@ -30,6 +30,10 @@ class PlanLog:
         """Close plans.jsonl; nothing can be appended any more."""
         self._journal.close()
 
+    def end_of(self, generation: GenerationId) -> int | None:
+        """Return the last step of a generation that has ended; None where it has not."""
+        return self._ends.get(str(generation))
+
     async def append(self, lines: Sequence[Line]) -> None:
         """Write the new ones of `lines`, in order; they are durable on return. Raises OSError."""
         await uncancelled(self._append(lines))

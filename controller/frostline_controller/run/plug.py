@@ -14,7 +14,7 @@ PLANNED_FAULTS = "frostline_controller.faults"
 
 
 class RoundPlug(Protocol):
-    """What a controller tells its plug, which may act on the cluster, or end this process."""
+    """The calls of a controller to its plug, which may act on the cluster, or end this process."""
 
     async def advance(self) -> None:
         """Act once in a round, on the state that the round has made."""

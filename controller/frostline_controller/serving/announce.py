@@ -27,7 +27,7 @@ def welcome(
         facts: of the run.
         outbox: of the run.
         worker: the one that connects.
-        ready_announced: whether all were told that the prepared plan is ready.
+        ready_announced: whether the notice that the prepared plan is ready was sent.
         draining: why members are asked to stop; empty: they are not.
         end: why the worker is to exit; empty: it is not.
         fences: those of a failure that is being answered.

@@ -23,7 +23,7 @@ from frostline_controller.serving.status import status_of
 from frostline_controller.serving.streams import Announcement
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import control_pb2_grpc, plan_pb2
-from frostline_rpc.convert import to_message, to_record
+from frostline_rpc.convert import generation_of, to_message, to_record
 from frostline_rpc.errors import InvalidRequest, Refused, StaleGeneration
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             registered_at=now,
             last_received=now,
             unwatched_since=now,
-            generation=_generation(request.generation) if request.HasField("generation") else None,
+            generation=generation_of(request.generation) if request.HasField("generation") else None,
             device=to_record(request.device, DeviceFacts) if request.HasField("device") else None,
         )
         named = {name for plan in facts.live_plans for name in plan.participants}
@@ -160,7 +160,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         self._known(request.worker_id)
         self._check_generation(request.generation, "records")
         if request.HasField("outcome"):
-            self._check_outcome(request.worker_id, _generation(request.generation))
+            self._check_outcome(request.worker_id, generation_of(request.generation))
         records = [to_record(one, StepRecord) for one in request.records]
         for event in request.events:
             store.events.receive(event.kind, event.step, event.lineage, event.reason)
@@ -212,7 +212,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         """
         facts = self._facts
         self._known(request.worker_id)
-        generation = _generation(request.generation)
+        generation = generation_of(request.generation)
         prepared, current = facts.state.prepared, facts.current
         if prepared is not None and generation == prepared.generation:
             self._controller.reshaping.note_ready(request.worker_id, request)
@@ -275,7 +275,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     def _check_generation(self, message: Any, what: str) -> None:
         """Accept reports of the running generation, the prepared one, and those that led to it. Raises StaleGeneration."""
         facts = self._facts
-        generation = _generation(message)
+        generation = generation_of(message)
         current, prepared = facts.current, facts.state.prepared
         known = {plan.generation for plan in (current, prepared) if plan is not None} | set(facts.state.continued)
         if generation not in known:
@@ -287,7 +287,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     def _same_generation(self, message: Any) -> GenerationId:
         """A generation's identifier: the running plan's own object where they are equal, so that comparisons are by identity."""
         current = self._facts.current
-        return current.generation if current is not None and _is(message, current.generation) else _generation(message)
+        return current.generation if current is not None and _is(message, current.generation) else generation_of(message)
 
     def _check_outcome(self, worker_id: str, generation: GenerationId) -> None:
         """Check that an outcome comes from rank 0 of the generation that runs or is being entered. Raises Refused."""
@@ -309,10 +309,6 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
 def _is(message: Any, generation: GenerationId | None) -> bool:
     """Whether a message names this generation. Called for every heartbeat."""
     return generation is not None and message.counter == generation.counter and message.incarnation == generation.incarnation
-
-
-def _generation(message: Any) -> GenerationId:
-    return GenerationId(incarnation=message.incarnation, counter=message.counter)
 
 
 def add_control(server: grpc.aio.Server, controller: Controller) -> None:

@@ -20,7 +20,7 @@ class ClusterError(ValueError):
 
 
 class LinkSection(Section):
-    """What two workers send over. Latencies in seconds, bandwidths in bytes a second."""
+    """A link between two workers. Latencies in seconds, bandwidths in bytes a second."""
 
     latency_seconds: float = Field(gt=0.0, le=SECONDS_MAX, description="A message of no bytes.")
     bandwidth_bytes_per_second: float = Field(ge=1.0, le=1e18, description="One message, one way.")
@@ -105,7 +105,7 @@ class NodeGroup(Section):
 
 
 class CacheTimes(Section):
-    """What the activation cache costs a worker."""
+    """The cost of the activation cache for a worker."""
 
     fetch_seconds_per_sample: float = Field(gt=0.0, le=SECONDS_MAX, description="To read one sample's activation.")
     fill_seconds_per_sample: float = Field(gt=0.0, le=SECONDS_MAX, description="To write one.")

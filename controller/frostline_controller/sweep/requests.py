@@ -1,4 +1,4 @@
-"""What is asked of a sweep, as typed values: many runs of one job over one cache, or a sweep that goes on.
+"""Requests to a sweep, as typed values: many runs of one job over one cache, or a sweep that goes on.
 
 `frostline sweep` carries a request out in its own process; the Python API writes it as text to a process of its own.
 """

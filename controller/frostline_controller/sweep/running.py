@@ -8,7 +8,7 @@ from frostline_contract.job import load_job
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RunStatus
 from frostline_controller.local_run import exit_codes
-from frostline_controller.local_run.control import ControlClient
+from frostline_controller.local_run.control import OperatorClient
 from frostline_controller.local_run.interrupts import Interrupts
 from frostline_controller.local_run.progress import ProgressReader
 from frostline_controller.local_run.requests import NewRun, ResumedRun, RunRequest, in_a_process
@@ -46,7 +46,7 @@ class RunningRun:
             file = places.job_of(run)
             request = NewRun(job=load_job(file), job_file=file, out=str(folder), shared_cache=cache, report=report)
         self.process = in_a_process(request, dies_with_us=True, environment=services.environment)
-        self._client = ControlClient(self._places.path)
+        self._client = OperatorClient(self._places.path)
         self._reader: ProgressReader | None = None
         self._logged_at, self._logged_step = time.monotonic(), -1
 

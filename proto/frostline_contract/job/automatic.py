@@ -16,7 +16,7 @@ MOST_MICRO_BATCHES_A_WORKER = 8
 
 
 class Settled(Frozen):
-    """What stands in place of `auto`. reason: why, for people."""
+    """The numbers in place of `auto`. reason: why these, for people."""
 
     micro_batch_size: int
     reduction_leaves: int

@@ -1,4 +1,4 @@
-"""What a run takes of a changed job file: live fields, and no fixed one (docs/protocols.md 9)."""
+"""The changes of a job file that a running run adopts: those of live fields, and of no fixed one (docs/protocols.md 9)."""
 
 from dataclasses import dataclass
 from typing import Any

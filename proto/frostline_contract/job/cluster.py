@@ -72,7 +72,10 @@ class PlacementSection(Section):
         True, doc="Keep a copy of each unit whose owners share one failure domain, in another worker's host memory."
     )
     pods_per_node: int = fixed(1, ge=1, doc="Local cluster: pods that share a node, its failure domain.")
-    failure_domain_label: str = fixed("kubernetes.io/hostname", doc="Node label whose values are failure domains.")
+    failure_domain_label: str = fixed(
+        "kubernetes.io/hostname",
+        doc="Node label whose values are failure domains. Each node is one: the chart refuses any other label, and a local run reads none.",
+    )
 
     @property
     def pods(self) -> int:

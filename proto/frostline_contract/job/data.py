@@ -1,4 +1,4 @@
-"""What is trained on what: the job file's `model`, `task` and `data` sections."""
+"""The job file's sections `model`, `task` and `data`."""
 
 from typing import Any, Literal
 

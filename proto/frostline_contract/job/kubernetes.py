@@ -1,4 +1,4 @@
-"""What only a cluster has: the job file's `kubernetes` section, which the chart renders and a local run ignores."""
+"""The job file's section `kubernetes`: settings that only a cluster has; the chart renders them, and a local run ignores them."""
 
 import re
 from typing import Annotated, Any, Literal

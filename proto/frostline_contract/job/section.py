@@ -14,7 +14,7 @@ NUMBER_TAG = "number"
 
 
 def number_or_auto(**limits: Any) -> Any:
-    """The type of a whole number within `limits` that the run may settle by itself: a mistake is told of the number alone."""
+    """The type of a whole number within `limits` that the run may settle by itself: a mistake is reported of the number alone."""
     number = Annotated[int, Field(**limits), Tag(NUMBER_TAG)]
     word = Annotated[Literal["auto"], Tag(AUTO)]
     return Annotated[number | word, Discriminator(lambda value: AUTO if value == AUTO else NUMBER_TAG)]

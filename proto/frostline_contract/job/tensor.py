@@ -1,4 +1,4 @@
-"""What is computed in tiles: the job file's `training.tensor_tiles` section."""
+"""The job file's section `training.tensor_tiles`: the matrices that are computed in tiles."""
 
 from pydantic import model_validator
 

@@ -89,7 +89,7 @@ def _properties(properties: dict[str, Any], definitions: dict[str, Any]) -> dict
 
 
 def _one_type(node: dict[str, Any]) -> dict[str, Any]:
-    """`anyOf: [something, null]` as one type with null, so that a mistake is told in one line."""
+    """`anyOf: [something, null]` as one type with null, so that a mistake is reported in one line."""
     choices = node.get("anyOf", [])
     if len(choices) != 2 or choices[1] != {"type": "null"}:
         return node

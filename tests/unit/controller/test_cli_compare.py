@@ -2,21 +2,32 @@
 
 import json
 import math
+import os
 import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
+import yaml
 
 from frostline_contract.job import apply_overrides, parse_job
 from frostline_contract.job.automatic import Settled
 from frostline_controller.cli.compare import accuracy_trials, settled_for_all, share_equal_numerics, time_trials
 from frostline_controller.comparison.report import Comparison, write_comparison
 from frostline_controller.comparison.statistics import paired_difference, sign_flip_lower_bound
-from frostline_controller.comparison.trials import Outcome, Trial, read_outcome, static_overrides
+from frostline_controller.comparison.trials import Outcome, Trial, read_outcome, run_trial, static_overrides
 from frostline_controller.decisions.student_t import t_quantile, upper_tail
 from frostline_controller.ledger.sums import Ledger
+from frostline_controller.local_run import exit_codes
+from frostline_controller.local_run.errors import UserMistake
+from frostline_controller.local_run.run_lock import owned
 from tests.unit.controller.synthetic_run import job_values, write_run
+from tests.unit.controller.test_cli import end_of
 
 # Tables of Student's distribution: 95 % quantiles by degrees of freedom.
 QUANTILES = {1: 6.3138, 2: 2.9200, 3: 2.3534, 4: 2.1318, 9: 1.8331, 19: 1.7291, 30: 1.6973, 120: 1.6577}
@@ -109,6 +120,60 @@ def test_an_outcome_is_read_from_a_run_directory(tmp_path: Path) -> None:
     seconds = {(line["lineage"], line["step"]): line["step_seconds"] for line in lines if "step" in line}
     assert found.worker_seconds == pytest.approx(4 * sum(seconds.values()))
     assert found.training_seconds == pytest.approx(0.33 * 119 + 5, rel=0.05)
+
+
+def test_a_run_that_somebody_trains_is_not_made_again(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "elastic-0", finished=False)
+    with owned(folder), pytest.raises(UserMistake, match="is running"):
+        run_trial(Trial("elastic", 0, 4, folder), "none.yaml", [])
+    assert (folder / "metrics.jsonl").exists()
+
+
+def test_two_comparisons_do_not_share_a_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("frostline_controller.cli.compare.run_trial", lambda *given: pytest.fail("a run was started"))
+    (job := tmp_path / "job.yaml").write_text(yaml.safe_dump(job_values()))
+    (out := tmp_path / "out").mkdir()
+    with owned(out):
+        code, _, error = end_of(capsys, "compare", "-f", str(job), "--out", str(out))
+    assert code == exit_codes.USER_MISTAKE
+    assert f"{out} is running; see the runs in {out} (process {os.getpid()} on " in error
+
+
+COMPARES = """
+import sys
+from pathlib import Path
+from frostline_controller.comparison.trials import Trial, run_trial
+from frostline_controller.local_run import requests
+requests.PROCESS = "sleeper"
+run_trial(Trial("static", 0, 1, Path("run").absolute()), "job.yaml", [])
+"""
+SLEEPER = "import os, time\nopen('trains', 'w').write(str(os.getpid()))\ntime.sleep(60)\n"
+
+
+def test_a_run_does_not_outlive_its_comparison(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job_values()))
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "sleeper.py").write_text(SLEEPER)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "modules"), *filter(None, sys.path)])}
+    comparison = subprocess.Popen([sys.executable, "-c", COMPARES], cwd=tmp_path, env=env)
+    assert within(20.0, lambda: (tmp_path / "trains").exists() and (tmp_path / "trains").read_text())
+    trains = psutil.Process(int((tmp_path / "trains").read_text()))
+    comparison.kill()
+    comparison.wait()
+    try:
+        assert within(10.0, lambda: not trains.is_running() or trains.status() == psutil.STATUS_ZOMBIE)
+    finally:
+        if trains.is_running():
+            trains.kill()
+
+
+def within(seconds: float, condition: Callable[[], object]) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return bool(condition())
 
 
 def test_the_comparison_is_told_in_three_forms(tmp_path: Path) -> None:

@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from frostline_controller.local_run.control import ControlClient
+from frostline_controller.local_run import exit_codes
+from frostline_controller.local_run.control import OperatorClient
+from frostline_controller.local_run.following import watch
 from frostline_controller.local_run.output import silence
+from frostline_controller.local_run.prepared_run import PreparedRun
 from frostline_controller.local_run.progress import Progress, ProgressReader
+from frostline_controller.local_run.run_folder import read_job
 from frostline_controller.local_run.terminal import (
     LiveTerminal,
     PlainTerminal,
@@ -57,7 +61,7 @@ def test_plain_lines_of_a_whole_run_from_its_files(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "digits")
     out = io.StringIO()
     terminal = PlainTerminal(out)
-    reader = ProgressReader(folder, ControlClient(folder))
+    reader = ProgressReader(folder, OperatorClient(folder))
     progress = reader.poll()
     assert (progress.state, progress.step, progress.intervals, progress.metrics) == ("completed", 120, 6, {"accuracy": 0.9611})
     terminal.show(progress)
@@ -71,7 +75,7 @@ def test_plain_lines_of_a_whole_run_from_its_files(tmp_path: Path) -> None:
 
 def test_new_lines_are_told_when_they_come(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "digits", finished=False)
-    reader = ProgressReader(folder, ControlClient(folder))
+    reader = ProgressReader(folder, OperatorClient(folder))
     reader.poll()
     with (folder / "events.jsonl").open("a") as file:
         file.write(json.dumps({"kind": "leave", "step": 120, "time_seconds": 50.0, "reason": "gone"}) + "\n")
@@ -121,3 +125,31 @@ def test_a_panel_whose_session_is_over_raises_where_it_is_noticed() -> None:
         with pytest.raises(OSError, match="No space left"):
             live.show(RUNNING)
         silence(full)
+
+
+class NoServices:
+    """The services of a run that has ended."""
+
+    def __init__(self, *given: object) -> None:
+        return
+
+    def __getattr__(self, name: str) -> object:
+        answers = {"notes": [], "all_left": True, "failure": None}
+        return lambda **named: answers.get(name)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("traces.jsonl: broken"), OSError("no space")])
+def test_a_completed_run_is_done_whatever_befalls_its_report(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A person who does not want to wait for the pictures has not stopped the run."""
+
+    def broken(folder: Path) -> Path:
+        raise error
+
+    monkeypatch.setattr("frostline_controller.local_run.services.LocalServices", NoServices)
+    monkeypatch.setattr("frostline_controller.report.build.build_report", broken)
+    folder = write_run(tmp_path / "run")
+    assert watch(PreparedRun(folder, read_job(folder)), quiet=True, report=True) == exit_codes.DONE
+    why = str(error) or "interrupted"
+    assert f"the report could not be written ({why}); `frostline report {folder}`" in capsys.readouterr().err

@@ -7,17 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frostline_contract.phases import Phase
-from frostline_controller.members.hangs import DEADLINE_FACTOR, EQUAL_FACTOR, FIRST_FACTOR, DevicePlace, Progress, judge
+from frostline_controller.members.hangs import DEADLINE_FACTOR, EQUAL_FACTOR, FIRST_FACTOR, DevicePlace, MemberProgress, judge
 
 FLOOR, SILENT = 60.0, 2.0
 USUAL = {"schedule": 0.02, "exchange": 0.003, "vote": 0.002, "commit": 0.001, "load": 0.001}
 
 
-def member(name: str, phase: str, seconds: float, step: int = 10, **more) -> Progress:
-    return Progress(name, more.pop("entered", True), step, phase, seconds, p99=more.pop("p99", USUAL), **more)
+def member(name: str, phase: str, seconds: float, step: int = 10, **more) -> MemberProgress:
+    return MemberProgress(name, more.pop("entered", True), step, phase, seconds, p99=more.pop("p99", USUAL), **more)
 
 
-def blamed(members: list[Progress], floor: float = FLOOR, predicted: float = 0.0) -> str | None:
+def blamed(members: list[MemberProgress], floor: float = FLOOR, predicted: float = 0.0) -> str | None:
     verdict = judge(members, floor, SILENT, predicted)
     return None if verdict is None else verdict.worker_id
 
@@ -130,14 +130,14 @@ def test_at_the_end_only_who_still_has_something_to_do_is_judged() -> None:
     assert blamed(ended[1:]) is None
 
 
-def on_gpu(name: str, thread: str, device: str, waits: bool, waiting: bool = True, seconds: float = 61) -> Progress:
+def on_gpu(name: str, thread: str, device: str, waits: bool, waiting: bool = True, seconds: float = 61) -> MemberProgress:
     """A member over NCCL. thread, device: phases. waits: the device does, for others; waiting: the thread does."""
     place = DevicePlace(device, seconds, waits) if device else None
     return member(name, thread, seconds, waiting=waiting, device=place)
 
 
 WAITS, COMPUTES = True, False
-STUCK_DEVICES: dict[str, tuple[list[Progress], str | None]] = {
+STUCK_DEVICES: dict[str, tuple[list[MemberProgress], str | None]] = {
     "the first stage of replica 1 is stuck; its thread has run ahead to the fence like all others": (
         [
             on_gpu("dp0-pp0", "norms", "exchange", WAITS),
@@ -234,11 +234,11 @@ def test_by_the_threads_places_alone_a_healthy_member_would_be_excluded() -> Non
 
 
 @st.composite
-def worlds(draw) -> list[Progress]:
+def worlds(draw) -> list[MemberProgress]:
     count = draw(st.integers(1, 6))
     seconds = st.sampled_from([0.0, 0.1, 1.0, 2.5, 9.0, 10.5, 31.0, 60.5, 150.0, 601.0, 1e4])
     return [
-        Progress(
+        MemberProgress(
             worker_id=f"w{i}",
             entered=draw(st.booleans()),
             step=draw(st.integers(0, 2)),
@@ -254,7 +254,9 @@ def worlds(draw) -> list[Progress]:
 
 @settings(max_examples=800, deadline=None)
 @given(worlds(), st.sampled_from([1.0, 10.0, 60.0]), st.sampled_from([0.0, 30.0]))
-def test_never_one_that_is_ahead_and_never_before_the_floor(members: list[Progress], floor: float, predicted: float) -> None:
+def test_never_one_that_is_ahead_and_never_before_the_floor(
+    members: list[MemberProgress], floor: float, predicted: float
+) -> None:
     verdict = judge(members, floor, SILENT, predicted)
     if verdict is None:
         return
@@ -280,7 +282,7 @@ def test_never_one_that_is_ahead_and_never_before_the_floor(members: list[Progre
 
 @settings(max_examples=300, deadline=None)
 @given(worlds(), st.randoms(use_true_random=False))
-def test_the_order_of_the_members_does_not_matter_to_who_is_at_fault(members: list[Progress], random) -> None:
+def test_the_order_of_the_members_does_not_matter_to_who_is_at_fault(members: list[MemberProgress], random) -> None:
     distinct = [replace(one, phase_seconds=one.phase_seconds + i / 64, heartbeat_age=one.heartbeat_age + i / 64)
                 for i, one in enumerate(members)]  # fmt: skip
     shuffled = random.sample(distinct, len(distinct))

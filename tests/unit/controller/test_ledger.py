@@ -20,7 +20,7 @@ PHASES = tuple(Phase)
 
 @dataclass
 class Life:
-    """The events of one worker's life. told: the sums that it reported, seconds and waiting by phase. true: when it was there."""
+    """The events of one worker's life. seconds, waiting: the sums by phase that it reported. left: when it was gone."""
 
     admitted: float
     phase: str = Phase.START

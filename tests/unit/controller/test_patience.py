@@ -17,7 +17,8 @@ from frostline_controller.run.patience import Stopped, patiently
 from tests.integration.scripted_worker import job_values
 from tests.unit.controller.test_service_sizing import Stage
 
-PASSING = [OSError(number, "refused", "/run/state") for number in patience.REMEDIES] + [ClusterError("503")]
+ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EROFS, errno.ETIMEDOUT)
+PASSING = [OSError(number, "refused", "/run/state") for number in ERRORS] + [ClusterError("503")]
 
 
 @pytest.fixture(autouse=True)

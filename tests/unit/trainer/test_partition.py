@@ -18,17 +18,17 @@ from frostline_trainer.faults.partition import CutOff, cut_off, through_partitio
 
 
 class Service(control_pb2_grpc.ControlServicer):
-    """Answers Leave after it has called `heard`; streams a message whenever `say` is set."""
+    """Answers Leave after it has called `received`; streams a message whenever `say` is set."""
 
     def __init__(self) -> None:
         self.left: list[str] = []
         self.steps: list[int] = []
-        self.heard: Callable[[], None] = lambda: None
+        self.received: Callable[[], None] = lambda: None
         self.say = threading.Semaphore(0)
 
     def Leave(self, request: pb.LeaveRequest, context: Any) -> pb.LeaveResponse:
         self.left.append(request.worker_id)
-        self.heard()
+        self.received()
         return pb.LeaveResponse()
 
     def Heartbeats(self, requests: Iterator[pb.HeartbeatsRequest], context: Any) -> Iterator[pb.HeartbeatsResponse]:
@@ -71,11 +71,11 @@ def test_a_call_passes_before_and_after_and_fails_while_cut_off(service: Any, st
     assert service[0].left == ["before", "after"]
 
 
-def test_the_answer_of_a_call_under_way_is_lost_though_it_was_heard(service: Any, stub: Any) -> None:
-    service[0].heard = lambda: cut_off(30.0)
+def test_the_answer_of_a_call_under_way_is_lost_though_it_was_received(service: Any, stub: Any) -> None:
+    service[0].received = lambda: cut_off(30.0)
     with pytest.raises(CutOff):
-        stub.Leave(pb.LeaveRequest(worker_id="heard"), timeout=5)
-    assert service[0].left == ["heard"]
+        stub.Leave(pb.LeaveRequest(worker_id="received"), timeout=5)
+    assert service[0].left == ["received"]
 
 
 def reader(stream: Any) -> tuple[list[float], list[BaseException]]:

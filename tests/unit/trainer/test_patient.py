@@ -14,7 +14,7 @@ GROUP = object()
 
 
 class Work:
-    """Work that ends when `over` is set, with its error if it has one. told: the arguments of its wait."""
+    """Work that ends when `over` is set, with its error if it has one. reported: the arguments of its wait."""
 
     def __init__(self, error: str = "") -> None:
         self.over, self.error = threading.Event(), error

@@ -16,7 +16,7 @@ from frostline_contract.job.cluster import CacheSection
 from frostline_contract.seeds import seed_of
 from frostline_trainer.cache.codec import Codec, as_bytes, make_codec
 from frostline_trainer.cache.control import Boundary, Control
-from frostline_trainer.cache.counts import CacheCounts, CacheProfile, Meter
+from frostline_trainer.cache.counts import CacheCounts, CacheSeconds, Meter
 from frostline_trainer.cache.lane import Lane, Shard
 from frostline_trainer.cache.prefetch import Prefetcher
 from frostline_trainer.cache.values import ReadResult, ValueLayout, read_values
@@ -124,7 +124,7 @@ class BoundaryCache:
             return [False] * len(samples)
         started = time.monotonic()
         hits = self._read_identity(boundary.identity, samples, variants, out, take_prefetched=True)
-        self._meter.add(hits=sum(hits), misses=len(hits) - sum(hits), exposed_seconds=time.monotonic() - started)
+        self._meter.add(hits=sum(hits), misses=len(hits) - sum(hits))
         self._meter.time("exposed", time.monotonic() - started, sum(hits))
         return hits
 
@@ -142,7 +142,7 @@ class BoundaryCache:
         if payloads is None:
             return None
         rows = self.codec.decode(payloads.to(device, non_blocking=True))
-        self._meter.add(hits=len(samples), exposed_seconds=time.monotonic() - started)
+        self._meter.add(hits=len(samples))
         self._meter.time("exposed", time.monotonic() - started, len(samples))
         return rows
 
@@ -151,11 +151,10 @@ class BoundaryCache:
         boundary = self._boundary
         if boundary is None or boundary.previous is None or boundary.previous in self._distrusted:
             return [False] * len(samples)
-        started = time.monotonic()
         hits = self._read_identity(boundary.previous, samples, variants, out, take_prefetched=False)
         if any(hits):
             self._control.previous_used_at = time.monotonic()
-        self._meter.add(previous_hits=sum(hits), exposed_seconds=time.monotonic() - started)
+        self._meter.add(previous_hits=sum(hits))
         return hits
 
     def prefetch(self, samples: Sequence[int], variants: Sequence[int]) -> None:
@@ -237,7 +236,7 @@ class BoundaryCache:
         """(written, read) over this cache's life."""
         return self._meter.bytes_moved()
 
-    def profile(self) -> CacheProfile:
+    def profile(self) -> CacheSeconds:
         """Measured seconds per sample, for the use decision."""
         return self._meter.profile()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CacheCounts:
-    """Sums over a period; the names are those of ReportUse on the wire."""
+    """Sums over a period. Those of `CACHE_COUNTS` are sent to the cache server under their names (ReportUse)."""
 
     hits: int = 0
     misses: int = 0
@@ -22,8 +22,6 @@ class CacheCounts:
     read_seconds: float = 0.0
     """Seconds spent fetching, by the training thread or by prefetch."""
     write_seconds: float = 0.0
-    exposed_seconds: float = 0.0
-    """Seconds that reads kept the training thread waiting."""
     audited: int = 0
     audit_failures: int = 0
 
@@ -35,7 +33,7 @@ class CacheCounts:
 
 
 @dataclass(frozen=True)
-class CacheProfile:
+class CacheSeconds:
     """Measured seconds per sample, a rolling mean; None: nothing was measured yet."""
 
     fetch_seconds_per_sample: float | None
@@ -81,10 +79,10 @@ class Meter:
             with self._lock:
                 self._rates[what].add(seconds, samples)
 
-    def profile(self) -> CacheProfile:
+    def profile(self) -> CacheSeconds:
         """Rolling seconds a sample of fetches, fills and exposed waits, for the planner."""
         with self._lock:
-            return CacheProfile(*(self._rates[what].value() for what in ("fetch", "fill", "exposed")))
+            return CacheSeconds(*(self._rates[what].value() for what in ("fetch", "fill", "exposed")))
 
 
 class _Rate:

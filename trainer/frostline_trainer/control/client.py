@@ -100,7 +100,7 @@ class ControlClient:
         self._registration.generation.CopyFrom(to_message(generation, plan_pb2.GenerationId))
 
     def send_store_port(self, port: int) -> bool:
-        """Tell the controller the new port of the worker's store. Returns whether the controller has answered."""
+        """Report the new port of the worker's store to the controller. Returns whether the controller has answered."""
         self._registration.store_port = port
         try:
             self.register(patience_seconds=3.0)

@@ -63,7 +63,7 @@ class Preparation:
     # ---- which plan is next
 
     def next_plan(self) -> Plan | None:
-        """The plan to enter now; None if the controller has told this worker to end.
+        """The plan to enter now; None if the controller has asked this worker to end.
 
         A member calls this when a vote has switched. Any other worker (a joiner, a spare or a survivor) waits here for a plan.
 

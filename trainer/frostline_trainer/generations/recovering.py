@@ -22,7 +22,7 @@ ERROR_CHARACTERS = 4000
 
 
 class Recovery:
-    """What a recovery report needs: the votes that this worker has seen, and the loop whose step it may still commit.
+    """The contents of a recovery report: the votes that this worker has seen, and the loop whose step it may still commit.
 
     Only the training thread uses it.
 
@@ -76,7 +76,7 @@ class Recovery:
         self._failed = None
 
     def report(self, failure: RuntimeError, newest_received: GenerationId) -> None:
-        """Send the report, in the background. heard: the generation up to which this worker promises to enter none."""
+        """Send the report, in the background. newest_received: this worker promises to enter no generation up to this one."""
         request = control_pb2.ReportRecoveryRequest(
             worker_id=self._worker_id,
             incarnation=self._client.response.incarnation if self._client.response is not None else 0,

@@ -200,7 +200,7 @@ class Worker:
         self.preparation.interrupt(generation)
 
     def _replace_store(self, old_port: int, port: int) -> bool:
-        """Replace this worker's dead store: tell the controller the new port, and end all waits at the old one."""
+        """Replace this worker's dead store: report the new port to the controller, and end all waits at the old one."""
         assert self.client is not None
         acknowledged = self.client.send_store_port(port)
         if acknowledged:

@@ -12,7 +12,8 @@ none), and what workers read.
 
 Exit codes of a worker: 0 done, 2 the user's mistake, 3 refused by the controller. Such a worker is not restarted, except once
 after a refusal, since the controller may have refused the process (of a generation that is over) and not the pod. Any other code
-is a crash. The agent ends when no worker is left, with 0, 2 or 3 like its workers, or with 1 if one crashed repeatedly.
+is a crash. The agent ends when no worker is left, with 0, 2 or 3 like its workers, or with 1 if one crashed repeatedly. It also
+ends with 1 if its own preload process has ended, which no worker survives: the kubelet starts the container again, and counts.
 """
 
 import json
@@ -101,6 +102,8 @@ class Agent:
                 if self._kill_at is not None and time.monotonic() >= self._kill_at:
                     say("grace is over, workers are killed")
                     break
+                if self._has_lost_preload():
+                    break
         finally:
             self._end()
         return self._code()
@@ -109,6 +112,8 @@ class Agent:
         codes = {slot.exit_code for slot in self._slots}
         if self._kill_at is not None:
             return DONE
+        if None in codes:  # without a preload process
+            return CRASH_LOOP
         return next((code for code in (CRASH_LOOP, USER_MISTAKE, REFUSED) if code in codes), DONE)
 
     def assign_devices(self) -> list[dict[str, str]]:
@@ -223,6 +228,13 @@ class Agent:
         self._preload = subprocess.Popen(
             [sys.executable, "-P", "-m", "frostline_trainer.process.preload", self._socket], env=self._env
         )
+
+    def _has_lost_preload(self) -> bool:
+        """Whether the pod's own preload process has ended by itself, so that no worker can be started any more."""
+        if self._preload is None or self._kill_at is not None or (code := self._preload.poll()) is None:
+            return False
+        say(f"the preload process ended with code {code}, so the pod ends and has to be started again")
+        return True
 
     def _serve_health(self) -> None:
         if self._health_port:

@@ -38,7 +38,7 @@ def device_facts(device: torch.device) -> DeviceFacts:
 
 
 def device_uuid(visible: str, reported: str) -> str:
-    """The device's UUID: the agent's, else CUDA's, which for a MIG instance may be its GPU's. told: CUDA's, bare."""
+    """The device's UUID: the agent's, else CUDA's, which for a MIG instance may be its GPU's. reported: CUDA's, bare."""
     if re.fullmatch(r"(GPU|MIG)-[^,\s]+", visible):
         return visible
     return reported if reported.startswith(("GPU-", "MIG-")) else f"GPU-{reported}"

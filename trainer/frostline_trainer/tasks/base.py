@@ -19,9 +19,7 @@ class Task(Protocol):
 
     main_metric: the name of the metric that represents the task in reports, one of those that `metrics` returns.
 
-    num_columns: columns of an evaluated row. token_wise (optional, default False): the loss of a sequence is the sum of its
-    tokens' losses, each from the token's own logits and labels. padding_blind (optional, default False): the loss reads no
-    logits of padding tokens.
+    num_columns: columns of an evaluated row. padding_blind (optional, default False): the loss reads no logits of padding tokens.
     """
 
     main_metric: str

@@ -27,7 +27,6 @@ class LanguageModeling:
     """logits [n, tokens, vocabulary]; inputs["labels"] int64 [n, tokens], already shifted. Rows: loss, tokens, right tokens."""
 
     num_columns = 3
-    token_wise = True
     padding_blind = True
 
     def __init__(self, metric: str | None) -> None:

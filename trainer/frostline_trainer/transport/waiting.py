@@ -1,4 +1,4 @@
-"""Measures how long each thread has been waiting for other members, to tell a member that hangs from members that wait for it.
+"""Measures how long each thread has waited for other members, to distinguish a member that hangs from those that wait for it.
 
 The collectives mark their blocking waits here. This costs two dictionary writes a wait and no lock, since a thread writes its own
 entry only. A device that runs behind its thread waits later than the thread: the begin and the end of a wait are also marked in

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 
+from frostline_contract.shape import group_of
 from frostline_controller.planner.inputs import MemberInfo
 
 Group = tuple[MemberInfo, ...]
@@ -88,8 +89,8 @@ def as_one(group: Group) -> MemberInfo:
 
 def _whole_groups_first(crew: Sequence[MemberInfo], size: int) -> list[MemberInfo]:
     """Return the members with those first that are now in a group whose members are all there; else in their order."""
-    there = Counter(member.global_rank // size for member in crew if member.global_rank >= 0)
-    return sorted(crew, key=lambda one: one.global_rank < 0 or there[one.global_rank // size] < size)
+    there = Counter(group_of(member.global_rank, size) for member in crew if member.global_rank >= 0)
+    return sorted(crew, key=lambda one: one.global_rank < 0 or there[group_of(one.global_rank, size)] < size)
 
 
 def _node_and_domain(member: MemberInfo) -> tuple[str, str]:

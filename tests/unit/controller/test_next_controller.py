@@ -1,0 +1,52 @@
+"""What is durable and was not told, or not done, is told and done by the next controller."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from frostline_controller.run.durable import FailedDevice
+from frostline_proto.v1 import control_pb2 as pb
+from tests.unit.controller.test_service_sizing import Stage, ask, first_plan, leading
+
+
+@pytest.mark.parametrize("by", ["annotation", "a scale request"])
+def test_a_request_outlives_the_controller_that_has_read_it(tmp_path: Path, by: str) -> None:
+    async def read_and_die(workers: int) -> None:
+        stage = Stage(tmp_path)
+        await stage.controller.start()
+        ask(stage, by, workers)
+        await stage.run.pods.reread()
+        assert await stage.controller.sizing.take_requests() is not None
+        stage.run.close()
+
+    async def story() -> None:
+        async with leading(tmp_path) as stage:
+            await first_plan(stage, 0, 1)
+        await read_and_die(0)
+        async with leading(tmp_path) as stage:
+            await stage.reported("command", f"suspend by {by}")
+            stage.controller.ending.note_outcome(pb.RunOutcome(status="suspended", steps=3))
+            await stage.until(lambda: stage.facts.state.state == "suspended" and stage.replicas == 0, "suspended")
+        await read_and_die(1)
+        async with leading(tmp_path) as stage:
+            await stage.reported("command", f"resume by {by}")
+            await stage.until(lambda: stage.replicas == 1, "one pod is asked for again")
+            assert (stage.facts.state.state, stage.facts.state.requested_workers) == ("waiting", 1)
+
+    asyncio.run(story())
+
+
+def test_a_gpu_in_quarantine_is_told_by_the_next_controller(tmp_path: Path) -> None:
+    async def story() -> None:
+        dying = Stage(tmp_path)
+        await dying.controller.start()
+        dying.store.amendments.failed_devices = (FailedDevice(node="n", uuid="GPU-1", failures=2),)
+        await dying.store.commit()
+        dying.run.close()
+        for _ in range(2):
+            async with leading(tmp_path) as stage:
+                await stage.reported("quarantine", "GPU GPU-1 of node n failed 2 times")
+        assert stage.store.events.counts["quarantine"] == 1
+
+    asyncio.run(story())
