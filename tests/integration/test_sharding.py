@@ -44,6 +44,8 @@ MIXED = Case("llama", "mixed_bfloat16", steps=3, state_ranges=4, freezing=((2, 3
 EXACT += [(case, replace(layout, shard="use")) for case, layout in EXACT]
 EXACT += [
     (MIXED, at_use(1, 2)),
+    (replace(TIED, freezing=(), steps=3, audit_every=0), at_use(1, 2)),
+    (replace(TIED, steps=4, audit_every=0), at_use(2, 3)),
     (replace(MIXED, activation_checkpointing=True), at_use(2, 2, 1, "zb_h1")),
     (Case("gpt2_tied", steps=3, state_ranges=3, untie_on_freeze=True), at_use(2, 2, 2, "zb_v")),
     (Case("bert_question_answering", steps=3, state_ranges=3), at_use(2, 3, 1, "zb_h2")),
