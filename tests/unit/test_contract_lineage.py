@@ -1,4 +1,4 @@
-"""Which records survive rollbacks and restores, and how files of JSON lines are read: one rule for every reader."""
+"""Which records survive rollbacks and restores, which is newer, how files of JSON lines are read: one rule for every reader."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from frostline_contract.epochs import FoundCheckpoint
 from frostline_contract.jsonl import JsonlTail, read_jsonl
-from frostline_contract.lineage import RESTORE, ROLLBACK, Cuts, LineageStart, split_records
+from frostline_contract.lineage import RESTORE, ROLLBACK, Cuts, LineageStart, Place, split_records
 from frostline_contract.statistics import StepRecord
 from frostline_controller import api
 from frostline_controller.report.data import read_run
@@ -45,6 +46,23 @@ def test_a_lineage_is_cut_by_later_ones_alone() -> None:
     assert cuts.survives(0, 17)
     rolled = Cuts((LineageStart(lineage=1, starts_at_step=4, kind=ROLLBACK),))
     assert not rolled.survives(0, 5) and rolled.restores().survives(0, 5)
+
+
+NUMBERS = st.integers(0, 3)
+
+
+@given(NUMBERS, NUMBERS, NUMBERS, NUMBERS)
+def test_a_newer_lineages_every_step_is_newer_and_within_one_the_later_is(lineage: int, step: int, other: int, at: int) -> None:
+    newer = lineage > other or (lineage == other and step > at)
+    assert (Place(lineage, step) > Place(other, at)) == newer
+    assert (Place(lineage, step) == Place(other, at)) == (lineage == other and step == at)
+
+
+def test_a_record_and_a_checkpoint_name_their_place() -> None:
+    record = StepRecord.model_validate(line(4, 1))
+    assert record.place == FoundCheckpoint(path="0/1.1/4", lineage=1, step=4).place == Place(lineage=1, step=4)
+    assert record.place > StepRecord.model_validate(line(9, 0)).place
+    assert "place" not in record.model_dump(), "no field of metrics.jsonl"
 
 
 def test_every_reader_of_a_run_drops_an_undone_record_that_came_late(tmp_path: Path) -> None:

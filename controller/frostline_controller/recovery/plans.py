@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from frostline_contract.epochs import EPOCHS_FOLDER
-from frostline_contract.lineage import RESTORE, LineageStart
+from frostline_contract.lineage import RESTORE, LineageStart, Place
 from frostline_contract.mesh import in_words
 from frostline_contract.phases import ControllerPhase
 from frostline_contract.plan import SURVIVORS, Decision, GenerationId, Plan
@@ -143,11 +143,11 @@ class StartingPlans:
 
         There is such a checkpoint where all workers that had gone further are lost.
         """
-        place = (lineage_at(failure, found.state), found.state.step)
+        place = Place(lineage_at(failure, found.state), found.state.step)
         if found.state.step + 1 >= self._facts.step:
             return None
         checkpoint = await asyncio.to_thread(newest_checkpoint, self._root)
-        return checkpoint.step if checkpoint is not None and place < (checkpoint.lineage, checkpoint.step) else None
+        return checkpoint.step if checkpoint is not None and place < checkpoint.place else None
 
     async def from_survivors(
         self, failure: Failure, found: GoOn, workers: list[Worker], reason: str, answers: dict[str, object]
@@ -158,7 +158,7 @@ class StartingPlans:
         history = self._history().without_unstarted(lineage, store.records.lineage)
         decision = self._decision(history.until(lineage), found.state.step)
         latest = store.records.latest
-        published = latest is not None and (lineage, found.state.step) < (latest.lineage, latest.step)
+        published = latest is not None and Place(lineage, found.state.step) < latest.place
         if published or not found.extends_all:
             history = self._branch(facts.state.next_lineage, found.state.step, lineage)
             lineage = facts.state.next_lineage
