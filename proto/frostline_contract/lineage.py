@@ -64,6 +64,14 @@ class Cuts:
         return Cuts(tuple(start for start in self.starts if start.distrusts))
 
 
+def lineage_above(*known: int) -> int:
+    """The number of a lineage that opens now: above every known one, so that none is opened twice.
+
+    known: all lineages ever planned, started or not.
+    """
+    return max(known) + 1
+
+
 @dataclass(frozen=True)
 class RecordLines:
     """The lines of metrics.jsonl. surviving: one record a step, in order. undone: records of undone steps, in order."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from frostline_contract.epochs import FoundCheckpoint
 from frostline_contract.jsonl import JsonlTail, read_jsonl
-from frostline_contract.lineage import RESTORE, ROLLBACK, Cuts, LineageStart, Place, split_records
+from frostline_contract.lineage import RESTORE, ROLLBACK, Cuts, LineageStart, Place, lineage_above, split_records
 from frostline_contract.statistics import StepRecord
 from frostline_controller import api
 from frostline_controller.report.data import read_run
@@ -63,6 +63,12 @@ def test_a_record_and_a_checkpoint_name_their_place() -> None:
     assert record.place == FoundCheckpoint(path="0/1.1/4", lineage=1, step=4).place == Place(lineage=1, step=4)
     assert record.place > StepRecord.model_validate(line(9, 0)).place
     assert "place" not in record.model_dump(), "no field of metrics.jsonl"
+
+
+@given(NUMBERS, st.lists(NUMBERS))
+def test_a_lineage_that_opens_is_above_every_known_one(first: int, others: list[int]) -> None:
+    opened = lineage_above(first, *others)
+    assert all(opened > known for known in (first, *others)) and opened - 1 in (first, *others)
 
 
 def test_every_reader_of_a_run_drops_an_undone_record_that_came_late(tmp_path: Path) -> None:
