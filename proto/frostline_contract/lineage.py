@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from frostline_contract.decision import Decision
 from frostline_contract.reading import read_as
 from frostline_contract.record import Frozen
 
@@ -62,6 +63,21 @@ class Cuts:
     def distrusting(self) -> "Cuts":
         """The starts that distrust the steps that they undo."""
         return Cuts(tuple(start for start in self.starts if start.distrusts))
+
+
+def is_before_freeze(checkpoint: Place, reached: int, decisions: Iterable[Decision]) -> bool:
+    """Whether a checkpoint is one to which the freeze after its step can be rolled back.
+
+    It belongs to the lineage in which that freeze was decided or to a later one that the state has been through: the checkpoint
+    of that step in an older lineage was undone.
+
+    Args:
+        checkpoint: the checkpoint's step in its lineage.
+        reached: the lineage of the state that goes back.
+        decisions: the decisions that the state has adopted.
+    """
+    freezes = [one for one in decisions if one.effective_step == checkpoint.step + 1 and one.kind == "freeze" and not one.void]
+    return max((one.lineage for one in freezes), default=0) <= checkpoint.lineage <= reached
 
 
 def lineage_above(*known: int) -> int:

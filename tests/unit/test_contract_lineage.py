@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 
 from frostline_contract.epochs import FoundCheckpoint
 from frostline_contract.jsonl import JsonlTail, read_jsonl
-from frostline_contract.lineage import RESTORE, ROLLBACK, Cuts, LineageStart, Place, lineage_above, split_records
+from frostline_contract.lineage import (
+    RESTORE,
+    ROLLBACK,
+    Cuts,
+    LineageStart,
+    Place,
+    is_before_freeze,
+    lineage_above,
+    split_records,
+)
+from frostline_contract.plan import Decision
 from frostline_contract.statistics import StepRecord
 from frostline_controller import api
 from frostline_controller.report.data import read_run
@@ -69,6 +79,26 @@ def test_a_record_and_a_checkpoint_name_their_place() -> None:
 def test_a_lineage_that_opens_is_above_every_known_one(first: int, others: list[int]) -> None:
     opened = lineage_above(first, *others)
     assert all(opened > known for known in (first, *others)) and opened - 1 in (first, *others)
+
+
+def freeze(lineage: int, step: int = 9, kind: str = "freeze", void: bool = False) -> Decision:
+    return Decision(number=1, interval=1, effective_step=step, freeze_point=2, lineage=lineage, kind=kind, void=void)
+
+
+@pytest.mark.parametrize(
+    ("decisions", "oldest"),
+    [
+        ([], 0),
+        ([freeze(1)], 1),
+        ([freeze(0), freeze(2)], 2),
+        ([freeze(1), freeze(2, void=True)], 1),
+        ([freeze(1), freeze(2, kind="unfreeze"), freeze(2, kind="keep")], 1),
+        ([freeze(1), freeze(2, step=8), freeze(2, step=10)], 1),
+    ],
+)
+def test_a_checkpoint_before_a_freeze_is_of_the_lineage_that_froze_or_a_later_one(decisions: list[Decision], oldest: int) -> None:
+    usable = [lineage for lineage in range(5) if is_before_freeze(Place(lineage, 8), 3, decisions)]
+    assert usable == list(range(oldest, 4)), "none that was undone, and none that the state has not been through"
 
 
 def test_every_reader_of_a_run_drops_an_undone_record_that_came_late(tmp_path: Path) -> None:
