@@ -5,9 +5,7 @@ A plan is made durable first, then written to plans.jsonl with the facts from wh
 
 import asyncio
 import logging
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
 
 from frostline_contract.epochs import EPOCHS_FOLDER
 from frostline_contract.lineage import RESTORE, LineageStart, Place
@@ -15,7 +13,7 @@ from frostline_contract.mesh import in_words
 from frostline_contract.phases import ControllerPhase
 from frostline_contract.plan import SURVIVORS, Decision, GenerationId, Plan
 from frostline_contract.run_status import RunStatus
-from frostline_controller.decisions.surviving import in_force, surviving_decisions, without_pending_rollbacks
+from frostline_controller.decisions.surviving import History, in_force, surviving_decisions, without_pending_rollbacks
 from frostline_controller.members.membership import Worker
 from frostline_controller.planner.choice import PlanChoice
 from frostline_controller.planner.plans import entry_plan, survivors_plan
@@ -31,29 +29,6 @@ from frostline_controller.run.plug import RoundPlug
 from frostline_controller.run.store import RunStore
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class History:
-    """The decisions and lineages under which a plan starts."""
-
-    decisions: tuple[Decision, ...]
-    lineages: tuple[LineageStart, ...]
-
-    def without_unstarted(self, reached: int, started: int) -> Self:
-        """Return the history without lineages of plans that never ran: restores above `reached` and above `started`.
-
-        Args:
-            reached: the lineage of the survivors' state.
-            started: the newest recorded lineage.
-        """
-        lineages = tuple(s for s in self.lineages if s.kind != RESTORE or not max(reached, started) < s.lineage)
-        return replace(self, lineages=lineages)
-
-    def until(self, lineage: int) -> Self:
-        """Return the history up to `lineage`, without decisions and starts of later lineages."""
-        kept = tuple(start for start in self.lineages if start.lineage <= lineage)
-        return replace(self, decisions=tuple(d for d in self.decisions if d.lineage <= lineage), lineages=kept)
 
 
 class StartingPlans:
