@@ -19,7 +19,7 @@ from frostline_contract.lineage import (
     lineage_above,
     split_records,
 )
-from frostline_contract.plan import Decision
+from frostline_contract.plan import Decision, GenerationId, StateTag
 from frostline_contract.statistics import StepRecord
 from frostline_controller import api
 from frostline_controller.report.data import read_run
@@ -68,9 +68,11 @@ def test_a_newer_lineages_every_step_is_newer_and_within_one_the_later_is(lineag
     assert (Place(lineage, step) == Place(other, at)) == (lineage == other and step == at)
 
 
-def test_a_record_and_a_checkpoint_name_their_place() -> None:
+def test_a_record_a_checkpoint_and_a_state_name_their_place() -> None:
     record = StepRecord.model_validate(line(4, 1))
-    assert record.place == FoundCheckpoint(path="0/1.1/4", lineage=1, step=4).place == Place(lineage=1, step=4)
+    state = StateTag(lineage=1, step=4, generation=GenerationId(incarnation=1, counter=1))
+    checkpoint = FoundCheckpoint(path="0/1.1/4", lineage=1, step=4)
+    assert record.place == checkpoint.place == state.place == Place(lineage=1, step=4)
     assert record.place > StepRecord.model_validate(line(9, 0)).place
     assert "place" not in record.model_dump(), "no field of metrics.jsonl"
 
