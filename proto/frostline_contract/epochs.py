@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field, ValidationError
 
+from frostline_contract.lineage import Place
 from frostline_contract.record import Frozen
 
 EPOCHS_FOLDER = "epochs"
@@ -71,9 +72,9 @@ class FoundCheckpoint(Frozen):
     step: int
 
     @property
-    def place(self) -> tuple[int, int]:
-        """(lineage, step), by which checkpoints are ordered."""
-        return self.lineage, self.step
+    def place(self) -> Place:
+        """Its step in its lineage, by which checkpoints are ordered."""
+        return Place(self.lineage, self.step)
 
     @property
     def run_epoch(self) -> int:

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from frostline_contract.lineage import Place
 from frostline_contract.record import Degrees, Frozen, Shaped
 from frostline_contract.usage import WorkerUsage
 
@@ -205,3 +206,8 @@ class StepRecord(Shaped):
     numerics_hash: str = ""
     evaluation: dict[str, float] = {}
     usage: tuple[WorkerUsage, ...] = ()
+
+    @property
+    def place(self) -> Place:
+        """The step in its lineage, by which records are told apart and ordered."""
+        return Place(self.lineage, self.step)

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from frostline_contract.annotations import FENCE, PLAN, REQUESTED_WORKERS, STATE
 from frostline_contract.job import Job, JobError, section_digests
 from frostline_contract.job.automatic import Settled
-from frostline_contract.lineage import Cuts, LineageStart
+from frostline_contract.lineage import Cuts, LineageStart, lineage_above
 from frostline_contract.mesh import with_degrees
 from frostline_contract.plan import MICRO_BATCH, SAMPLE, Decision, GenerationId, Plan, PrefixTile
 from frostline_contract.record import Degrees, Frozen, Shaped
@@ -178,7 +178,7 @@ class DurableState(Frozen):
     @property
     def next_lineage(self) -> int:
         """Return the number of a lineage that opens now: above all that were ever planned."""
-        return self.max_lineage + 1
+        return lineage_above(self.max_lineage)
 
     @property
     def between(self) -> bool:

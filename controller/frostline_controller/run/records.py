@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from frostline_contract.intervals import DecisionCalendar
-from frostline_contract.lineage import Cuts, LineageStart
+from frostline_contract.lineage import Cuts, LineageStart, Place
 from frostline_contract.statistics import IntervalStatistics, StepRecord
 from frostline_controller.ledger.carried import Carried
 from frostline_controller.ledger.steps import Steps
@@ -76,9 +76,9 @@ class RecordLog:
         for start in lineages:
             self._distrust(start)
         lines, opened, restores = [], self.lineage, Cuts(lineages).restores()
-        fresh: dict[tuple[int, int], StepRecord] = {}
-        for record in sorted(records, key=lambda record: (record.lineage, record.step)):
-            known = (record.lineage, record.step) in fresh or self._holds(record)
+        fresh: dict[Place, StepRecord] = {}
+        for record in sorted(records, key=lambda record: record.place):
+            known = record.place in fresh or self._holds(record)
             if known or not restores.survives(record.lineage, record.step):
                 continue
             if exact:
@@ -86,7 +86,7 @@ class RecordLog:
             lines += [_lineage_line(start) for start in lineages if opened < start.lineage <= record.lineage]
             opened = max(opened, record.lineage)
             lines.append(record.model_dump())
-            fresh[record.lineage, record.step] = record
+            fresh[record.place] = record
         await self._journal.append(lines)
         for start in lineages:
             if start.lineage <= opened:
@@ -122,7 +122,7 @@ class RecordLog:
             beyond.discard(step)
         self._complete[record.lineage] = step
         self.lineage = max(self.lineage, record.lineage)
-        if self.latest is None or (record.lineage, record.step) >= (self.latest.lineage, self.latest.step):
+        if self.latest is None or record.place >= self.latest.place:
             self.latest = record
         if record.numerics_hash:
             self._losses[(record.step, record.numerics_hash)] = record.loss
