@@ -50,8 +50,13 @@ class Chance:
 class Comparison:
     """Two paired readings.
 
-    rise: mean rise of the loss. bound: its lower confidence bound. tolerated: margin * loss before. by_chance: rise of a reading
-    without a freeze (one standard deviation), estimated from `moves` moves.
+    Attributes:
+        breached: whether the rise is too large: `bound` is above `tolerated`, or the later reading is not finite.
+        rise: mean rise of the loss.
+        bound: the lower confidence bound of `rise`.
+        tolerated: margin * |mean loss before|.
+        samples: number of samples in each reading.
+        by_chance: rise of a reading without a freeze (one standard deviation), estimated from `moves` moves; 0.0: not estimated.
     """
 
     breached: bool
@@ -77,8 +82,10 @@ class Comparison:
 class Watched:
     """A freeze that the guard watches.
 
-    before: the last finite reading before the freeze, None where there is none. reading: number of the newest reading, counted
-    from 1 after the freeze.
+    Attributes:
+        change: the freeze.
+        before: the last finite reading before the freeze; None where there is none.
+        reading: number of the newest reading, counted from 1 after the freeze.
     """
 
     change: Change
@@ -89,9 +96,17 @@ class Watched:
 def compare(
     before: GuardReading, after: GuardReading, margin: float, confidence: float, chance: Chance = Chance()
 ) -> Comparison:  # fmt: skip
-    """The paired one-sided t test. `before` must be finite; a non-finite `after` is always a breach.
+    """The paired one-sided t test. A single sample has no bound and is never a breach.
 
-    A single sample has no bound and is never a breach. Raises ValueError where the readings do not pair.
+    Args:
+        before: the reading before the freeze, all losses finite.
+        after: a reading after the freeze, of the same samples. A reading that is not finite is always a breach.
+        margin: the tolerated rise, as a fraction of the mean loss before.
+        confidence: of the lower bound, between 0 and 1.
+        chance: how readings vary without a freeze; the default: not at all.
+
+    Raises:
+        ValueError: the readings do not pair.
     """
     count = len(before.losses)
     if len(after.losses) != count:

@@ -91,7 +91,13 @@ class MemberProgress:
 class Verdict:
     """A hang, and the worker that is blamed for it.
 
-    worker_id: the worker to exclude; "" where all members are at the same place and all are fenced. reason: in words.
+    Attributes:
+        worker_id: the worker to exclude; "" where all members are at the same place and all are fenced.
+        reason: the verdict in words.
+        phase: the phase in which that worker, or the oldest of all members, was last seen.
+        step: its last committed step.
+        seconds: the age of the phase that is late.
+        deadline: the deadline of that phase, in seconds.
     """
 
     worker_id: str

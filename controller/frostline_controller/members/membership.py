@@ -118,7 +118,9 @@ class Membership:
     def set_times(self, dead_after_seconds: float, heartbeat_seconds: float) -> None:
         """Set the times by which silence is judged, from the job.
 
-        dead_after_seconds: silence after which a worker is gone. heartbeat_seconds: between two signs of life.
+        Args:
+            dead_after_seconds: a worker is gone after this long without a sign of life.
+            heartbeat_seconds: time between two heartbeats.
         """
         self.dead_after_seconds = dead_after_seconds
         self.lost_after_seconds = min(dead_after_seconds, 0.5 + 2 * heartbeat_seconds)
@@ -149,8 +151,13 @@ class Membership:
     def displaced_by(self, worker: Worker, workers_per_pod: int, named: Iterable[str] = ()) -> list[str]:
         """Ids of earlier processes in the worker's place: the same pod uid and local rank with another nonce.
 
-        named: ids that plans name; such workers may never have registered with this controller. Where a pod has one worker, its
-        place is the pod; where it has several, an id that does not say its local rank has no place.
+        Where a pod has one worker, its place is the pod. Where it has several, an id that does not say its local rank has no
+        place.
+
+        Args:
+            worker: the newest process in the place.
+            workers_per_pod: number of workers of each pod.
+            named: ids that plans name; such workers may never have registered with this controller.
         """
         pod, local_rank = f"{worker.pod_uid}/", local_rank_of(worker.worker_id)
         if workers_per_pod > 1 and not local_rank:
@@ -201,14 +208,22 @@ class Membership:
         return self._ended.get(worker_id, "")
 
     def was_taken(self, worker_id: str, pods: Set[str]) -> bool:
-        """Whether a worker's end was no crash: its pod is gone, or it had given notice. pods: existing uids; empty: unknown."""
+        """Whether a worker's end was no crash: its pod is gone, or the worker had given notice.
+
+        Args:
+            worker_id: the worker.
+            pods: uids of the existing pods; empty: unknown.
+        """
         worker = self._workers.get(worker_id)
         return _pod_is_gone(worker_id, pods) or (worker is not None and worker.on_notice)
 
     def loss_of(self, worker_id: str, pods: Set[str], settled: bool) -> str:
         """Why a worker is gone, in words; empty while it is here or may come back. The only place that decides this.
 
-        pods: existing uids; empty: unknown. settled: whether workers that have not connected to this controller by now are lost.
+        Args:
+            worker_id: the worker.
+            pods: uids of the existing pods; empty: unknown.
+            settled: whether workers that have not connected to this controller by now are lost.
         """
         worker = self._workers.get(worker_id)
         ended = worker_id in self._ended
@@ -273,10 +288,7 @@ class Membership:
 
 
 def _pod_is_gone(worker_id: str, pods: Set[str]) -> bool:
-    """Whether the pod of a worker is known to be deleted.
-
-    pods: the uids there are; empty: unknown.
-    """
+    """Whether the pod of a worker is known to be deleted. The set `pods` has the uids of the existing pods; empty: unknown."""
     return bool(pods) and pod_uid_of(worker_id) not in pods
 
 

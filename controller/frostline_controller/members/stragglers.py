@@ -73,8 +73,11 @@ def _median_without(ordered: list[float], value: float) -> float:
 class Belief:
     """The believed slowness of one member.
 
-    level: how many times slower than its peers; 1.0: as fast. read_at: time of the newest reading. away_since: since when all
-    readings have been outside the tolerance, on one side; None where they are not. nearest: of these, the one nearest to `level`.
+    Attributes:
+        level: how many times slower than its peers; 1.0: as fast.
+        read_at: time of the newest reading, seconds by the run's clock.
+        away_since: since when all readings have been outside the tolerance, on one side; None where they are not.
+        nearest: of the readings since then, the one nearest to `level`.
     """
 
     level: float = 1.0

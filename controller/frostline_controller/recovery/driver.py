@@ -35,6 +35,14 @@ log = logging.getLogger(__name__)
 class Failures:
     """Handles the failure that is being answered. RPC handlers call `note_report`; the reconciler calls the other methods.
 
+    Args:
+        facts, store, outbox, plug: the run's.
+        choosing: asks the planner for a placement of the survivors.
+        starting: makes and announces the plan that answers the failure.
+        reshaping: drives the prepared plan.
+        entry: which members have entered the generation.
+        removals: deletes the pods of excluded workers.
+
     Attributes:
         recovery: the failure that is being answered; None: there is none.
     """

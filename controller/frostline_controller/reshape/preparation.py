@@ -85,7 +85,14 @@ class Preparation:
             self.taken_back[worker_id] = request.step  # the worker's own report; steps in heartbeats are older
 
     def switched_at(self, plan: Plan, members: Membership, recorded: int | None, now: float) -> int | None:
-        """Return the step whose vote switched; None while no switch is known. recorded: the plan's first step on record."""
+        """Return the step whose vote switched to the plan; None while no switch is known.
+
+        Args:
+            plan: the prepared plan.
+            members: the workers, with the generations that their heartbeats name.
+            recorded: the plan's first step in the step records; None: there is none.
+            now: seconds by the run's clock.
+        """
         if self.entered:
             return max(step for step, _ in self.entered.values())
         if recorded is not None:

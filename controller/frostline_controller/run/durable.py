@@ -40,9 +40,10 @@ OLDER_START = ("start_pp_degree", "start_dp_degree")
 class RunIdentity(Frozen):
     """The run's identity: the first worker registers it, and every other worker must match it (docs/protocols.md 1.9, 1.10).
 
-    place_dependence: why a sample's bits depend on its place in a tile, in words; empty: they do not. prefix_tile: how many
-    samples the frozen prefix computes together, chosen with `prefix_tile_reason`. sample_tile_cost: the cost of computing samples
-    one by one, as a multiple of whole micro-batches.
+    Attributes:
+        place_dependence: why a sample's bits depend on its place in a tile, in words; empty: they do not.
+        prefix_tile: how many samples the frozen prefix computes together, chosen with `prefix_tile_reason`.
+        sample_tile_cost: the cost of computing samples one by one, as a multiple of whole micro-batches.
     """
 
     probe_digest: str
@@ -80,8 +81,10 @@ class RunIdentity(Frozen):
 class PinnedShape(Shaped):
     """The shape requested by a command. It holds while the freeze point is `freeze_point`.
 
-    slices: token slices of each micro-batch. shard: how replicas share the state. For both, None means the job's value.
-    from_step: the first step that may switch to the shape.
+    Attributes:
+        slices: token slices of each micro-batch; None: the job's value.
+        shard: how replicas share the state; None: the job's value.
+        from_step: the first step that may switch to the shape.
     """
 
     degrees: Degrees
@@ -281,9 +284,11 @@ class DurableStore:
     def write(self, old: DurableState, new: DurableState, remove: Mapping[str, str] | None = None) -> None:
         """Replace `old` by `new`, in one patch with the annotations for people. Raises Conflict where another controller leads.
 
-        remove: other annotations, by their text, to remove in the same patch; an annotation with another text stays. The stored
-        state may come from this controller's own write whose answer was lost, since no other process has its incarnation. No
+        The stored state may come from this controller's own write whose answer was lost: no other process has its incarnation. No
         process has received that state, so it is replaced.
+
+        Args:
+            remove: other annotations, by their text, to remove in the same patch; an annotation with another text stays.
         """
         shown = {STATE: new.state, REQUESTED_WORKERS: str(new.requested_workers) if new.requested_workers >= 0 else None}
         changes: dict[str, str | None] = {PLAN: encode_state(new), FENCE: new.fence}

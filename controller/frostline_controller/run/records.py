@@ -189,7 +189,9 @@ class StatisticsLog:
     def _number_reached(self, lineage: int, first: int) -> int | None:
         """Return the last of a lineage's own intervals, without a gap; None where it has none.
 
-        first: the interval that was complete when the lineage began; it counts as its own where a restore has kept it.
+        Args:
+            lineage: the lineage's number.
+            first: the interval that was complete when the lineage began; it counts as its own where a restore has kept it.
         """
         number = self._reached.get((lineage, first), first)  # called for each heartbeat; intervals are only added
         while (lineage, number + 1) in self._known:
