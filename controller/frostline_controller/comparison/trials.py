@@ -35,7 +35,14 @@ ARM_PARTS = {
 
 @dataclass(frozen=True)
 class Trial:
-    """One run to make: an arm, a seed, and its folder. overrides: job fields beyond those of arm and seed."""
+    """One run to make.
+
+    Attributes:
+        arm: name of the arm.
+        workers: number of worker processes.
+        folder: the run directory.
+        overrides: job fields beyond those of arm and seed, as `field=value`.
+    """
 
     arm: str
     seed: int
@@ -104,6 +111,13 @@ def best_static_micro_batch(
 
     Sizes are measured by runs of a few steps, since the elastic arm is compared with the measured time. The sizes double, while
     the batch has at least one micro-batch of the size, until a size is slower than the best by a fifth.
+
+    Args:
+        job: the job that is compared; the first size is its own.
+        job_file: path of the job's file.
+        overrides: `field=value` for every run.
+        folder: the runs' folders are made in it.
+        workers: worker processes of each run.
     """
     measured: dict[int, float] = {}
     size = job.training.micro_batch_size

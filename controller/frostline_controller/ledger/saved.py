@@ -14,7 +14,13 @@ FORMULAS = {
 
 @dataclass(frozen=True)
 class UnitTimes:
-    """Measured seconds of a micro-batch, by unit. prefix_cost: time of computing frozen units over the profile's forward."""
+    """Measured seconds of a micro-batch.
+
+    Attributes:
+        forward, backward: seconds by unit.
+        micro_batch_size: samples in a micro-batch.
+        prefix_cost: time of computing frozen units, as a multiple of their measured forward.
+    """
 
     forward: tuple[float, ...]
     backward: tuple[float, ...]

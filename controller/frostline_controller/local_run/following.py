@@ -32,7 +32,10 @@ ANSWER_SECONDS = 20.0
 def watch(prepared: PreparedRun, quiet: bool, report: bool) -> int:
     """Run the services of a run directory until the run has ended; return the exit status.
 
-    report: whether report.html is drawn at the end.
+    Args:
+        prepared: the run.
+        quiet: no progress on the terminal.
+        report: whether report.html is drawn at the end.
     """
     from frostline_controller.local_run.services import LocalServices
 
@@ -109,7 +112,16 @@ def _drain(client: OperatorClient, terminal: Terminal, progress: Progress) -> bo
 
 
 def _finish(folder: Path, job: Job, at_once: bool, report: bool, failure: "ClusterFailure | None", terminal: Terminal) -> int:
-    """Write the report, print how the run ended, and return the exit status, which a failed drawing does not change."""
+    """Write the report, print how the run ended, and return the exit status, which a failed drawing does not change.
+
+    Args:
+        folder: the run directory.
+        job: the run's job.
+        at_once: whether the user has asked twice to stop.
+        report: whether report.html is drawn.
+        failure: the service or pod that did not stay up; None: there is none.
+        terminal: where the end is printed.
+    """
     from frostline_controller.report.build import build_report
     from frostline_controller.report.data import read_run
     from frostline_controller.report.tensorboard import summary_line, write_tensorboard

@@ -12,7 +12,7 @@ from frostline_controller.local_run.errors import CommandError
 
 
 class RunError(CommandError):
-    """The process failed. code: its exit status (`frostline_controller.local_run.exit_codes`); the text is its message."""
+    """The process failed. `code` is its exit status (`frostline_controller.local_run.exit_codes`)."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)

@@ -23,8 +23,12 @@ PATCH_TRIES, PATCH_WAIT_SECONDS = 5, 0.2
 class KubernetesBackend:
     """ClusterBackend over one StatefulSet.
 
-    namespace, name: of the StatefulSet. selector: labels of its pods, as "a=b,c=d". Reads are served from watches, so that they
-    cost the API server nothing; this process's own writes are visible to its reads at once.
+    Reads are served from watches, so that they cost the API server nothing; this process's own writes are visible to its reads at
+    once.
+
+    Args:
+        namespace, name: of the StatefulSet.
+        selector: labels of the pods, as "a=b,c=d".
     """
 
     def __init__(self, api: Api, namespace: str, name: str, selector: str) -> None:

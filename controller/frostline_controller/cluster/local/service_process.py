@@ -38,7 +38,10 @@ class Service:
 def controller_service(run_dir: Path, replay: Path | None = None, said_once: tuple[str, ...] = ()) -> Service:
     """Return the controller as a service; the successor of a killed one has a new incarnation.
 
-    said_once: arguments of the first start, for example --resume.
+    Args:
+        run_dir: the run directory.
+        replay: a run directory whose decisions are followed; None: there is none.
+        said_once: arguments of the first start only, for example --resume.
     """
     argv = [*python_module("frostline_controller"), "--run-dir", str(run_dir)]
     if replay is not None:
@@ -49,10 +52,14 @@ def controller_service(run_dir: Path, replay: Path | None = None, said_once: tup
 def cache_service(
     run_dir: Path, shards: list[str], memory_bytes: int | None = None, password: str = "", shared: bool = False
 ) -> Service:
-    """Return the cache server over Redis servers at host:port as a service. The run goes on without it: its failure means no
-    cache.
+    """Return the cache server as a service. A run goes on without it: the server's failure means no cache.
 
-    shared: several runs use it, at the same time or one after the other.
+    Args:
+        run_dir: the run directory, or the folder of a shared cache.
+        shards: host:port of each Redis server.
+        memory_bytes: limit of all shards together; None: the shards' own.
+        password: of the Redis servers; empty: none.
+        shared: whether several runs use the server, at the same time or one after the other.
     """
     argv = [*python_module("frostline_cache_server"), "--run-dir", str(run_dir), "--shards", ",".join(shards)]
     if memory_bytes is not None:
@@ -72,7 +79,12 @@ def preload_service(socket: str, run_dir: Path | None = None) -> Service:
 class ServiceProcess:
     """A service that is restarted whenever it dies, after a longer wait for each early end in a row.
 
-    `say` receives the messages for the user.
+    Args:
+        service: the program.
+        env: environment of the process; the service's own variables replace those of the same name.
+        logs: folder of the log, which is named after the service.
+        folder: working directory of the process.
+        say: receives the messages for the user.
     """
 
     def __init__(self, service: Service, env: dict[str, str], logs: Path, folder: Path, say: Callable[[str], None]) -> None:
