@@ -54,7 +54,10 @@ class RunEpoch(Frozen):
     def raised(self, run_epoch: int, start_from: str, plan: str) -> "RunEpoch":
         """The next version, in which a new run epoch begins and no result is set.
 
-        start_from: the checkpoint it begins from, "" for the initial weights. plan: the generation whose plan raises it.
+        Args:
+            run_epoch: the new run epoch.
+            start_from: the checkpoint from which the run epoch begins; "" for the initial weights.
+            plan: the generation whose plan raises the run epoch.
         """
         return RunEpoch(version=self.version + 1, run_epoch=run_epoch, start_from=start_from, plan=plan)
 

@@ -110,7 +110,7 @@ class ParallelShape:
         return stages_of(pp_rank, self.pp_degree, self.virtual_stages, self.folded)
 
     def pp_rank_of_stage(self, stage: Any) -> Any:
-        """The pipeline rank that runs a stage. stage: a stage number, or an array of them, which gives an array."""
+        """The pipeline rank that runs a stage. For an array of stage numbers the result is an array of ranks."""
         return pp_rank_of_stage(stage, self.pp_degree, self.folded)
 
     def share_of(self, count: int, dp_rank: int) -> range:
@@ -163,7 +163,7 @@ def stages_of(pp_rank: int, pp_degree: int, virtual_stages: int, folded: bool = 
 
 
 def pp_rank_of_stage(stage: Any, pp_degree: int, folded: bool = False) -> Any:
-    """The pipeline rank that runs a stage. stage: a stage number, or an array of them, which gives an array."""
+    """The pipeline rank that runs a stage. For an array of stage numbers the result is an array of ranks."""
     place = stage % pp_degree
     if not folded:
         return place

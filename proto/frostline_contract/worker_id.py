@@ -10,7 +10,9 @@ import secrets
 def make_worker_id(pod_uid: str, nonce: str) -> str:
     """The id of a worker process.
 
-    pod_uid: the uid of its pod. nonce: the process's own, without a "/".
+    Args:
+        pod_uid: the uid of the process's pod.
+        nonce: unique to the process; without a "/".
     """
     return f"{pod_uid}/{nonce}"
 

@@ -28,7 +28,13 @@ REMEMBERED_MAX = 4096
 
 @dataclass(frozen=True)
 class Bearer:
-    """The account and pod that a token names. pod, pod_uid: the pod that it is bound to. expires: Unix seconds."""
+    """The account and pod that a token names.
+
+    Attributes:
+        account: name of the service account.
+        pod, pod_uid: name and uid of the pod that the token is bound to.
+        expires: Unix seconds.
+    """
 
     account: str
     pod: str
