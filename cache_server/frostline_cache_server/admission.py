@@ -23,7 +23,10 @@ SERVER_BASE_BYTES = 1 << 20
 class Admission:
     """The answer for a boundary.
 
-    fraction: share of (sample, variant) pairs that may be stored. promised_bytes: memory of that share. reason: in words.
+    Attributes:
+        fraction: share of (sample, variant) pairs that may be stored, 0.0 to 1.0.
+        promised_bytes: memory of that share.
+        reason: in words.
     """
 
     fraction: float

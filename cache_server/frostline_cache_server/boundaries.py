@@ -52,7 +52,15 @@ class Boundaries:
         return self._known.get(identity.namespace())
 
     def admit(self, identity: CacheIdentity, samples: int, value_bytes: int, usable: int, now: float) -> Admission:
-        """Promise an identity a share of the memory. A later call may raise the share, never lower it."""
+        """Promise an identity a share of the memory. A later call may raise the share, never lower it.
+
+        Args:
+            identity: of the boundary.
+            samples: (sample, variant) pairs that may be stored.
+            value_bytes: one value with its headers.
+            usable: bytes that all values may take.
+            now: seconds by a monotonic clock.
+        """
         entry = self._entry(identity, now)
         entry.samples, entry.value_bytes = samples, value_bytes
         elsewhere = self._promised_elsewhere(identity.namespace(), now)
