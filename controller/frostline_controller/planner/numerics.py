@@ -202,7 +202,16 @@ def _refuse(inputs: PlanInputs, world: PlanInputs, profiles: Mapping[int, tuple[
 
 
 def _reason(job: Job, chosen: _Tried, tried: list[_Tried], counts: list[bool], worlds: list[PlanInputs], sizes: list[int]) -> str:
-    """Return the choice in words: the settled numbers, their predicted steps, and the relative time of other sizes."""
+    """Return the choice in words: the settled numbers, their predicted steps, and the relative time of other sizes.
+
+    Args:
+        job: the job.
+        chosen: the chosen pair of micro-batch size and leaves.
+        tried: the pairs that fit.
+        counts: for each world, whether its plans are compared: whether all pairs have one.
+        worlds: the planner's inputs for each situation that was planned for.
+        sizes: all micro-batch sizes that were tried.
+    """
     settled = " and ".join(f"{name} {getattr(chosen, name)}" for name in job.training.automatic)
     predicted = ", ".join(
         f"{seconds_in_words(plan.cost.total_seconds)} {_world_in_words(world)} ({in_words(plan.placement.degrees)})"

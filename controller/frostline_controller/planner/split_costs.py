@@ -18,9 +18,11 @@ HALF = 0.5
 
 
 class SplitSeconds(NamedTuple):
-    """Seconds of each slice's gradient of the input, sending included, and of its gradients of weights.
+    """Seconds of the two parts of a split backward: arrays with a row for each stage and a column for each slice.
 
-    input, weights: arrays with a row for each stage and a column for each slice.
+    Attributes:
+        input: seconds of the gradient of the input, sending included.
+        weights: seconds of the gradients of weights.
     """
 
     input: np.ndarray

@@ -33,7 +33,12 @@ class Change:
 
 @dataclass(frozen=True)
 class History:
-    """A freeze history. changes: in the order of time. source: the origin of the changes, in words."""
+    """A freeze history.
+
+    Attributes:
+        changes: in the order of time.
+        source: the origin of the changes, in words.
+    """
 
     changes: tuple[Change, ...]
     source: str

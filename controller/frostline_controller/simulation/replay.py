@@ -87,7 +87,12 @@ class Span:
 
 @dataclass(frozen=True)
 class Replay:
-    """A whole replayed run. spans: in the order of time."""
+    """A whole replayed run.
+
+    Attributes:
+        spans: in the order of time.
+        history: the freeze history that was replayed.
+    """
 
     spans: tuple[Span, ...]
     history: History
@@ -259,7 +264,15 @@ def replay(job: Job, world: World, history: History, length: Length) -> Replay:
 
 
 def _take_due(changes: list[Change], step: int, samples: int, train_samples: int, now: int) -> int:
-    """Return the freeze point of the next step, and remove the due changes from the list. now: the freeze point in force."""
+    """Return the freeze point of the next step, and remove the due changes from the list.
+
+    Args:
+        changes: the changes to come, in the order of time.
+        step: steps so far.
+        samples: samples so far.
+        train_samples: of the training split; 0: unknown.
+        now: the freeze point in force.
+    """
     while changes and _steps_until(changes[0], step, samples, train_samples, 1) <= 0:
         now = changes.pop(0).freeze_point
     return now

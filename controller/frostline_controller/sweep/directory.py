@@ -54,8 +54,11 @@ class SweptRun:
 class SweepState:
     """The state of a sweep, as in sweep.json.
 
-    workers: the most of all runs together; None: as many as the runs side by side have. side_by_side: the most runs at a time.
-    shares_cache: whether any run uses one. metric: the task's, "" before a run has ended.
+    Attributes:
+        workers: the most workers of all runs together; None: as many as the runs side by side have.
+        side_by_side: the most runs at a time.
+        shares_cache: whether any run uses the sweep's cache.
+        metric: name of the task's metric; "" before a run has ended.
     """
 
     name: str
