@@ -25,7 +25,12 @@ log = logging.getLogger(__name__)
 
 
 class Shard:
-    """One Redis server, and whether it is up. Any thread may call any method."""
+    """One Redis server, and whether it is up. Any thread may call any method.
+
+    Args:
+        host, port, database, password: of the server; None: it needs no password.
+        on_down: called when the server is marked as down.
+    """
 
     def __init__(self, host: str, port: int, database: int, password: str | None, on_down: Callable[[], None]) -> None:
         self.host, self.port, self.database = host, port, database

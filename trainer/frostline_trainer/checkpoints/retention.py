@@ -24,8 +24,10 @@ _SWEPT = ".swept-"
 class Retention:
     """The rules of retention.
 
-    keep_last: number of newest checkpoints that are kept (at least two: a worker may be reading the one before the newest).
-    watch_steps: steps after a freeze within which the guard may roll it back; the checkpoint right before it is kept that long.
+    Attributes:
+        keep_last: number of newest checkpoints that are kept (at least two: a worker may be reading the one before the newest).
+        watch_steps: steps after a freeze within which the guard may roll it back; the checkpoint right before it is kept that
+            long.
     """
 
     keep_last: int

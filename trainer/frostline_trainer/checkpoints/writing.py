@@ -128,7 +128,7 @@ class CheckpointWriter:
     def abandon(self, seen_step: int = -1) -> None:
         """Abandon a failed generation: remaining members publish complete, stable checkpoints now, and drop others.
 
-        seen_step: the step of the newest vote that this member has seen; earlier copies are stable. Returns at once.
+        Returns at once. `seen_step` is the step of the newest vote that this member has seen; copies of earlier steps are stable.
         """
         self._queue.put(lambda: self._decide_all(seen_step))
 
