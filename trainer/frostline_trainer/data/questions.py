@@ -47,7 +47,12 @@ class Windows:
 
 @dataclass(frozen=True)
 class SpanReferences:
-    """The references for scoring predicted spans. question, offsets: as in Windows. items: the questions, by number."""
+    """The references for scoring predicted spans.
+
+    Attributes:
+        question, offsets: as in Windows.
+        items: the questions, by number.
+    """
 
     question: np.ndarray
     offsets: np.ndarray
@@ -55,8 +60,19 @@ class SpanReferences:
 
 
 class QuestionSplit:
-    """Inputs, int64 [n, T]: input_ids, token_type_ids, attention_mask, context_mask (1 for tokens that may be in an answer);
-    int64 [n]: start_positions, end_positions."""
+    """A split of windows of questions and contexts; W windows, T tokens each.
+
+    Inputs, int64 [n, T]: input_ids, token_type_ids, attention_mask, context_mask (1 for tokens that may be in an answer);
+    int64 [n]: start_positions, end_positions.
+
+    Args:
+        name: "train", "guard" or "test".
+        windows: the samples.
+        items: the questions, by number.
+        pad_id: the padding token.
+        first_id: the token of a padding item.
+        digest: of data, tokenizer, length and stride of the windows.
+    """
 
     def __init__(self, name: str, windows: Windows, items: list[Question], pad_id: int, first_id: int, digest: str) -> None:
         self.name = name
