@@ -38,7 +38,13 @@ class Preparation:
     members during a step.
 
     Args:
+        context: the run's model, on this worker.
+        identity: this worker's ids and addresses.
+        mailbox: has the announced plans.
+        client: reports to the controller that a plan is ready, or why it is not.
         step: Called for the worker's last committed step.
+
+    Attributes:
         on_stand_by: Called while the newest plan does not name this worker.
     """
 

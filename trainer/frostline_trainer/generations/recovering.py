@@ -26,6 +26,12 @@ class Recovery:
 
     Only the training thread uses it.
 
+    Args:
+        worker_id: this worker.
+        context, state: the run's, on this worker.
+        mailbox: has the plan table, with the outcomes of plans.
+        client: sends the report.
+
     Attributes:
         ran: the generation of which this worker was last a member, and to which prepared gradients belong.
         seen: the votes of the newest steps; the training loop adds them.

@@ -35,8 +35,15 @@ STATUS = {Ended.FINISHED: RunStatus.COMPLETED, Ended.DRAINED: RunStatus.SUSPENDE
 class Conclusion:
     """The end of a run in a worker: final evaluation, last checkpoint, final model.
 
-    run_dir: folder of the final model. clock: the phase clock; it is notified of each part that is done, so that neither a large
-    split nor a slow disk looks like a hang."""
+    Args:
+        context, state: the run's, on this worker.
+        saving: this worker's checkpoints.
+        client: sends the outcome to the controller.
+        mailbox: the controller's notices; the notice of the run's end ends the wait.
+        run_dir: folder of the final model.
+        clock: the phase clock. Each part that is done counts as progress, so that neither a large split nor a slow disk looks
+            like a hang.
+    """
 
     def __init__(self, context: RunContext, state: RunState, saving: Saving, client: ControlClient, mailbox: Mailbox,
                  run_dir: Path, clock: PhaseClock) -> None:  # fmt: skip
@@ -101,7 +108,16 @@ def unwritten_text(step: int, folder: Path, why: str) -> str:
 
 def make_outcome(status: RunStatus, context: RunContext, state: RunState, digest: str, metrics: dict[str, float], checkpoint: str,
                  message: str = "") -> control_pb2.RunOutcome:  # fmt: skip
-    """The outcome that the controller writes into result.json."""
+    """The outcome that the controller writes into result.json.
+
+    Args:
+        status: how the run ended.
+        context, state: the run's, on this worker.
+        digest: of the final weights.
+        metrics: of the final evaluation, by name.
+        checkpoint: the last checkpoint, relative to the checkpoint root; "": there is none.
+        message: for the user; empty: there is none.
+    """
     job = context.job
     settings = {
         "torch": torch.__version__,

@@ -25,7 +25,9 @@ def find_padding_dependence(context: RunContext, own: np.ndarray) -> str:
     zeros for padding. At the samples' own tokens, outputs and gradients of weights and inputs must have the same bits; padding
     must get a gradient of exactly 0.
 
-    own: how many tokens each training sample has before its padding.
+    Args:
+        context: the run's model and data, on this worker.
+        own: how many tokens each training sample has before its padding.
     """
     samples = _padded_samples(context, own)
     inputs = context.on_device(context.data.train.collate(samples, [0] * len(samples)))

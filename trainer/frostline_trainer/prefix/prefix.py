@@ -20,8 +20,13 @@ from frostline_trainer.step.transfer import gather, host_memory_for, scatter, to
 class PrefixReader:
     """Boundary activations of one split at one freeze point, on a worker of stage 0.
 
-    stage: holds units [0, freeze_point). cache: a BoundaryCache set to this boundary.
-    previous_boundary: the boundary whose values may still be read and advanced, or None.
+    Args:
+        context: the run's model, on this worker.
+        stage: holds units [0, freeze_point).
+        split: the split.
+        cache: a BoundaryCache that is set to this boundary.
+        freeze_point: the boundary.
+        previous_boundary: the boundary whose values may still be read and advanced; None: there is none.
     """
 
     def __init__(self, context: RunContext, stage: Stage, split: Any, cache: Any, freeze_point: int,

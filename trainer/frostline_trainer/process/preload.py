@@ -67,7 +67,12 @@ def check_untouched(descriptors: Path = Path("/proc/self/fd")) -> None:
 
 @dataclass
 class _Child:
-    """A connection, and the worker that was requested over it. process_id: 0 before the fork. env: the worker's environment."""
+    """A connection, and the worker that was requested over it.
+
+    Attributes:
+        process_id: the worker's; 0 before the fork.
+        env: the worker's environment.
+    """
 
     connection: socket.socket
     received: bytes = b""
@@ -152,7 +157,10 @@ class Preload:
     def _fork_into(self, env: dict[str, str], log: str | None, body: Callable[[], int]) -> int:
         """Fork, and return the child's process id. The child closes the preload process's files, runs `body` and exits.
 
-        log: file of its output; None: this process's own output.
+        Args:
+            env: the child's environment.
+            log: file of the child's output; None: this process's own output.
+            body: returns the child's exit status.
         """
         process_id = os.fork()
         if process_id != 0:
