@@ -65,7 +65,16 @@ def _follow(
 ) -> "ClusterFailure | None":
     """Show progress until the run has ended and its processes have left, or the user has asked twice to stop.
 
-    Returns the process that did not stay up, if any: a run that cannot go on ends by its result, or here where it leaves none.
+    Args:
+        services: the run's services, which are kept going meanwhile.
+        reader: reads the run directory.
+        client: the connection to the controller, for the request to drain.
+        terminal: where the progress is shown.
+        asked: how often the user has asked to stop.
+
+    Returns:
+        The process that did not stay up; None: there is none. A run that cannot go on ends by its result, or here where it leaves
+        none.
     """
     drain_sent = False
     asked_at: float | None = None

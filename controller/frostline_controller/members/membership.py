@@ -195,7 +195,12 @@ class Membership:
         return self._excluded.get(worker_id, "")
 
     def end(self, worker_id: str, error: str) -> None:
-        """Note that a process has ended, whether or not it had registered. error: the traceback of its own fault, if any."""
+        """Note that a process has ended, whether or not it had registered.
+
+        Args:
+            worker_id: the process.
+            error: the traceback of the process's own fault; empty: there was none.
+        """
         self._ended[worker_id] = self._ended.get(worker_id) or error
         _forget_oldest(self._ended)
 
@@ -259,7 +264,12 @@ class Membership:
         ]
 
     def without_pod(self, pods: Set[str], registered_before: float) -> list[Worker]:
-        """Workers whose pod no longer exists. registered_before: the pods of workers that came later may not be in `pods` yet."""
+        """Workers whose pod no longer exists.
+
+        Args:
+            pods: uids of the existing pods; empty: unknown.
+            registered_before: by the run's clock. The pods of workers that registered later may not be in `pods` yet.
+        """
         return [
             worker
             for worker in self._workers.values()
@@ -288,7 +298,7 @@ class Membership:
 
 
 def _pod_is_gone(worker_id: str, pods: Set[str]) -> bool:
-    """Whether the pod of a worker is known to be deleted. The set `pods` has the uids of the existing pods; empty: unknown."""
+    """Whether the pod of a worker is known to be deleted. An empty `pods` means that the existing pods are unknown."""
     return bool(pods) and pod_uid_of(worker_id) not in pods
 
 

@@ -46,7 +46,12 @@ def work_of(placement: Placement, freeze_point: int, units: tuple[UnitProfile, .
 def slowness(busy: Mapping[str, float], work: Mapping[str, float]) -> dict[str, float]:
     """By worker: its own seconds over what the median of its peers would take for its work; 1.0 is normal.
 
-    busy: measured own seconds of a step, by worker. The result is empty where fewer than two workers have measured any.
+    Args:
+        busy: measured own seconds of a step, by worker.
+        work: own seconds that a step should take each worker (`work_of`).
+
+    Returns:
+        Empty where fewer than two workers have measured any.
     """
     known = {worker: seconds for worker, seconds in busy.items() if seconds > 0 and worker in work}
     if len(known) < 2:

@@ -44,7 +44,7 @@ class RetryBudget(Frozen):
         return since.model_copy(update={"count": since.count + 1, "first_error": first})
 
     def exhausted(self, limit: int) -> str:
-        """Return why the run has to fail; empty while it may recover again. limit: the most failures in a row."""
+        """Return why the run has to fail; empty while the run may recover again, after at most `limit` failures in a row."""
         if self.count <= limit:
             return ""
         first = self.first_error.strip() or "none was reported; see the workers' logs"

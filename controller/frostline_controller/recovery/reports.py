@@ -153,7 +153,12 @@ class Recovery:
     def _is_silent(self, facts: RunFacts, worker_id: str, now: float, doubted_too: bool) -> bool:
         """Whether no report of a worker is expected: the worker hangs, is given up, or has missed its deadline. It may still run.
 
-        doubted_too: a broken stream or a few missed heartbeats are enough, though a live worker on a busy machine may have them.
+        Args:
+            facts: the run's facts.
+            worker_id: the worker.
+            now: seconds by the run's clock.
+            doubted_too: a broken stream or a few missed heartbeats are enough, though a live worker on a busy machine may have
+                them.
         """
         if self.goes_with_excluded(worker_id):
             return True

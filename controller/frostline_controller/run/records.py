@@ -25,7 +25,13 @@ class ResultsDiffer(Exception):
 class RecordLog:
     """metrics.jsonl: one line for each step, unique by (lineage, step), and a separate line where a lineage starts.
 
-    steps: sums over the records, for the ledger. carried: the bytes that workers sent and hold.
+    Args:
+        path: the file.
+        may_write: as in `Journal`.
+
+    Attributes:
+        steps: sums over the records, for the ledger.
+        carried: the bytes that workers sent and hold.
     """
 
     def __init__(self, path: Path, may_write: Callable[[], None] = lambda: None) -> None:

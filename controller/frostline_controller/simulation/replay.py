@@ -279,7 +279,18 @@ def _take_due(changes: list[Change], step: int, samples: int, train_samples: int
 
 
 def _steps_until(change: Change, step: int, samples: int, train_samples: int, samples_of_step: int) -> int:
-    """Return the number of steps before the change is in force; 0 or less where it is in force."""
+    """Return the number of steps before the change is in force; 0 or less where it is in force.
+
+    Args:
+        change: by its step or by its epoch.
+        step: steps so far.
+        samples: samples so far.
+        train_samples: of the training split; 0: unknown.
+        samples_of_step: samples of each further step.
+
+    Raises:
+        ValueError: the change is by epoch, and the number of training samples is unknown.
+    """
     if change.step is not None:
         return change.step - 1 - step
     assert change.epoch is not None

@@ -179,8 +179,17 @@ def coverage(job: Job, boundary_bytes: int, train_samples: int) -> float:
 
 
 def _profile(cluster: Cluster, group: NodeGroup, number: int, job: Job, units: tuple[UnitProfile, ...]) -> KeptProfile:
-    """Return the profile of a group's workers. A group of another speed is another kind of device, so that the planner sees the
-    difference of speeds."""
+    """Return the profile of a group's workers.
+
+    A group of another speed is another kind of device, so that the planner sees the difference of speeds.
+
+    Args:
+        cluster: the described cluster.
+        group: the group of nodes.
+        number: the group's number, for the device's name.
+        job: the job that is simulated.
+        units: measurements of the units at speed 1.
+    """
     device = cluster.device
     memory = device.memory_bytes if group.memory_bytes is None else group.memory_bytes
     if group.speed != 1.0:

@@ -122,7 +122,9 @@ class Api:
     def delete(self, path: str, body: Json) -> Json:
         """Delete an object; return the server's answer.
 
-        body: DeleteOptions.
+        Args:
+            path: of the object's URL, from its first "/".
+            body: DeleteOptions.
         """
         return self._call("DELETE", path, {}, body)
 
@@ -149,6 +151,7 @@ class Api:
         self._client.rest_client.pool_manager.clear()
 
     def _call(self, method: str, path: str, query: Json, body: Any = None, content_type: str = JSON) -> Json:
+        """Send one request and return the JSON of the answer. Raises ApiError. Arguments as in `_send`."""
         response = self._send(method, path, query, body, content_type, (CONNECT_SECONDS, READ_SECONDS))
         try:
             return json.loads(response.data)

@@ -153,9 +153,12 @@ class KubernetesBackend:
 
 
 def _patch(held: dict[str, str], changes: dict[str, str | None], test: dict[str, str | None]) -> list[Json]:
-    """Return the JSON patch that makes `changes` to annotations, if the values in `test` still hold.
+    """Return the JSON patch of changes to annotations.
 
-    held: the existing annotations, as far as is known.
+    Args:
+        held: the existing annotations, as far as is known.
+        changes: new values; None removes an annotation.
+        test: values that must still hold, else the patch is refused; None: the annotation must not exist.
     """
     patch: list[Json] = []
     if not held:  # nothing below it can be tested; test that it is empty, so that no other writer's annotations are lost

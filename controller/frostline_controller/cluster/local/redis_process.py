@@ -122,7 +122,15 @@ def _start_once(server: Path, folder: Path, memory_bytes: int, port: int, passwo
 
 
 def _configuration(folder: Path, memory_bytes: int, port: int, password: str, log: Path) -> str:
-    """Return redis.conf. Output buffers count against maxmemory, so they are bounded, well above a client's window of 2 MB."""
+    """Return redis.conf. Output buffers count against maxmemory, so they are bounded, well above a client's window of 2 MB.
+
+    Args:
+        folder: working directory of the server.
+        memory_bytes: maxmemory.
+        port: on 127.0.0.1.
+        password: without it no client may read or write.
+        log: the server's log.
+    """
     return "\n".join(
         [
             "bind 127.0.0.1",

@@ -71,7 +71,12 @@ def cache_service(
 
 
 def preload_service(socket: str, run_dir: Path | None = None) -> Service:
-    """Return the warm process that forks workers as a service. run_dir: the run of the workers; None: several runs."""
+    """Return the warm process that forks workers as a service.
+
+    Args:
+        socket: path of the socket at which workers are requested.
+        run_dir: the run of the workers; None: several runs.
+    """
     env = {"FROSTLINE_RUN_DIR": str(run_dir)} if run_dir is not None else {}
     return Service("preload", (*python_module("frostline_trainer.process.preload"), socket), env=env)
 
@@ -110,7 +115,8 @@ class ServiceProcess:
     def advance(self, restart: bool = True) -> None:
         """Handle the end of the process where it has ended, and start the next process where that is due.
 
-        restart: False while the cluster ends.
+        Args:
+            restart: whether a next process may be started; not while the cluster ends.
         """
         code = self._child.take_end()
         if code is not None:
