@@ -43,8 +43,11 @@ def allocated_bytes(size: int) -> int:
 
 
 def stored_bytes(value_bytes: int) -> int:
-    """Return the Redis memory of one value with its chunks and keys. value_bytes: the value with its headers, as trainers report
-    it."""
+    """Return the Redis memory of one value with its chunks and keys.
+
+    Args:
+        value_bytes: the value with its headers, as trainers report it.
+    """
     pieces = chunk_sizes(max(1, value_bytes - HEADER.size))
     return sum(allocated_bytes(piece + HEADER.size + 16) + KEY_OVERHEAD_BYTES for piece in pieces)
 

@@ -39,8 +39,9 @@ class Known:
 class Boundaries:
     """All identities that calls have named since this server started.
 
-    shared: whether several runs use the cache, at once or one after the other. Then a boundary that one run has left keeps its
-    values until memory is short, since another run may begin there; while it is leased, its values count as promised.
+    Args:
+        shared: whether several runs use the cache, at once or one after the other. Then a boundary that one run has left keeps
+            its values until memory is short, since another run may begin there; while it is leased, its values count as promised.
     """
 
     def __init__(self, shared: bool = False) -> None:

@@ -27,7 +27,12 @@ class NoCpuGroups(ValueError):
 
 @dataclass(frozen=True)
 class CpuGroups:
-    """The group of a run, with a group of each worker in it. version: 1 or 2."""
+    """The group of a run, with a group of each worker in it.
+
+    Attributes:
+        folder: the group's folder.
+        version: of the control groups: 1 or 2.
+    """
 
     folder: Path
     version: int

@@ -67,7 +67,7 @@ class RunEpoch(Frozen):
 
 
 class FoundCheckpoint(Frozen):
-    """A complete checkpoint. path: its folder, relative to the checkpoint root."""
+    """A complete checkpoint. `path` is its folder, relative to the checkpoint root."""
 
     path: str
     lineage: int

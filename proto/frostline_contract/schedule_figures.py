@@ -81,7 +81,13 @@ def counted_slices_in_flight(
 
 @lru_cache(maxsize=4096)
 def _peak(operations: Operations, pp_rank: int, pp_degree: int, virtual_stages: int, micro_batches: int) -> float:
-    """The most micro-batches that a pipeline rank has begun and not yet closed, over its stages."""
+    """The most micro-batches that a pipeline rank has begun and not yet closed, on average over its stages.
+
+    Args:
+        operations: `Schedule.operations` of the schedule.
+        virtual_stages: stages of each pipeline rank.
+        micro_batches: of a step.
+    """
     return held_at_most(operations(pp_rank, pp_degree, virtual_stages, micro_batches), lambda _: 1.0) / virtual_stages
 
 

@@ -162,7 +162,10 @@ def _alternating(forwards: list[Operation], backwards: list[Operation], warmup: 
 
 
 def _fill(pp_rank: int, forward: Sequence[float], backward: Sequence[float], virtual_stages: int, num_microbatches: int) -> float:
-    """The bubble of 1F1B: the time in which the other ranks compute one micro-batch, divided by the virtual stages."""
+    """The bubble of 1F1B: the time in which the other ranks compute one micro-batch, divided by the virtual stages.
+
+    Arguments and result as in `schedule_figures.Bubble`.
+    """
     others = sum(forward) + sum(backward) - forward[pp_rank] - backward[pp_rank]
     return others / virtual_stages
 
@@ -170,7 +173,10 @@ def _fill(pp_rank: int, forward: Sequence[float], backward: Sequence[float], vir
 def _gpipe_bubble(
     pp_rank: int, forward: Sequence[float], backward: Sequence[float], virtual_stages: int, num_microbatches: int
 ) -> float:
-    """GPipe's bubble. The largest forward and the largest backward set the pace; they may be on two different pipeline ranks."""
+    """GPipe's bubble. The largest forward and the largest backward set the pace; they may be on two different pipeline ranks.
+
+    Arguments and result as in `schedule_figures.Bubble`.
+    """
     paced = sum(forward) + sum(backward) + (num_microbatches - 1) * (max(forward) + max(backward))
     waiting = paced - num_microbatches * (forward[pp_rank] + backward[pp_rank])
     return max(_fill(pp_rank, forward, backward, virtual_stages, num_microbatches), waiting)

@@ -122,7 +122,14 @@ class ParallelShape:
         return ((number + 1) * self.dp_degree - 1) // count
 
     def check_fits(self, num_units: int, freeze_point: int, reduction_leaves: int, inner_tiles: int = 1) -> None:
-        """Raise ValueError where this shape cannot run a model (docs/protocols.md 1.14). inner_tiles: tiles of each block."""
+        """Raise ValueError where this shape cannot run a model (docs/protocols.md 1.14).
+
+        Args:
+            num_units: number of units of the model.
+            freeze_point: units before it are frozen.
+            reduction_leaves: training.reduction_leaves.
+            inner_tiles: tiles of each block.
+        """
         if problem := tiles_problem(self, inner_tiles):
             raise ValueError(problem)
         trainable = num_units - freeze_point
@@ -139,7 +146,13 @@ class ParallelShape:
 
 
 def tiles_problem(shape: ParallelShape, inner_tiles: int, field: str = "tp_columns") -> str:
-    """Why a shape's workers cannot share the tiles of blocks; empty where they can. field: name of the degree, for the text."""
+    """Why a shape's workers cannot share the tiles of blocks; empty where they can.
+
+    Args:
+        shape: the shape.
+        inner_tiles: tiles of each block.
+        field: name of the degree, for the text.
+    """
     if shape.tp_depth > 1:
         return f"shape {in_words(shape.degrees)} cuts the hidden width, which units compute whole: tp_depth must be 1"
     columns = shape.tp_columns
@@ -156,7 +169,9 @@ def tiles_problem(shape: ParallelShape, inner_tiles: int, field: str = "tp_colum
 def stages_of(pp_rank: int, pp_degree: int, virtual_stages: int, folded: bool = False) -> list[int]:
     """The stage numbers that a pipeline rank runs, ascending: with virtual stages, every pp_degree-th stage.
 
-    folded: every second round runs from the last rank to the first, so that the two stages of each rank lie in a V.
+    Args:
+        virtual_stages: stages of each pipeline rank.
+        folded: whether every second round runs from the last rank to the first, so that the two stages of each rank lie in a V.
     """
     last = pp_degree - 1
     return [chunk * pp_degree + (last - pp_rank if folded and chunk % 2 else pp_rank) for chunk in range(virtual_stages)]

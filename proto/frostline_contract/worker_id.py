@@ -18,7 +18,7 @@ def make_worker_id(pod_uid: str, nonce: str) -> str:
 
 
 def make_nonce(local_rank: int) -> str:
-    """A new process's nonce. local_rank: its place among the workers of its pod."""
+    """A new process's nonce. `local_rank` is the process's place among the workers of its pod."""
     return f"{local_rank}-{secrets.token_hex(4)}"
 
 
