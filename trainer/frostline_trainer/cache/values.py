@@ -63,7 +63,13 @@ class ValueLayout:
         return self._bytes(self.tokens(sample))
 
     def keys(self, identity: CacheIdentity, sample: int, variant: int) -> list[bytes]:
-        """The keys of one sample's chunks, in order. sample: its place in the split."""
+        """The keys of one sample's chunks, in order.
+
+        Args:
+            identity: of the boundary.
+            sample: the sample's place in the split.
+            variant: its augmentation variant.
+        """
         name = self.name(sample)
         return [identity.key(name, variant, chunk) for chunk in range(len(self._bounds(self.tokens(sample))))]
 

@@ -107,7 +107,7 @@ class CheckpointWriter:
 
     The writer remembers the newest run epoch that it has read, and does not wait for snapshots of older ones.
 
-    not_written: errors by folder. operations: file operations begun so far, one for each few megabytes.
+    `not_written` has the errors by folder, `operations` the number of file operations so far, one for each few megabytes.
     """
 
     def __init__(self, retention: Retention, notices: WriterNotices) -> None:

@@ -24,7 +24,7 @@ SWITCH_POLL_SECONDS = 0.02
 
 
 class NotFormed(RuntimeError):
-    """The groups of a plan that does not continue a running generation were not formed. until: the plan's generation."""
+    """The groups of a plan that does not continue a running generation were not formed. `until` is the plan's generation."""
 
     def __init__(self, until: GenerationId, reason: str) -> None:
         super().__init__(reason)

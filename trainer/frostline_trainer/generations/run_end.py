@@ -75,7 +75,15 @@ class Conclusion:
     def _outcome(
         self, ended: LoopEnd, folder: Path, unwritten: str, digest: str, metrics: dict[str, float]
     ) -> control_pb2.RunOutcome:
-        """The run's outcome. unwritten: why its last files could not be written; empty if they were."""
+        """The run's outcome.
+
+        Args:
+            ended: how training ended.
+            folder: the last checkpoint.
+            unwritten: why the run's last files could not be written; empty if they were.
+            digest: of the final weights.
+            metrics: of the final evaluation, by name.
+        """
         published = is_complete(folder)
         status, message = STATUS[ended.how], ended.message
         if status != RunStatus.FAILED and unwritten:
@@ -99,7 +107,13 @@ def final_score(generation: Generation) -> dict[str, float]:
 
 
 def unwritten_text(step: int, folder: Path, why: str) -> str:
-    """A message for the user: what is missing and what to do. why: the system's error; empty if another member has failed."""
+    """A message for the user: what is missing and what to do.
+
+    Args:
+        step: the last committed step.
+        folder: the last checkpoint.
+        why: the system's error; empty if another member has failed.
+    """
     return (
         f"trained to step {step}, but its weights could not be written to {folder} ({why or 'a share of it is missing'}); "
         "free some space and resume from the last complete checkpoint"

@@ -181,7 +181,10 @@ class CacheUse:
     def _identity_of(self, boundary: int, chain: list[int], tile: int) -> Callable[[], CacheIdentity]:
         """A function that computes the identity of a boundary's values: of model, data, numerics and current frozen weights.
 
-        tile: samples that the prefix computes together.
+        Args:
+            boundary: the freeze point at which the prefix ends.
+            chain: boundaries at which values pass through the codec.
+            tile: samples that the prefix computes together.
         """
         context, codec = self._context, self._context.job.cache.codec
         points = [(point, codec) for point in chain if point <= boundary] if codec != "none" else []

@@ -67,7 +67,16 @@ def _is_blind(context: RunContext, number: int, hidden: torch.Tensor, inputs: In
 
 def _results(context: RunContext, number: int, hidden: torch.Tensor, inputs: Inputs, padding: torch.Tensor,
              samples: list[int]) -> tuple[list[torch.Tensor], torch.Tensor]:  # fmt: skip
-    """The results of a unit's forward and backward that must not change, and whether padding got a gradient."""
+    """The results of a unit's forward and backward that must not change, and whether padding got a gradient.
+
+    Args:
+        context: the run's model and data, on this worker.
+        number: of the unit.
+        hidden: the unit's input (samples, tokens, width).
+        inputs: the micro-batch's inputs.
+        padding: bool (samples, tokens), true for padding.
+        samples: numbers of the samples.
+    """
     unit, is_head = context.cut.units[number], number == context.num_units - 1
     counts = context.task.loss_counts(context.data.train, samples)
     stage = Stage([unit], number, 0, stage_settings(context))

@@ -55,7 +55,8 @@ def warm_up() -> None:
 def check_untouched(descriptors: Path = Path("/proc/self/fd")) -> None:
     """Raise RuntimeError if an import has opened a GPU: forks of this process could not use CUDA then.
 
-    descriptors: folder with a link for each open file.
+    Args:
+        descriptors: folder with a link for each open file.
     """
     opened = {os.readlink(link) for link in descriptors.iterdir() if link.is_symlink()}
     if gpus := sorted(name for name in opened if name.startswith("/dev/nvidia")):
@@ -82,7 +83,14 @@ class _Child:
 
 @dataclass
 class Preload:
-    """The preload process's server on one socket. reporter: process id of the exit reporter; 0 before the first worker."""
+    """The preload process's server on one socket.
+
+    Attributes:
+        path: of the socket.
+        children: the workers that live, by process id.
+        reporter: process id of the exit reporter; 0 before the first worker.
+        reporter_pipe: this process's end of the reporter's pipe; -1 before the first worker.
+    """
 
     path: Path
     children: dict[int, _Child] = field(default_factory=dict)
