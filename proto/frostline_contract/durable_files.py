@@ -56,7 +56,7 @@ def replace_through(draft: Path, path: Path, content: bytes, before: Before) -> 
     Args:
         draft: a file in the same folder, which stays if the writer is killed.
         path: the file.
-        content: its new content.
+        content: the file's new content.
         before: called before each operation.
     """
     _write_synced(draft, content, before)

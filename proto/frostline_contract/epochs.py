@@ -32,7 +32,7 @@ class RunEpoch(Frozen):
     Attributes:
         start_from: the checkpoint that the epoch began from, relative to the root; "" for the initial weights.
         plan: the generation whose plan raised the epoch ("" for epoch 0).
-        result: how the run ended, None while it goes on.
+        result: how the run ended; None while the run goes on.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)

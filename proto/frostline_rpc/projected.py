@@ -46,8 +46,8 @@ class ProjectedTokens:
     """Callers (`auth.Callers`) of one run.
 
     Args:
-        audience: tokens must be made for it.
-        namespace: of the accounts.
+        audience: the audience for which tokens must be made.
+        namespace: namespace of the service accounts.
         roles: role by service account's name.
         fetch_keys: returns the API server's JWKS as JSON; blocking; raises OSError.
         confirm: called with (bearer, token): a further check, for example that the pod still exists, or TokenReview.
