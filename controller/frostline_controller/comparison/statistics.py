@@ -18,7 +18,7 @@ class PairedDifference:
 
     Attributes:
         differences: arm minus baseline, one for each seed that both have.
-        mean: their mean.
+        mean: the mean of these differences.
         lower, upper: one-sided 95 % bounds of the mean by t.
         sign_flip_lower: the least mean that the sign-flip test does not reject.
     """

@@ -21,11 +21,11 @@ class Account:
     """The account of one worker.
 
     Attributes:
-        used: seconds by use, by its newest report.
+        used: seconds by use, by the worker's newest report.
         at: time of that report.
-        going_on: its use of time at that report, and since.
-        until: the last moment that counts, where it has left or this controller has received nothing of it; None: it is there.
-        tail: the use of the time since its newest report, where that is settled.
+        going_on: the worker's use of time at that report, and since.
+        until: the last moment that counts, where the worker has left or not reported to this controller; None: it is there.
+        tail: the use of the time since that report; None: it is not settled.
     """
 
     used: dict[Use, float]
@@ -48,7 +48,7 @@ class Books:
     Attributes:
         accounts: by worker id.
         closed: sums over workers whose accounts are no longer kept.
-        start_workers: workers of the pods that the run began with; 0: it has not begun.
+        start_workers: workers of the pods that the run began with; 0: the run has not begun.
         held: workers of the pods that the run holds since `held_at`.
         held_at: begin of that time; None: the run holds no pods.
         given_back: worker-seconds of pods handed back, up to `held_at`.
@@ -94,7 +94,7 @@ class Books:
 
         Args:
             worker_id: the worker.
-            at: when it left, by the clock of the books.
+            at: when the worker left, by the clock of the books.
             died: whether the worker was not asked to go, so that the time since its last report is lost.
         """
         account = self.accounts.get(worker_id)

@@ -28,22 +28,22 @@ class Worker:
 
     Attributes:
         worker_id: "<pod uid>/<process nonce>".
-        presence: alive, leaving (it has asked to go) or gone.
-        step: the last committed step that it reported.
-        phase_seconds: age of its phase at the time `phase_reported_at`.
-        waiting_seconds: the part of `phase_seconds` in which it was blocked on other workers.
-        device_phase, device_seconds, device_waiting: of its device, where that is behind the training thread; "" where not.
+        presence: alive, leaving (the worker has asked to go) or gone.
+        step: the last committed step that the worker reported.
+        phase_seconds: age of the phase at the time `phase_reported_at`.
+        waiting_seconds: the part of `phase_seconds` in which the worker was blocked on other workers.
+        device_phase, device_seconds, device_waiting: of the device, where it is behind the training thread; phase "" elsewhere.
         phase_p99: 99th percentile of each phase, seconds.
         busy_seconds: seconds of a step without waiting for others.
-        slowness: `busy_seconds` over what its peers would take for the same work; 0.0: unknown.
+        slowness: `busy_seconds` over what the worker's peers would take for the same work; 0.0: unknown.
         lasting_slowness: the slowness that is believed after a minute (`stragglers.Belief`).
         link, near_link: measured links between machines and within one. Like `cache` they stay messages: few are ever read.
-        uncovered_pieces: pieces that its last vote found uncovered.
-        watching: whether its WatchPlan stream is open.
+        uncovered_pieces: pieces that the worker's last vote found uncovered.
+        watching: whether the worker's WatchPlan stream is open.
         unwatched_since: when that stream was last closed.
-        on_notice: whether it has said that it has to leave.
-        device: None where it has not told.
-        spending: the uses of its time, reported at `spending_at`.
+        on_notice: whether the worker has said that it has to leave.
+        device: facts of the worker's device; None where the worker has not reported them.
+        spending: the uses of the worker's time, reported at `spending_at`.
     """
 
     worker_id: str

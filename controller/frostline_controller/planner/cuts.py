@@ -27,7 +27,7 @@ class StageCosts:
         model: the cost model.
         micro_batches: of the replica with the most.
         leaf_bounds: dp_degree + 1 leaf indices.
-        schedule: its name.
+        schedule: name of the schedule.
         virtual: stages of each pipeline rank.
         speed: of the worker that computes a stage: seconds of computing are divided by it.
         capped: whether stages beyond the memory limit of a worker count as impossible.

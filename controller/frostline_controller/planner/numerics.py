@@ -53,7 +53,7 @@ def settle(job: Job, inputs: PlanInputs, profiles: Mapping[int, tuple[UnitProfil
     """Return the numbers in place of the job's `auto`, and the reason.
 
     Args:
-        job: its `auto` fields are settled, for its numbers of workers.
+        job: the job whose `auto` fields are settled, for the job's numbers of workers.
         inputs: the planner's inputs for the most workers, at any micro-batch size, as the run begins.
         profiles: unit costs by micro-batch size, for the sizes that may be chosen.
 

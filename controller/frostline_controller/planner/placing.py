@@ -40,7 +40,7 @@ class PlannedPlacement:
 
     Attributes:
         placement: the placement, with the decision on the cache (use_cache).
-        cost: its predicted step.
+        cost: the predicted step of the placement.
         spares: workers outside the shape.
         alternatives: the best of the other shapes.
         reason, cache_reason: for people.

@@ -37,7 +37,7 @@ def _least_peak(model: CostModel, pp: int, dp: int, schedule: str, virtual: int)
 
     Args:
         pp, dp: the degrees.
-        schedule: its name.
+        schedule: name of the schedule.
         virtual: stages of each pipeline rank.
     """
     leaf_bounds = deal_evenly(model.inputs.reduction_leaves, dp)

@@ -44,10 +44,10 @@ def simulated_step(
         model: the cost model.
         stage_bounds: shape.num_stages + 1 unit indices.
         shape: the degrees and virtual stages.
-        schedule: its name.
+        schedule: name of the schedule.
         slices: cells of each slice; () for a single slice.
         micro_batches: of the replica.
-        speed: of its slowest member.
+        speed: of the replica's slowest member.
     """
     bounds = np.asarray(stage_bounds)
     seconds = model.cells.of_stages(model, bounds[:-1], bounds[1:], slices, speed)

@@ -30,7 +30,7 @@ def should_reshape(
         current_cost, new_cost: predicted steps of the two placements.
         steps_left: steps until the end of the run.
         reshape_seconds: how long a reshape stops training.
-        hysteresis: that share of the time left (placement.hysteresis), 0.0 to 1.0.
+        hysteresis: the share of the time left (placement.hysteresis), 0.0 to 1.0.
         objective: with "cost" time is multiplied by the workers that spend it, so that handing workers back pays although no step
             becomes faster.
         current_workers, new_workers: number of workers of the two placements.

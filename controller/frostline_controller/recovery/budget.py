@@ -19,7 +19,7 @@ class RetryBudget(Frozen):
         furthest: the last step that had been committed before any failure so far.
         rollbacks: how many rollbacks the run has had; another number starts the count again.
         count: failures in a row.
-        first_error: the error of the first of them.
+        first_error: the error of the first of these failures.
     """
 
     furthest: int = -1

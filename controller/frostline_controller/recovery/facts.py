@@ -17,7 +17,7 @@ class HeldPiece:
     """A piece that a survivor reports.
 
     Attributes:
-        piece: its number.
+        piece: the piece's number.
         state: the piece's state; None where an update was interrupted.
         prepared: the survivor has the gradients of the next step of `SurvivorReport.ran`, and can still commit that step.
     """
@@ -33,11 +33,11 @@ class SurvivorReport:
 
     Attributes:
         worker_id: the worker.
-        newest_received: the newest generation that it has received.
-        ran: the generation of which it was a member.
-        held: the pieces that it has.
-        seen: the results of votes that it saw.
-        switched: prepared plans of which it saw the switching vote.
+        newest_received: the newest generation that the worker has received.
+        ran: the generation of which the worker was a member.
+        held: the pieces that the worker has.
+        seen: the results of votes that the worker saw.
+        switched: prepared plans of which the worker saw the switching vote.
         expired: prepared plans to which no vote will switch.
     """
 

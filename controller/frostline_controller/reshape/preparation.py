@@ -52,13 +52,13 @@ class Preparation:
         ready: preparation seconds, by worker.
         taken_back: by worker that is ready no more, the step that it reported as committed; the next vote may still count it as
             ready.
-        entered: step of the switch, and seconds that it took, by worker.
+        entered: step of the switch, and seconds that entering took, by worker.
         entered_at: when the first heartbeat of the new generation was received; None: none was.
         announced: ReadyNotice was sent, so that a vote may switch; also true after a restart, since a predecessor may have sent
             it.
         notice_sent: this controller has sent ReadyNotice.
         sent: this controller has sent the plan.
-        withdrawn: why the plan was withdrawn; empty: it was not.
+        withdrawn: why the plan was withdrawn; empty: the plan was not.
         cause: the kind of the switch's event.
     """
 

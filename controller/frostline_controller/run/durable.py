@@ -114,7 +114,7 @@ class DurableState(Frozen):
         max_lineage: highest lineage ever planned, started or not.
         lineages: the starts of lineages, oldest first.
         current: the plan of the newest generation; None before the first.
-        prepared: the plan that is prepared to follow it; None where there is none.
+        prepared: the plan that is prepared to follow the current one; None where there is none.
         decisions: all decisions, void and undone ones too.
         identity: data, units and probe digest, as the first worker gave them; None before.
         state: waiting, running, draining, suspended, completed, failed or cancelled.
@@ -124,13 +124,13 @@ class DurableState(Frozen):
         pinned: the shape that a command or a scheduled reshape has set; None where the planner chooses.
         reshapes_done: how many of the job's scheduled reshapes have been taken up.
         replicas: pods that the controller last wrote to spec.replicas; -1: never.
-        scaling_from: pods that it was before that write, while the write is not known to be done; -1 otherwise.
+        scaling_from: number of pods before that write, while the write is not known to be done; -1 otherwise.
         continued: generations that led to the current one, newest last: their members may still bring records of stable steps.
         requested_workers: a user's limit of workers, 0 to suspend; -1: none.
         start_degrees: the shape that the run began with, by axis name; empty before.
         paused: the drain under way, or the wait after it, is for workers that had to go: it ends by itself when enough are there.
         retries: failures of the run's own making without progress since.
-        cache_off: why the cache is used no more; empty: it may be.
+        cache_off: why the cache is used no more; empty: the cache may be used.
         failed_devices: GPUs that failed.
         memory_limit_bytes: a plan that was predicted to need more bytes a worker ran out of memory; 0: none has.
         removals: by id, workers that an answer has excluded and whose pods are not deleted yet, with the reason.

@@ -30,7 +30,7 @@ class Pod:
         """Make a pod of this machine; no process is started yet.
 
         Args:
-            folder: working directory of its processes.
+            folder: working directory of the pod's processes.
             cuts: folder with one file per pod that is cut off from the services, named by uid, with the end of the cut.
         """
         self.name, self.node, self.uid = name, node, str(uuid.uuid4())

@@ -21,10 +21,10 @@ class Service:
     """A program to keep running.
 
     Attributes:
-        first_arguments: arguments of its first start only.
-        final_codes: exit codes after which it stays down.
-        needed: the run cannot go on without it, so it is given up after repeated early ends; other services are restarted for
-            ever.
+        first_arguments: arguments of the first start only.
+        final_codes: exit codes after which the program stays down.
+        needed: whether the run cannot go on without the program. Then the program is given up after repeated early ends; other
+            services are restarted for ever.
     """
 
     name: str
