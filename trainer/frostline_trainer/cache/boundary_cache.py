@@ -51,7 +51,7 @@ class BoundaryCache:
         pin_memory: Receive into page-locked memory, for rows that are copied to a GPU.
         device_clock: Clock of the device on which rows to be stored are.
         keep_previous: Keep the values of the previous boundary, since other runs may begin there.
-        names: The samples' names in all keys, by their place in the split; None: the place itself.
+        names: The name of each sample in all keys, by the sample's place in the split; None: the place itself.
         own_tokens: Number of each sample's own tokens, by its place in the split; rows have zeros behind them. None: all tokens.
 
     Raises:

@@ -27,7 +27,7 @@ class ValueLayout:
 
     Args:
         tags: Makes and checks the tags that authenticate values.
-        names: The samples' names by their place in the split; None: the place itself.
+        names: The name of each sample, by the sample's place in the split; None: the place itself.
         own_tokens: Number of each sample's own tokens by its place in the split; None: all of the codec's shape.
     """
 

@@ -27,7 +27,7 @@ class Images:
         label_names: class names by number, empty if classes are bare numbers.
         rescale_factor: factor that scaled raw pixel values to 0..1.
         wanted: sample number -> its file, if files are decoded on demand.
-        decoders: processes that decode them, if any.
+        decoders: processes that decode these files, if any.
     """
 
     pixels: Callable[[int], np.ndarray]

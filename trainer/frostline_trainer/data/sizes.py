@@ -9,7 +9,7 @@ class DataSizes:
 
     Attributes:
         num_labels: classes (1: regression).
-        vocabulary_size: token ids are below it.
+        vocabulary_size: upper bound of the token ids, exclusive.
         sequence_length: tokens of a sample.
         image_size: pixels a side.
         channels: colour channels.
