@@ -71,9 +71,16 @@ def name_of(arm: str) -> str:
 
 
 def run_trial(trial: Trial, job_file: str, overrides: list[str], on_step: Callable[[int], None] | None = None) -> Outcome:
-    """Make the run, or read it where it exists already. Raises CommandError with the run's exit status where it fails.
+    """Make the run, or read it where it exists already. The run dies with this process, so that nothing trains unnoticed.
 
-    The run dies with this process, so that nothing trains unnoticed. on_step(step): called at intervals while it trains.
+    Args:
+        trial: the run.
+        job_file: path of the job's file.
+        overrides: `field=value` beyond those of the trial.
+        on_step: called at intervals with the newest step, while the run trains.
+
+    Raises:
+        CommandError: the run failed; with the run's exit status.
     """
     places = RunDirectory(trial.folder)
     if places.ended_as() != RunStatus.COMPLETED:

@@ -129,9 +129,14 @@ def compare(
 
 
 def confidence_of(reading: int, readings: int, overall: float) -> float:
-    """The confidence that reading number `reading` of `readings` is held to, so that all of them together are held to `overall`.
+    """The confidence that one reading is held to, so that all readings together are held to `overall`.
 
     Of the errors that `overall` allows, the share (reading / readings) cubed may have been spent by then (Kim and DeMets 1987).
+
+    Args:
+        reading: number of the reading, from 1.
+        readings: number of readings for which a freeze is watched.
+        overall: the job's confidence, 0.0 to 1.0.
     """
     spent = (reading / readings) ** 3 - ((reading - 1) / readings) ** 3
     return 1.0 - (1.0 - overall) * spent

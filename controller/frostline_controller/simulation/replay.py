@@ -237,6 +237,12 @@ class _Books:
 def replay(job: Job, world: World, history: History, length: Length) -> Replay:
     """Return the replay of a run.
 
+    Args:
+        job: the job that is simulated.
+        world: the described cluster, with the costs of the model's units on it.
+        history: the freeze history.
+        length: when the run ends.
+
     Raises:
         ValueError: no placement fits, or the history goes deeper than the model.
     """
