@@ -69,9 +69,16 @@ class Boundaries:
         return entry.admission
 
     def advance(self, old: CacheIdentity, new: CacheIdentity, usable: int, now: float) -> tuple[bool, Admission]:
-        """Note that a run's boundary has moved. The old boundary's promise passes to the new one, whose values replace its own.
+        """Note that a run's boundary has moved. The old boundary's promise passes to the new one, whose values replace the old ones.
 
-        Idempotent. Returns whether the old boundary was known, and the admission of the new one.
+        Idempotent.
+
+        Args:
+            old, new: identities of the two boundaries.
+            usable, now: as in `admit`.
+
+        Returns:
+            Whether the old boundary was known, and the admission of the new one.
         """
         before = self.known(old)
         entry = self._entry(new, now)
@@ -85,7 +92,14 @@ class Boundaries:
         return True, entry.admission
 
     def lease(self, identity: CacheIdentity, holder: str, seconds: float, now: float) -> None:
-        """Set a holder's lease to end in `seconds`; 0 ends it now."""
+        """Set a holder's lease of an identity.
+
+        Args:
+            identity: of the boundary.
+            holder: who uses the boundary.
+            seconds: until the lease ends; 0: it ends now.
+            now: seconds by a monotonic clock.
+        """
         entry = self._entry(identity, now)
         entry.leases[holder] = now + seconds
         entry.kept_until = 0.0

@@ -100,9 +100,16 @@ class Lane:
         deadline: float,
         check: Callable[[int], None],
     ) -> list[Outcome | None]:
-        """Fetch keys[i] into targets[i]; `check(i)` runs for each value that came, in the shard's thread. None: shard down.
+        """Fetch keys[i] into targets[i].
 
-        Ends at `deadline` (time.monotonic()) plus one SILENCE_SECONDS at the latest, plus the checks.
+        Args:
+            keys: keys of chunks.
+            targets: buffers of each chunk, which together have its exact length.
+            deadline: by time.monotonic(). The call ends one SILENCE_SECONDS later at the latest, plus the checks.
+            check: called with i for each chunk that came, in the shard's thread.
+
+        Returns:
+            The outcome of each key; None: its shard is down.
         """
 
         def work(connection: Connection, indices: list[int]) -> list[Outcome]:

@@ -109,7 +109,17 @@ def _write_whole(final: Path, payload: bytes, before: Before) -> None:
 
 
 def with_digests(fields: dict, folder: Path, table: Pieces, generation: GenerationId) -> dict:
-    """A manifest's fields plus file and digests of every piece. Raises OSError for a share of another generation."""
+    """A manifest's fields plus file and digests of every piece.
+
+    Args:
+        fields: the manifest's other fields.
+        folder: the checkpoint's folder.
+        table: the run's pieces.
+        generation: the generation that has to have written all pieces.
+
+    Raises:
+        OSError: a file is missing, or another generation has written a share.
+    """
     entries, counted = list[dict[str, str]](), list[bytes]()
     for piece in range(table.count):
         own, whole, written_by = digest_file(folder, table, piece).read_text().split()

@@ -111,9 +111,16 @@ class QuestionSplit:
 
 
 def make_windows(tokenizer: Any, items: list[Question], sequence_length: int, doc_stride: int) -> Windows:
-    """Cut each question's context into windows that overlap by `doc_stride` tokens.
+    """Cut each question's context into windows.
 
-    Raises ValueError if the overlap is so large that windows would not advance.
+    Args:
+        tokenizer: of transformers.
+        items: the questions.
+        sequence_length: tokens of a window, with the question.
+        doc_stride: tokens by which windows overlap.
+
+    Raises:
+        ValueError: the overlap is so large that windows would not advance.
     """
     texts = _shortened(tokenizer, [item.question for item in items], sequence_length // QUESTION_SHARE)
     room = sequence_length - sequence_length // QUESTION_SHARE - tokenizer.num_special_tokens_to_add(pair=True)
