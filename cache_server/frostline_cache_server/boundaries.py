@@ -69,7 +69,7 @@ class Boundaries:
         return entry.admission
 
     def advance(self, old: CacheIdentity, new: CacheIdentity, usable: int, now: float) -> tuple[bool, Admission]:
-        """Note that a run's boundary has moved. The old boundary's promise passes to the new one, whose values replace the old ones.
+        """Note that a run's boundary has moved. The old boundary's promise passes to the new one, whose values replace the old.
 
         Idempotent.
 

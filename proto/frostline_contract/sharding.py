@@ -25,14 +25,7 @@ def refuse_unknown_shard(shard: Any) -> Any:
 
 
 def shard_problem(shard: str, state_ranges: int, dp_degree: int, field: str = "dp_degree") -> str:
-    """Why state cannot be divided among replicas; empty where it can.
-
-    Args:
-        shard: placement.shard.
-        state_ranges: ranges of each unit's state.
-        dp_degree: number of replicas.
-        field: name of the degree, for the text.
-    """
+    """Why state cannot be divided among dp_degree replicas; empty where it can. field: name of the degree, for the text."""
     if shard != STEP or dp_degree <= state_ranges:
         return ""
     return (
