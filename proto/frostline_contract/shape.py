@@ -73,7 +73,13 @@ class ParallelShape:
         return self.mesh.coordinate_on("dp", global_rank)
 
     def global_rank(self, dp_rank: int, pp_rank: int, **tensor: int) -> int:
-        """The global rank at a place; tensor: its indices on tp_columns and tp_depth, where their degree is above 1."""
+        """The global rank at a place.
+
+        Args:
+            dp_rank: the replica, from 0.
+            pp_rank: the pipeline rank, from 0.
+            tensor: indices on tp_columns and tp_depth, where their degree is above 1.
+        """
         return self.mesh.global_rank(dp=dp_rank, pp=pp_rank, **tensor)
 
     def group_at(self, dp_rank: int, pp_rank: int) -> tuple[int, ...]:

@@ -133,6 +133,15 @@ def _numerics_arm(job: Job, arm: str) -> str:
 def _times(
     job: Job, arms: list[str], out: Path, arguments: argparse.Namespace, say: Callable[[str], None]
 ) -> tuple[list[Outcome], dict[int, float]]:
+    """Return the outcomes of the timed runs, and the median step seconds of the static arm by the micro-batch sizes tried.
+
+    Args:
+        job: the job that is compared.
+        arms: names of the arms.
+        out: the comparison's folder.
+        arguments: those of the command.
+        say: receives the messages for the user.
+    """
     seeds = arguments.seeds[: arguments.time_seeds]
     if not seeds:
         return [], {}

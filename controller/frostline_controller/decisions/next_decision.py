@@ -65,7 +65,12 @@ def _inputs(
     decisions: list[Decision],
     replayed: tuple[Decision, ...] | None,
 ) -> FreezeInputs:
-    """The job's own policy, or the one that follows another run's decisions."""
+    """The inputs with the job's own policy, or with the policy that follows another run's decisions.
+
+    Args:
+        job, identity, calendar, statistics, replayed: as in `next_decision`.
+        decisions: all decisions known, oldest first.
+    """
     inputs = FreezeInputs.of_job(job, identity.num_units, calendar, statistics, decisions, tied=identity.tied)
     if replayed is None:
         return inputs

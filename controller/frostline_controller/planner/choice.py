@@ -122,7 +122,12 @@ class PlanChoice:
     def _situation(
         self, workers: list[Worker], freeze_point: int, current: Placement | None, pinned: PinnedShape | None, step: int
     ) -> Situation:
-        """Return the state of the run for the planner."""
+        """Return the state of the run for the planner.
+
+        Args:
+            workers, freeze_point, current, step: as in `choose`.
+            pinned: the shape that a command has set; None: the planner chooses.
+        """
         facts = self._facts
         assert facts.identity is not None
         return Situation(

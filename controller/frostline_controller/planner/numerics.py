@@ -160,7 +160,15 @@ def _later_points(job: Job, num_units: int) -> list[int]:
 
 
 def _at_size(job: Job, inputs: PlanInputs, worlds: list[PlanInputs], size: int, units: tuple[UnitProfile, ...]) -> list[_Tried]:
-    """Return the micro-batch size with each number of leaves that the job allows and some world can use."""
+    """Return the micro-batch size with each number of leaves that the job allows and some world can use.
+
+    Args:
+        job: the job.
+        inputs: the planner's inputs for the most workers, as the run begins.
+        worlds: the planner's inputs for each situation that is planned for.
+        size: the micro-batch size.
+        units: unit costs at this size.
+    """
     count = -(-job.training.batch_size // size)
     found = []
     for leaves in _leaves(job, count, len(inputs.members)):

@@ -74,6 +74,15 @@ def _check_complete(
     found: dict[str, Any],
     fresh: tuple[str, ...],
 ) -> None:
+    """Raise ValueError where weights are missing, or of another shape, that must come from the checkpoint.
+
+    Args:
+        model_class: the class of the model.
+        config: the model's config.
+        section: the job's `model`, which names the checkpoint.
+        found: transformers' information on loading.
+        fresh: prefixes of parameter names that may be missing or of another shape.
+    """
     missing = sorted(name for name in found["missing_keys"] if not name.startswith(fresh))
     if missing:
         remedy = (

@@ -59,6 +59,7 @@ def _padded_samples(context: RunContext, own: np.ndarray) -> list[int]:
 
 def _is_blind(context: RunContext, number: int, hidden: torch.Tensor, inputs: Inputs, padding: torch.Tensor,
               samples: list[int]) -> bool:  # fmt: skip
+    """Whether a unit gives the same bits with zeros for padding, and padding gets no gradient. Arguments as in `_results`."""
     found = [_results(context, number, entry, inputs, padding, samples)
              for entry in (hidden, hidden.masked_fill(padding[:, :, None], 0))]  # fmt: skip
     same = all(torch.equal(_bits(one), _bits(other)) for one, other in zip(*[results for results, _ in found], strict=True))
