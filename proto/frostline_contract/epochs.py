@@ -33,7 +33,7 @@ class RunEpoch(Frozen):
     Attributes:
         start_from: the checkpoint that the epoch began from, relative to the root; "" for the initial weights.
         plan: the generation whose plan raised the epoch ("" for epoch 0).
-        result: how the run ended, None while it goes on.
+        result: how the run ended; None while the run goes on.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
@@ -55,7 +55,10 @@ class RunEpoch(Frozen):
     def raised(self, run_epoch: int, start_from: str, plan: str) -> "RunEpoch":
         """The next version, in which a new run epoch begins and no result is set.
 
-        start_from: the checkpoint it begins from, "" for the initial weights. plan: the generation whose plan raises it.
+        Args:
+            run_epoch: the new run epoch.
+            start_from: the checkpoint from which the run epoch begins; "" for the initial weights.
+            plan: the generation whose plan raises the run epoch.
         """
         return RunEpoch(version=self.version + 1, run_epoch=run_epoch, start_from=start_from, plan=plan)
 
@@ -65,7 +68,7 @@ class RunEpoch(Frozen):
 
 
 class FoundCheckpoint(Frozen):
-    """A complete checkpoint. path: its folder, relative to the checkpoint root."""
+    """A complete checkpoint. `path` is its folder, relative to the checkpoint root."""
 
     path: str
     lineage: int

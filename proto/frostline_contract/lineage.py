@@ -24,9 +24,13 @@ class Place(NamedTuple):
 
 
 class LineageStart(Frozen):
-    """A lineage and the committed step that it starts from. kind: "start", "restore" or "rollback".
+    """A lineage and the committed step that it starts from.
 
-    distrusts: results of older lineages beyond that step are or may be wrong: they are neither used nor compared with any more.
+    Attributes:
+        starts_at_step: that step.
+        kind: "start", "restore" or "rollback".
+        distrusts: whether results of older lineages beyond that step are or may be wrong: they are neither used nor compared with
+            any more.
     """
 
     lineage: int
@@ -52,7 +56,9 @@ class Cuts:
     def survives_where(self, lineage: int, needed: Callable[[LineageStart], int]) -> bool:
         """As `survives`, for a result that needs different steps depending on the later lineage.
 
-        needed: the last step that has to survive a given start.
+        Args:
+            lineage: the lineage of the result.
+            needed: returns, for the start of a later lineage, the last step that has to survive that start.
         """
         return not any(start.takes_back(needed(start)) for start in self.starts if start.lineage > lineage)
 
@@ -90,7 +96,13 @@ def lineage_above(*known: int) -> int:
 
 @dataclass(frozen=True)
 class RecordLines:
-    """The lines of metrics.jsonl. surviving: one record a step, in order. undone: records of undone steps, in order."""
+    """The lines of metrics.jsonl.
+
+    Attributes:
+        surviving: one record for each step, in order.
+        undone: records of undone steps, in order.
+        cuts: the lineages' starts, which decide what survives.
+    """
 
     surviving: tuple[dict[str, Any], ...]
     undone: tuple[dict[str, Any], ...]
@@ -100,7 +112,12 @@ class RecordLines:
 def split_records(lines: Iterable[dict[str, Any]], where: str) -> RecordLines:
     """Separate the records that survive from those that were undone. Of several lines with one (lineage, step) the first counts.
 
-    where: the source of the lines, for messages. Raises ValueError for a line that is neither a record nor a lineage's start.
+    Args:
+        lines: those of metrics.jsonl.
+        where: the source of the lines, for messages.
+
+    Raises:
+        ValueError: a line is neither a record nor a lineage's start.
     """
     starts: list[LineageStart] = []
     records: dict[Place, dict[str, Any]] = {}

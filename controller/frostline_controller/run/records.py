@@ -25,7 +25,13 @@ class ResultsDiffer(Exception):
 class RecordLog:
     """metrics.jsonl: one line for each step, unique by (lineage, step), and a separate line where a lineage starts.
 
-    steps: sums over the records, for the ledger. carried: the bytes that workers sent and hold.
+    Args:
+        path: the file.
+        may_write: as in `Journal`.
+
+    Attributes:
+        steps: sums over the records, for the ledger.
+        carried: the bytes that workers sent and hold.
     """
 
     def __init__(self, path: Path, may_write: Callable[[], None] = lambda: None) -> None:
@@ -189,7 +195,9 @@ class StatisticsLog:
     def _number_reached(self, lineage: int, first: int) -> int | None:
         """Return the last of a lineage's own intervals, without a gap; None where it has none.
 
-        first: the interval that was complete when the lineage began; it counts as its own where a restore has kept it.
+        Args:
+            lineage: the lineage's number.
+            first: the interval that was complete when the lineage began; it counts as its own where a restore has kept it.
         """
         number = self._reached.get((lineage, first), first)  # called for each heartbeat; intervals are only added
         while (lineage, number + 1) in self._known:
