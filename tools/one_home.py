@@ -17,6 +17,8 @@ ATOMIC = {"replace", "rename", "renames", "link", "fsync"}
 """Functions of os that make a write atomic or durable."""
 ENTERS_A_PHASE = ("phase", "_phase", "enter")
 """Functions whose first argument is a phase."""
+ORDERS = ("max", "min", "sorted")
+"""Functions that order their arguments or the elements of one."""
 PLAN_LINES = frozenset({"plan", "plan_end"})
 """Kinds of lines of plans.jsonl about a generation."""
 PLUGGED_IN = {
@@ -110,6 +112,10 @@ def _lineages(file: Path, tree: ast.AST) -> Iterator[Fault]:
             yield node.lineno, "what survives a lineage's start is decided by frostline_contract.lineage.Cuts"
         if isinstance(node, ast.BoolOp) and {"lineage", "step"} <= {name for one in node.values for name in _ordered(one)}:
             yield node.lineno, "lineages are ordered together with steps by frostline_contract.lineage.Cuts only"
+        if any(_is_place(one) for one in _compared(node)):
+            yield node.lineno, "a lineage and a step are compared as a frostline_contract.lineage.Place only"
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and _is_one_above_lineages(node.left, node.right):
+            yield node.lineno, "a lineage that opens is numbered by frostline_contract.lineage.lineage_above"
 
 
 def _calendar(file: Path, tree: ast.AST) -> Iterator[Fault]:
@@ -189,6 +195,49 @@ def _ordered(node: ast.AST) -> set[str]:
     if not isinstance(node, ast.Compare) or not all(isinstance(one, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for one in node.ops):
         return set()
     return {_tail(side) for side in (node.left, *node.comparators) if isinstance(side, ast.Attribute | ast.Subscript)}
+
+
+def _compared(node: ast.AST) -> list[ast.expr]:
+    """Return what a node compares: a comparison's sides, a key's value, what `max`, `min` or `sorted` orders; else nothing."""
+    if isinstance(node, ast.Compare):
+        return [node.left, *node.comparators]
+    if isinstance(node, ast.keyword) and node.arg == "key" and isinstance(node.value, ast.Lambda):
+        value = node.value.body
+        return [value, *value.elts] if isinstance(value, ast.Tuple) else [value]
+    return _elements(node) if isinstance(node, ast.Call) and _tail(node.func) in ORDERS else []
+
+
+def _elements(call: ast.Call) -> list[ast.expr]:
+    """Return a call's arguments, each comprehension, list or starred argument by what it holds."""
+    found: list[ast.expr] = []
+    for argument in call.args:
+        one = argument.value if isinstance(argument, ast.Starred) else argument
+        if isinstance(one, ast.GeneratorExp | ast.ListComp | ast.SetComp):
+            found.append(one.elt)
+        else:
+            found += one.elts if isinstance(one, ast.List | ast.Set) else [one]
+    return found
+
+
+def _is_place(node: ast.AST) -> bool:
+    """Whether an expression is a tuple of a lineage and a step, by their names."""
+    return isinstance(node, ast.Tuple) and len(node.elts) == 2 and _says(node.elts[0], "lineage") and _says(node.elts[1], "step")
+
+
+def _is_one_above_lineages(*sides: ast.expr) -> bool:
+    """Whether one of the summands is 1, and the other a lineage or the highest of lineages."""
+    ones = [isinstance(side, ast.Constant) and side.value == 1 for side in sides]
+    others = [side for side, is_one in zip(sides, ones, strict=True) if not is_one]
+    if len(others) != 1:
+        return False
+    highest = isinstance(others[0], ast.Call) and _tail(others[0].func) == "max"
+    return any(_says(one, "lineage", "lineages") for one in (_elements(others[0]) if highest else others))
+
+
+def _says(node: ast.AST, *words: str) -> bool:
+    """Whether the name of a value, or of the function that returns it, has one of these words."""
+    name = _tail(node.func if isinstance(node, ast.Call) else node)
+    return not set(words).isdisjoint(name.split("_"))
 
 
 def _doubles(node: ast.AST) -> bool:

@@ -23,7 +23,10 @@ SERVER_BASE_BYTES = 1 << 20
 class Admission:
     """The answer for a boundary.
 
-    fraction: share of (sample, variant) pairs that may be stored. promised_bytes: memory of that share. reason: in words.
+    Attributes:
+        fraction: share of (sample, variant) pairs that may be stored, 0.0 to 1.0.
+        promised_bytes: memory of that share.
+        reason: in words.
     """
 
     fraction: float
@@ -40,8 +43,11 @@ def allocated_bytes(size: int) -> int:
 
 
 def stored_bytes(value_bytes: int) -> int:
-    """Return the Redis memory of one value with its chunks and keys. value_bytes: the value with its headers, as trainers report
-    it."""
+    """Return the Redis memory of one value with its chunks and keys.
+
+    Args:
+        value_bytes: the value with its headers, as trainers report it.
+    """
     pieces = chunk_sizes(max(1, value_bytes - HEADER.size))
     return sum(allocated_bytes(piece + HEADER.size + 16) + KEY_OVERHEAD_BYTES for piece in pieces)
 

@@ -39,8 +39,9 @@ class Known:
 class Boundaries:
     """All identities that calls have named since this server started.
 
-    shared: whether several runs use the cache, at once or one after the other. Then a boundary that one run has left keeps its
-    values until memory is short, since another run may begin there; while it is leased, its values count as promised.
+    Args:
+        shared: whether several runs use the cache, at once or one after the other. Then a boundary that one run has left keeps
+            its values until memory is short, since another run may begin there; while it is leased, its values count as promised.
     """
 
     def __init__(self, shared: bool = False) -> None:
@@ -52,7 +53,15 @@ class Boundaries:
         return self._known.get(identity.namespace())
 
     def admit(self, identity: CacheIdentity, samples: int, value_bytes: int, usable: int, now: float) -> Admission:
-        """Promise an identity a share of the memory. A later call may raise the share, never lower it."""
+        """Promise an identity a share of the memory. A later call may raise the share, never lower it.
+
+        Args:
+            identity: of the boundary.
+            samples: (sample, variant) pairs that may be stored.
+            value_bytes: one value with its headers.
+            usable: bytes that all values may take.
+            now: seconds by a monotonic clock.
+        """
         entry = self._entry(identity, now)
         entry.samples, entry.value_bytes = samples, value_bytes
         elsewhere = self._promised_elsewhere(identity.namespace(), now)
@@ -60,9 +69,16 @@ class Boundaries:
         return entry.admission
 
     def advance(self, old: CacheIdentity, new: CacheIdentity, usable: int, now: float) -> tuple[bool, Admission]:
-        """Note that a run's boundary has moved. The old boundary's promise passes to the new one, whose values replace its own.
+        """Note that a run's boundary has moved. The old boundary's promise passes to the new one, whose values replace the old.
 
-        Idempotent. Returns whether the old boundary was known, and the admission of the new one.
+        Idempotent.
+
+        Args:
+            old, new: identities of the two boundaries.
+            usable, now: as in `admit`.
+
+        Returns:
+            Whether the old boundary was known, and the admission of the new one.
         """
         before = self.known(old)
         entry = self._entry(new, now)
@@ -76,7 +92,14 @@ class Boundaries:
         return True, entry.admission
 
     def lease(self, identity: CacheIdentity, holder: str, seconds: float, now: float) -> None:
-        """Set a holder's lease to end in `seconds`; 0 ends it now."""
+        """Set a holder's lease of an identity.
+
+        Args:
+            identity: of the boundary.
+            holder: who uses the boundary.
+            seconds: until the lease ends; 0: it ends now.
+            now: seconds by a monotonic clock.
+        """
         entry = self._entry(identity, now)
         entry.leases[holder] = now + seconds
         entry.kept_until = 0.0

@@ -14,7 +14,10 @@ UNITS = {"bytes_read": "read_bytes", "bytes_written": "written_bytes"}
 class CacheMetrics:
     """The cache server's Prometheus metrics.
 
-    totals: by the names of `CACHE_COUNTS`, changed by the service. limit_bytes: of all shards together.
+    Args:
+        totals: by the names of `CACHE_COUNTS`, changed by the service.
+        shards: the shard map, with the memory that the shards use.
+        limit_bytes: limit of all shards together.
     """
 
     def __init__(self, totals: Mapping[str, float], shards: ShardMap, limit_bytes: int) -> None:

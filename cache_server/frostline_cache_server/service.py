@@ -20,7 +20,10 @@ log = logging.getLogger(__name__)
 class CacheControl(cache_pb2_grpc.CacheControlServicer):
     """Shard map, admission, boundaries, leases and totals. The state is small; after a restart the workers' renewals rebuild it.
 
-    memory_bytes: limit of all shards together; None: the shards' own maxmemory.
+    Args:
+        shards: the shard map.
+        boundaries: the identities that runs use.
+        memory_bytes: limit of all shards together; None: the shards' own maxmemory.
     """
 
     def __init__(self, shards: ShardMap, boundaries: Boundaries, memory_bytes: int | None) -> None:

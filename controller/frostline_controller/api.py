@@ -145,10 +145,13 @@ def resume(
     quiet: bool = True,
     report: bool = True,
 ) -> RunResult:
-    """Go on with a run that stopped, as `frostline resume` does; return when it has ended again.
+    """Go on with the stopped run in `directory`, as `frostline resume` does; return at its end. Raises JobMistake, RunError.
 
-    overrides: live fields only; a fixed one is refused. from_scratch: train again from step 0 where no checkpoint of the run is
-    left; such a run is refused otherwise. Raises JobMistake and RunError.
+    Args:
+        workers: number of worker processes; None: as before.
+        overrides: live fields and their values. A fixed field is refused.
+        from_scratch: train again from step 0 where no checkpoint of the run is left; without it such a run is refused.
+        quiet, report: as in `start`.
     """
     with mistakes():
         folder = find_run_folder(str(directory))
@@ -204,9 +207,12 @@ def sweep(
 def resume_sweep(
     directory: str | Path, *, workers: int | None = None, retry_failed: bool = False, quiet: bool = True, report: bool = True
 ) -> SweepResult:
-    """Go on with the runs of a stopped sweep that have not ended, as `frostline sweep --resume` does.
+    """Go on with the unfinished runs of the sweep in `directory`, as `frostline sweep --resume` does. Raises as `sweep` does.
 
-    retry_failed: also with runs that failed or were cancelled. Raises JobMistake and RunError.
+    Args:
+        workers: worker processes of all runs together; None: as before.
+        retry_failed: go on also with runs that failed or were cancelled.
+        quiet, report: as in `sweep`.
     """
     with mistakes():
         request = ResumedSweep(folder=str(directory), workers=workers, retry_failed=retry_failed, quiet=quiet, report=report)
@@ -224,9 +230,12 @@ def result(directory: str | Path) -> RunResult:
 def plan(
     job: JobLike, *, devices: Sequence[int] = (), freeze_point: int = 0, overrides: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the planner's choices, as `frostline plan --json` prints them, without a cluster and without starting anything.
+    """Return the planner's choices, as `frostline plan --json` prints them; nothing is started. Raises JobMistake.
 
-    devices: numbers of devices to plan for; none: the job's workers. Raises JobMistake.
+    Args:
+        job, overrides: as in `start`.
+        devices: numbers of equal devices to plan for; none: the job's number of workers.
+        freeze_point: units before it are frozen; 0: those that the job freezes from step 1.
     """
     with _job_file(job) as file:
         checked = _checked(file, overrides)

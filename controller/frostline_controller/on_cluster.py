@@ -136,7 +136,16 @@ async def acquired(lease: LeaderLease, stop: asyncio.Event) -> bool:
 
 
 async def lead_run(settings: Settings, api: Api, jobs: JobSource, lease: LeaderLease, web: WebServer, stop: asyncio.Event) -> int:
-    """Lead until a signal stops the process (0) or another controller has taken over (SUPERSEDED)."""
+    """Lead until a signal stops the process (0) or another controller has taken over (SUPERSEDED).
+
+    Args:
+        settings: from this process's environment.
+        api: the API server.
+        jobs: the job file in its ConfigMap.
+        lease: the Lease, which this process holds.
+        web: serves the run's pages and metrics from now on.
+        stop: set by a signal.
+    """
     job, said = await patiently(partial(asyncio.to_thread, jobs.accept, settings.run_dir), stop)
     logging.getLogger().setLevel(job.controller.log_level.upper())
     backend = KubernetesBackend(api, settings.namespace, settings.trainers, trainer_selector(settings.release))
@@ -174,7 +183,18 @@ async def lead_run(settings: Settings, api: Api, jobs: JobSource, lease: LeaderL
 
 
 async def take_over(settings: Settings, job: Job, backend: KubernetesBackend, lease: LeaderLease, stop: asyncio.Event) -> Run:
-    """Raise the incarnation, and open the run on the predecessor's state. Raises Stopped."""
+    """Raise the incarnation, and open the run on the predecessor's state.
+
+    Args:
+        settings: from this process's environment.
+        job: the job from the ConfigMap.
+        backend: the cluster.
+        lease: the run's files are written only while this process holds it.
+        stop: set by a signal.
+
+    Raises:
+        Stopped: `stop` was set first.
+    """
     await patiently(partial(asyncio.to_thread, keep_cache_secret, settings.run_dir), stop)
     store = DurableStore(backend)
     state, cluster = await patiently(partial(asyncio.to_thread, store.take_over), stop)

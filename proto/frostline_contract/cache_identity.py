@@ -33,7 +33,11 @@ DTYPE_CODES = {"float32": 1, "float64": 2, "bfloat16": 3, "float16": 4, "int8": 
 class CacheIdentity:
     """The part of a key that all samples of one boundary share.
 
-    prefix_revision: hex digest over the prefix's weights, buffers, preprocessing, tile shape, codec chain and probe.
+    Attributes:
+        prefix_revision: hex digest over the prefix's weights, buffers, preprocessing, tile shape, codec chain and probe.
+        dataset_digest: hex digest over the data.
+        split: name of the split.
+        boundary: the freeze point at which the prefix ends.
     """
 
     prefix_revision: str
@@ -83,7 +87,15 @@ def shape_digest(shape: tuple[int, ...]) -> bytes:
 
 
 def pack_header(dtype: str, shape: tuple[int, ...], payload: memoryview | bytes, key: bytes, tags: Tags) -> bytes:
-    """The self-describing header in front of the chunk that is stored under `key`."""
+    """The self-describing header in front of a stored chunk.
+
+    Args:
+        dtype: name of the value's type (`DTYPE_CODES`).
+        shape: of the value.
+        payload: the chunk.
+        key: the key under which the chunk is stored.
+        tags: makes the tag at the header's end.
+    """
     head = HEAD.pack(MAGIC, HEADER_VERSION, DTYPE_CODES[dtype], len(shape), len(payload), shape_digest(shape))
     return head + tags.make(key, head, payload)
 
@@ -91,7 +103,14 @@ def pack_header(dtype: str, shape: tuple[int, ...], payload: memoryview | bytes,
 def header_fault(
     header: bytes, dtype: str, shape: tuple[int, ...], payload: memoryview | bytes, key: bytes, tags: Tags
 ) -> str | None:
-    """Why the value found under `key` cannot be used; None where it can. A torn or foreign value is a miss and not an error."""
+    """Why a stored value cannot be used; None where it can. A torn or foreign value is a miss and not an error.
+
+    Args:
+        header: the bytes in front of the value.
+        dtype, shape, payload: as in `pack_header`, as the reader expects them.
+        key: the key under which the value was found.
+        tags: checks the tag at the header's end.
+    """
     if len(header) != HEADER.size:
         return f"header of {len(header)} bytes, expected {HEADER.size}"
     head, tag = HEADER.unpack(header)

@@ -25,14 +25,17 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Tags(Protocol):
-    """Makes and checks the tags (NONCE_BYTES + TAG_BYTES) at the end of headers. fault: the word for a tag that is wrong."""
+    """Makes and checks the tags (NONCE_BYTES + TAG_BYTES) at the end of headers. `fault` is the word for a tag that is wrong."""
 
     fault: str
 
     def make(self, key: bytes, head: bytes, payload: Buffer) -> bytes:
-        """The NONCE_BYTES + TAG_BYTES for a value of this key.
+        """The NONCE_BYTES + TAG_BYTES for a value.
 
-        head: the value's header without the tag. payload: its coded activation.
+        Args:
+            key: the key under which the value is stored.
+            head: the value's header without the tag.
+            payload: the coded activation.
         """
 
     def holds(self, tag: bytes, key: bytes, head: bytes, payload: Buffer) -> bool:

@@ -24,7 +24,9 @@ def channels_of(pp_degree: int) -> int:
 def most_communicator_bytes(workers: int, tp_degree: int = 1) -> int:
     """The most bytes planned for a member's communicators in any shape of `workers` workers, for two generations at once.
 
-    tp_degree: of the wanted shape; above 1 its workers have one more group, in which they sum over tiles.
+    Args:
+        workers: number of workers.
+        tp_degree: of the wanted shape. Above 1 its workers have one more group, in which they sum over tiles.
     """
     groups = (0 if workers < 2 else LEVELS if workers >= 4 else 1) + (tp_degree > 1)
     blocks = channels_of(workers) * PAIR_CTAS + groups * GROUP_CTAS

@@ -27,7 +27,12 @@ class NoCpuGroups(ValueError):
 
 @dataclass(frozen=True)
 class CpuGroups:
-    """The group of a run, with a group of each worker in it. version: 1 or 2."""
+    """The group of a run, with a group of each worker in it.
+
+    Attributes:
+        folder: the group's folder.
+        version: of the control groups: 1 or 2.
+    """
 
     folder: Path
     version: int
@@ -62,8 +67,11 @@ class CpuGroups:
 def enter_from(env: Mapping[str, str], name: str) -> None:
     """Move this process, with all that it starts, into a group of its own where the environment asks for that.
 
-    It also removes the groups of workers that have ended. Call it before threads start to compute. name: of the new group, unique
-    in the run.
+    The groups of workers that have ended are removed too. Call this function before threads start to compute.
+
+    Args:
+        env: the environment.
+        name: of the new group, unique in the run.
     """
     if GROUPS_ENV not in env:
         return

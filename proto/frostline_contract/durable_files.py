@@ -49,10 +49,15 @@ def create_durably(path: Path, text: str, mode: int = PUBLIC) -> bool:
 
 
 def replace_through(draft: Path, path: Path, content: bytes, before: Before) -> None:
-    """Replace a large file's content atomically by way of `draft`, a file in the same folder that stays if the writer is killed.
+    """Replace a large file's content atomically by way of a draft. Raises OSError.
 
-    The folder is not synced, so that many files may share one call of `sync_folder`. before: called before each operation.
-    Raises OSError.
+    The folder is not synced, so that many files may share one call of `sync_folder`.
+
+    Args:
+        draft: a file in the same folder, which stays if the writer is killed.
+        path: the file.
+        content: the file's new content.
+        before: called before each operation.
     """
     _write_synced(draft, content, before)
     before("rename")
@@ -60,9 +65,14 @@ def replace_through(draft: Path, path: Path, content: bytes, before: Before) -> 
 
 
 def create_through(draft: Path, path: Path, content: bytes, before: Before, folders: Sequence[Path]) -> bool:
-    """Create a file with its whole content, by way of `draft`; False where the file exists already. Raises OSError.
+    """Create a file with its whole content, by way of a draft; False where the file exists already. Raises OSError.
 
-    folders: synced before the file gets its name, so that all files which the content refers to are on disk by then.
+    Args:
+        draft: a file in the same folder; removed before this function returns.
+        path: the file.
+        content: the whole content.
+        before: called before each operation.
+        folders: synced before the file gets its name, so that all files which the content refers to are on disk by then.
     """
     try:
         _write_synced(draft, content, before)

@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field, ValidationError
 
+from frostline_contract.lineage import Place
 from frostline_contract.record import Frozen
 
 EPOCHS_FOLDER = "epochs"
@@ -32,7 +33,7 @@ class RunEpoch(Frozen):
     Attributes:
         start_from: the checkpoint that the epoch began from, relative to the root; "" for the initial weights.
         plan: the generation whose plan raised the epoch ("" for epoch 0).
-        result: how the run ended, None while it goes on.
+        result: how the run ended; None while the run goes on.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
@@ -54,7 +55,10 @@ class RunEpoch(Frozen):
     def raised(self, run_epoch: int, start_from: str, plan: str) -> "RunEpoch":
         """The next version, in which a new run epoch begins and no result is set.
 
-        start_from: the checkpoint it begins from, "" for the initial weights. plan: the generation whose plan raises it.
+        Args:
+            run_epoch: the new run epoch.
+            start_from: the checkpoint from which the run epoch begins; "" for the initial weights.
+            plan: the generation whose plan raises the run epoch.
         """
         return RunEpoch(version=self.version + 1, run_epoch=run_epoch, start_from=start_from, plan=plan)
 
@@ -64,16 +68,16 @@ class RunEpoch(Frozen):
 
 
 class FoundCheckpoint(Frozen):
-    """A complete checkpoint. path: its folder, relative to the checkpoint root."""
+    """A complete checkpoint. `path` is its folder, relative to the checkpoint root."""
 
     path: str
     lineage: int
     step: int
 
     @property
-    def place(self) -> tuple[int, int]:
-        """(lineage, step), by which checkpoints are ordered."""
-        return self.lineage, self.step
+    def place(self) -> Place:
+        """Its step in its lineage, by which checkpoints are ordered."""
+        return Place(self.lineage, self.step)
 
     @property
     def run_epoch(self) -> int:

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DecisionCalendar:
-    """Maps steps to the decisions that are due.
+    """Maps steps to the decisions that are due. A decision that would take effect after the last step does not exist.
 
-    interval_steps: steps an interval; lag_steps: from an interval's last step to the first step under its decision;
-    total_steps: the run's length. A decision that would take effect after the last step does not exist.
+    Attributes:
+        interval_steps: steps of an interval.
+        lag_steps: steps from an interval's last step to the first step under its decision.
+        total_steps: steps of the run.
     """
 
     interval_steps: int

@@ -6,10 +6,16 @@ from frostline_contract.job.training import OptimizerSection, ScheduleSection
 
 
 def learning_rate(section: OptimizerSection, schedule: ScheduleSection, accepted_step: int, total_steps: int) -> float:
-    """The rate of the `accepted_step`-th accepted step, from 1, of a run of `total_steps`.
+    """The learning rate of an accepted step.
 
     Linear from 0 over the first round(warmup_fraction * total_steps) steps, whose last has the peak; then from the peak to
     final_fraction of it, by the share of the remaining steps. Plain float arithmetic, so every worker gets the same bits.
+
+    Args:
+        section: the job's optimizer, with the peak.
+        schedule: the job's schedule.
+        accepted_step: number of the accepted step, from 1.
+        total_steps: steps of the run.
     """
     assert accepted_step >= 1, f"accepted steps count from 1, got {accepted_step}"
     peak = section.learning_rate

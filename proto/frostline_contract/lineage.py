@@ -1,4 +1,4 @@
-"""Lineages: the rule for which steps of a run survive its rollbacks and restores. It stands in this module and nowhere else.
+"""Lineages: which steps of a run survive its rollbacks and restores, and which of two steps is newer. The rules stand here only.
 
 A lineage is an unbroken history of steps. Each rollback and each restore from a checkpoint opens a new lineage, which starts at a
 committed step and undoes all later steps of earlier lineages. Files are append-only, and late records of a lineage may follow the
@@ -7,18 +7,30 @@ line that ends it, so the rule compares numbers and never the order of lines.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from frostline_contract.decision import Decision
 from frostline_contract.reading import read_as
 from frostline_contract.record import Frozen
 
 RESTORE, ROLLBACK = "restore", "rollback"
 
 
-class LineageStart(Frozen):
-    """A lineage and the committed step that it starts from. kind: "start", "restore" or "rollback".
+class Place(NamedTuple):
+    """A step of a lineage. Places are ordered by lineage, then step: every step of a newer lineage is newer."""
 
-    distrusts: results of older lineages beyond that step are or may be wrong: they are neither used nor compared with any more.
+    lineage: int
+    step: int
+
+
+class LineageStart(Frozen):
+    """A lineage and the committed step that it starts from.
+
+    Attributes:
+        starts_at_step: that step.
+        kind: "start", "restore" or "rollback".
+        distrusts: whether results of older lineages beyond that step are or may be wrong: they are neither used nor compared with
+            any more.
     """
 
     lineage: int
@@ -44,7 +56,9 @@ class Cuts:
     def survives_where(self, lineage: int, needed: Callable[[LineageStart], int]) -> bool:
         """As `survives`, for a result that needs different steps depending on the later lineage.
 
-        needed: the last step that has to survive a given start.
+        Args:
+            lineage: the lineage of the result.
+            needed: returns, for the start of a later lineage, the last step that has to survive that start.
         """
         return not any(start.takes_back(needed(start)) for start in self.starts if start.lineage > lineage)
 
@@ -57,9 +71,38 @@ class Cuts:
         return Cuts(tuple(start for start in self.starts if start.distrusts))
 
 
+def is_before_freeze(checkpoint: Place, reached: int, decisions: Iterable[Decision]) -> bool:
+    """Whether a checkpoint is one to which the freeze after its step can be rolled back.
+
+    It belongs to the lineage in which that freeze was decided or to a later one that the state has been through: the checkpoint
+    of that step in an older lineage was undone.
+
+    Args:
+        checkpoint: the checkpoint's step in its lineage.
+        reached: the lineage of the state that goes back.
+        decisions: the decisions that the state has adopted.
+    """
+    freezes = [one for one in decisions if one.effective_step == checkpoint.step + 1 and one.kind == "freeze" and not one.void]
+    return max((one.lineage for one in freezes), default=0) <= checkpoint.lineage <= reached
+
+
+def lineage_above(*known: int) -> int:
+    """The number of a lineage that opens now: above every known one, so that none is opened twice.
+
+    known: all lineages ever planned, started or not.
+    """
+    return max(known) + 1
+
+
 @dataclass(frozen=True)
 class RecordLines:
-    """The lines of metrics.jsonl. surviving: one record a step, in order. undone: records of undone steps, in order."""
+    """The lines of metrics.jsonl.
+
+    Attributes:
+        surviving: one record for each step, in order.
+        undone: records of undone steps, in order.
+        cuts: the lineages' starts, which decide what survives.
+    """
 
     surviving: tuple[dict[str, Any], ...]
     undone: tuple[dict[str, Any], ...]
@@ -69,23 +112,28 @@ class RecordLines:
 def split_records(lines: Iterable[dict[str, Any]], where: str) -> RecordLines:
     """Separate the records that survive from those that were undone. Of several lines with one (lineage, step) the first counts.
 
-    where: the source of the lines, for messages. Raises ValueError for a line that is neither a record nor a lineage's start.
+    Args:
+        lines: those of metrics.jsonl.
+        where: the source of the lines, for messages.
+
+    Raises:
+        ValueError: a line is neither a record nor a lineage's start.
     """
     starts: list[LineageStart] = []
-    records: dict[tuple[int, int], dict[str, Any]] = {}
+    records: dict[Place, dict[str, Any]] = {}
     for line in lines:
         if "starts_at_step" in line:
             starts.append(read_as(LineageStart, line, where))
         else:
             records.setdefault(_place_of(line, where), line)
     cuts = Cuts(tuple(starts))
-    surviving = {step: record for (lineage, step), record in sorted(records.items()) if cuts.survives(lineage, step)}
-    undone = tuple(record for key, record in sorted(records.items()) if not cuts.survives(*key))
+    surviving = {place.step: record for place, record in sorted(records.items()) if cuts.survives(*place)}
+    undone = tuple(record for place, record in sorted(records.items()) if not cuts.survives(*place))
     return RecordLines(tuple(surviving[step] for step in sorted(surviving)), undone, cuts)
 
 
-def _place_of(line: dict[str, Any], where: str) -> tuple[int, int]:
-    place = line.get("lineage"), line.get("step")
-    if not (isinstance(place[0], int) and isinstance(place[1], int)):
+def _place_of(line: dict[str, Any], where: str) -> Place:
+    lineage, step = line.get("lineage"), line.get("step")
+    if not (isinstance(lineage, int) and isinstance(step, int)):
         raise ValueError(f"{where} has a record without lineage and step, two whole numbers: {str(line)[:100]}")
-    return place[0], place[1]
+    return Place(lineage, step)

@@ -174,7 +174,7 @@ def check_degrees(degrees: Mapping[str, int]) -> dict[str, int]:
 
 
 def in_words(degrees: Mapping[str, int], times: str = "x") -> str:
-    """A shape for people, innermost axis first: "pp 4 x dp 2"; "" for no degrees (no shape yet). times: the sign between them."""
+    """A shape for people, innermost axis first: "pp 4 x dp 2"; "" for no degrees (no shape yet). Between them is `times`."""
     return f" {times} ".join(f"{name} {degrees[name]}" for name in reversed(AXES) if name in degrees)
 
 

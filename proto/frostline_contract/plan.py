@@ -154,8 +154,8 @@ class Plan(Frozen):
 
     Attributes:
         generation: the generation that the plan starts.
-        base: the generation whose members or state it continues; None where it continues none.
-        lineage: the lineage of its steps.
+        base: the generation whose members or state the plan continues; None where it continues none.
+        lineage: the lineage of the plan's steps.
         start: "fresh" (the model's initial weights), "continue" (from the members of `base`, at the switch), "checkpoint", or
             "survivors" (from the state that is left of `base` after a failure).
         start_step: the last step that the state includes (0 for fresh); -1 for "continue", where it is the step of the switching
@@ -179,7 +179,7 @@ class Plan(Frozen):
         vote: for "survivors", the vote of `start_step`, where holders may still have to commit that step late; else None.
         state_generation, state_lineage: with start_step the tag of the state that a "survivors" plan starts from: (state_lineage,
             start_step, state_generation). A state keeps its tag until the next commit, also in a plan that opens a new `lineage`.
-        run_epoch: checkpoints and the result are written and read under it (docs/protocols.md 5.5).
+        run_epoch: the run epoch under which checkpoints and the result are written and read (docs/protocols.md 5.5).
         job_revision: of the job that the members follow (`frostline_contract.job.job_revision`).
         prefix_tile: how many samples frozen units compute together, the same in every plan of a run.
         backend: the transport of activations and gradients between members. The plan names it, so that all use the same one.

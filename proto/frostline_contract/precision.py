@@ -8,8 +8,9 @@ PrecisionName = Literal["auto", "float32", "float64", "bfloat16", "mixed_bfloat1
 class ValueTypes(NamedTuple):
     """The names of a precision's types.
 
-    weights: of weights, gradient sums and moments. boundary: of the activations that cross a cut between units, and of their
-    gradients.
+    Attributes:
+        weights: type of weights, gradient sums and moments.
+        boundary: type of the activations that cross a cut between units, and of their gradients.
     """
 
     weights: str

@@ -100,7 +100,7 @@ class RunDirectory:
         return {key: value for key, value in read_json(self.status).items() if key not in ("version", "saved_at")}
 
     def write_status(self, status: dict[str, Any], saved_at: float) -> None:
-        """Write the last status seen, so that the workers of a finished run are still known. saved_at: Unix seconds."""
+        """Write the last status seen, so that the workers of a finished run are still known; `saved_at` is a Unix time."""
         replace_durably(self.status, json.dumps({"version": SCHEMA_VERSION, "saved_at": saved_at, **status}) + "\n")
 
     def write_secret(self, file: Path, secret: str) -> None:

@@ -69,13 +69,25 @@ def counted_slices_in_flight(
     micro_batches: int,
     slices: int,
 ) -> float:
-    """`SlicesInFlight` of a schedule's `operations`."""
+    """Slices whose activations a pipeline rank holds at once, on average over its stages (`SlicesInFlight`), counted.
+
+    Args:
+        operations: `Schedule.operations` of the schedule.
+        micro_batches: of a step.
+        slices: of a micro-batch.
+    """
     return held_at_most(operations(pp_rank, pp_degree, virtual_stages, micro_batches, slices), lambda _: 1.0) / virtual_stages
 
 
 @lru_cache(maxsize=4096)
 def _peak(operations: Operations, pp_rank: int, pp_degree: int, virtual_stages: int, micro_batches: int) -> float:
-    """The most micro-batches that a pipeline rank has begun and not yet closed, over its stages."""
+    """The most micro-batches that a pipeline rank has begun and not yet closed, on average over its stages.
+
+    Args:
+        operations: `Schedule.operations` of the schedule.
+        virtual_stages: stages of each pipeline rank.
+        micro_batches: of a step.
+    """
     return held_at_most(operations(pp_rank, pp_degree, virtual_stages, micro_batches), lambda _: 1.0) / virtual_stages
 
 
@@ -111,7 +123,12 @@ def _waiting(
     virtual_stages: int,
     micro_batches: int,
 ) -> float:
-    """Seconds of a step in which a pipeline rank waits: the step's length without the rank's own work."""
+    """Seconds of a step in which a pipeline rank waits: the step's length without the rank's own work.
+
+    Args:
+        forward, backward: seconds of a micro-batch by pipeline rank, through all its stages.
+        micro_batches: of a step.
+    """
     pp_degree = len(forward)
     orders = [operations(r, pp_degree, virtual_stages, micro_batches) for r in range(pp_degree)]
     seconds = max(one.end for one in timeline(orders, forward, backward, virtual_stages))
@@ -119,7 +136,7 @@ def _waiting(
 
 
 class Timed(NamedTuple):
-    """An operation in simulation. start, end: seconds from the step's start."""
+    """An operation in simulation; `start` and `end` are seconds since the step's start."""
 
     pp_rank: int
     operation: Operation

@@ -46,7 +46,13 @@ class Schedule:
         return self.figures or counted_figures(self.operations)
 
     def in_flight(self, pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, slices: int = 1) -> float:
-        """Micro-batches (also fractions of them) whose activations one stage of the pipeline rank holds at once."""
+        """Micro-batches (also fractions of them) whose activations one stage of the pipeline rank holds at once.
+
+        Args:
+            virtual_stages: stages of each pipeline rank.
+            num_microbatches: of a step.
+            slices: of each micro-batch; 1: it is whole.
+        """
         figures, degrees = self.known_figures, (pp_rank, pp_degree, virtual_stages, num_microbatches)
         if slices == 1:
             return figures.in_flight(*degrees)
@@ -57,9 +63,16 @@ class Schedule:
     def operations(
         self, pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, slices: int = 1, first_learning: int = 0
     ) -> list[Operation]:
-        """The order of one pipeline rank, without the operations that frozen stages (before `first_learning`) do not need.
+        """The order of one pipeline rank, without the operations that frozen stages do not need.
 
-        Raises ValueError where an element is no compute operation, or the schedule does not support slices.
+        Args:
+            virtual_stages: stages of each pipeline rank.
+            num_microbatches: of a step.
+            slices: of each micro-batch; 1: it is whole.
+            first_learning: number of the first stage that learns; the stages before it are frozen.
+
+        Raises:
+            ValueError: an element is no compute operation, or the schedule does not support slices.
         """
         if slices > 1 and not self.takes_slices:
             raise ValueError(f"placement.slices is {slices} and the schedule takes none (Schedule.takes_slices); set it to 1")
@@ -73,9 +86,11 @@ class Schedule:
 
 
 def gpipe(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, slices: int = 1) -> list[Operation]:
-    """GPipe: all forwards, then all backwards (Huang et al. 2019). With slices it is TeraPipe's order (Li et al. 2021): the
-    backwards of a micro-batch's slices run from the last slice to the first. With virtual stages the rank computes one stage
-    after the other, and the backwards in reverse."""
+    """GPipe: all forwards, then all backwards (Huang et al. 2019). Arguments as in `Schedule.operations`.
+
+    With slices it is TeraPipe's order (Li et al. 2021): the backwards of a micro-batch's slices run from the last slice to the
+    first. With virtual stages the rank computes one stage after the other, and the backwards in reverse.
+    """
     stages = stages_of(pp_rank, pp_degree, virtual_stages)
     ascending, descending = _parts(num_microbatches, slices)
     forwards = [Operation(Kind.FORWARD, stage, *part) for stage in stages for part in ascending]
@@ -89,7 +104,7 @@ def one_forward_one_backward(
     """1F1B (PipeDream-flush, Narayanan et al. 2021), with slices Seq1F1B (Sun et al. 2024): warm-up, steady state, cool-down.
 
     Each rank has one stage. The first backward of a micro-batch is that of its last slice, so the warm-up has one more forward
-    for each other slice.
+    for each other slice. Arguments as in `Schedule.operations`.
     """
     if virtual_stages != 1:
         raise ValueError(f"schedule 1f1b runs one stage a rank, virtual_stages is {virtual_stages}; use interleaved_1f1b")
@@ -105,7 +120,7 @@ def interleaved(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatc
     The last round may hold fewer slices than pp_degree, so that replicas may run any number of micro-batches. The order is then
     made for whole rounds, and the operations of slices that do not exist are removed. (An order made for the short round itself
     can deadlock, since the ranks' warm-ups would not match.) The last rank's warm-up is long enough for each backward to come
-    after its forward.
+    after its forward. Arguments as in `Schedule.operations`.
     """
     rounded = -(-num_microbatches // pp_degree) * pp_degree
     stages = stages_of(pp_rank, pp_degree, virtual_stages)
@@ -147,7 +162,10 @@ def _alternating(forwards: list[Operation], backwards: list[Operation], warmup: 
 
 
 def _fill(pp_rank: int, forward: Sequence[float], backward: Sequence[float], virtual_stages: int, num_microbatches: int) -> float:
-    """The bubble of 1F1B: the time in which the other ranks compute one micro-batch, divided by the virtual stages."""
+    """The bubble of 1F1B: the time in which the other ranks compute one micro-batch, divided by the virtual stages.
+
+    Arguments and result as in `schedule_figures.Bubble`.
+    """
     others = sum(forward) + sum(backward) - forward[pp_rank] - backward[pp_rank]
     return others / virtual_stages
 
@@ -155,7 +173,10 @@ def _fill(pp_rank: int, forward: Sequence[float], backward: Sequence[float], vir
 def _gpipe_bubble(
     pp_rank: int, forward: Sequence[float], backward: Sequence[float], virtual_stages: int, num_microbatches: int
 ) -> float:
-    """GPipe's bubble. The largest forward and the largest backward set the pace; they may be on two different pipeline ranks."""
+    """GPipe's bubble. The largest forward and the largest backward set the pace; they may be on two different pipeline ranks.
+
+    Arguments and result as in `schedule_figures.Bubble`.
+    """
     paced = sum(forward) + sum(backward) + (num_microbatches - 1) * (max(forward) + max(backward))
     waiting = paced - num_microbatches * (forward[pp_rank] + backward[pp_rank])
     return max(_fill(pp_rank, forward, backward, virtual_stages, num_microbatches), waiting)

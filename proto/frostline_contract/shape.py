@@ -73,7 +73,13 @@ class ParallelShape:
         return self.mesh.coordinate_on("dp", global_rank)
 
     def global_rank(self, dp_rank: int, pp_rank: int, **tensor: int) -> int:
-        """The global rank at a place; tensor: its indices on tp_columns and tp_depth, where their degree is above 1."""
+        """The global rank at a place.
+
+        Args:
+            dp_rank: the replica, from 0.
+            pp_rank: the pipeline rank, from 0.
+            tensor: indices on tp_columns and tp_depth, where their degree is above 1.
+        """
         return self.mesh.global_rank(dp=dp_rank, pp=pp_rank, **tensor)
 
     def group_at(self, dp_rank: int, pp_rank: int) -> tuple[int, ...]:
@@ -110,7 +116,7 @@ class ParallelShape:
         return stages_of(pp_rank, self.pp_degree, self.virtual_stages, self.folded)
 
     def pp_rank_of_stage(self, stage: Any) -> Any:
-        """The pipeline rank that runs a stage. stage: a stage number, or an array of them, which gives an array."""
+        """The pipeline rank that runs a stage. For an array of stage numbers the result is an array of ranks."""
         return pp_rank_of_stage(stage, self.pp_degree, self.folded)
 
     def share_of(self, count: int, dp_rank: int) -> range:
@@ -122,7 +128,14 @@ class ParallelShape:
         return ((number + 1) * self.dp_degree - 1) // count
 
     def check_fits(self, num_units: int, freeze_point: int, reduction_leaves: int, inner_tiles: int = 1) -> None:
-        """Raise ValueError where this shape cannot run a model (docs/protocols.md 1.14). inner_tiles: tiles of each block."""
+        """Raise ValueError where this shape cannot run a model (docs/protocols.md 1.14).
+
+        Args:
+            num_units: number of units of the model.
+            freeze_point: units before it are frozen.
+            reduction_leaves: training.reduction_leaves.
+            inner_tiles: tiles of each block.
+        """
         if problem := tiles_problem(self, inner_tiles):
             raise ValueError(problem)
         trainable = num_units - freeze_point
@@ -139,7 +152,13 @@ class ParallelShape:
 
 
 def tiles_problem(shape: ParallelShape, inner_tiles: int, field: str = "tp_columns") -> str:
-    """Why a shape's workers cannot share the tiles of blocks; empty where they can. field: name of the degree, for the text."""
+    """Why a shape's workers cannot share the tiles of blocks; empty where they can.
+
+    Args:
+        shape: the shape.
+        inner_tiles: tiles of each block.
+        field: name of the degree, for the text.
+    """
     if shape.tp_depth > 1:
         return f"shape {in_words(shape.degrees)} cuts the hidden width, which units compute whole: tp_depth must be 1"
     columns = shape.tp_columns
@@ -156,14 +175,16 @@ def tiles_problem(shape: ParallelShape, inner_tiles: int, field: str = "tp_colum
 def stages_of(pp_rank: int, pp_degree: int, virtual_stages: int, folded: bool = False) -> list[int]:
     """The stage numbers that a pipeline rank runs, ascending: with virtual stages, every pp_degree-th stage.
 
-    folded: every second round runs from the last rank to the first, so that the two stages of each rank lie in a V.
+    Args:
+        virtual_stages: stages of each pipeline rank.
+        folded: whether every second round runs from the last rank to the first, so that the two stages of each rank lie in a V.
     """
     last = pp_degree - 1
     return [chunk * pp_degree + (last - pp_rank if folded and chunk % 2 else pp_rank) for chunk in range(virtual_stages)]
 
 
 def pp_rank_of_stage(stage: Any, pp_degree: int, folded: bool = False) -> Any:
-    """The pipeline rank that runs a stage. stage: a stage number, or an array of them, which gives an array."""
+    """The pipeline rank that runs a stage. For an array of stage numbers the result is an array of ranks."""
     place = stage % pp_degree
     if not folded:
         return place

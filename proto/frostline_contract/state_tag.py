@@ -1,5 +1,6 @@
 """Identifiers of a generation, of a passed vote and of a piece's state, the same on all workers."""
 
+from frostline_contract.lineage import Place
 from frostline_contract.record import Frozen
 
 
@@ -49,3 +50,8 @@ class StateTag(Frozen):
     lineage: int
     step: int
     generation: GenerationId
+
+    @property
+    def place(self) -> Place:
+        """The last committed step in its lineage, by which states are ordered."""
+        return Place(self.lineage, self.step)

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from frostline_contract.lineage import Place
 from frostline_contract.record import Degrees, Frozen, Shaped
 from frostline_contract.usage import WorkerUsage
 
@@ -90,8 +91,10 @@ class UnitProfile(Frozen):
 class WorkerProfile(Frozen):
     """One worker's measurements at registration: its units' costs, and the machine on which they were taken.
 
-    optimizer_seconds_per_byte: seconds of an update (norms, clipping and optimizer) for each byte of weights that learn; 0: not
-    measured. quota_period_seconds: period of its control group's processor quota; 0: there is no quota.
+    Attributes:
+        optimizer_seconds_per_byte: seconds of an update (norms, clipping and optimizer) for each byte of weights that learn; 0:
+            not measured.
+        quota_period_seconds: period of the processor quota of the worker's control group; 0: there is no quota.
     """
 
     micro_batch_size: int
@@ -105,7 +108,10 @@ class WorkerProfile(Frozen):
 class SizeProfiles(Frozen):
     """One worker's measurements at several micro-batch sizes, from which a run chooses its own size (`job.automatic`).
 
-    profiles: by ascending size. tied: the head uses unit 0's matrix. boundary_bytes_per_sample: of one hidden activation.
+    Attributes:
+        profiles: by ascending size.
+        tied: whether the head uses the matrix of unit 0.
+        boundary_bytes_per_sample: bytes of one sample's hidden activation.
     """
 
     profiles: tuple[WorkerProfile, ...]
@@ -153,8 +159,11 @@ class CacheProfile(Frozen):
 class OperationTime(Frozen):
     """Start and end of one computation on its pipeline rank, in seconds since the rank received the previous vote's result.
 
-    All members receive a vote's result at nearly the same moment, so this origin needs no synchronised clocks. kind: a word of
-    `operations.Kind`. start: the moment when the computation's inputs are there.
+    All members receive a vote's result at nearly the same moment, so this origin needs no synchronised clocks.
+
+    Attributes:
+        kind: a word of `operations.Kind`.
+        start: the moment when the computation's inputs are there.
     """
 
     kind: Literal["forward", "backward", "input_gradient", "weight_gradient"]
@@ -182,8 +191,11 @@ class StepRecord(Shaped):
     """One committed (or refused) step: a line of metrics.jsonl, unique by (lineage, step).
 
     step_seconds and its parts, samples_per_second, the shape, the cache counts and the usage depend on placement and clock;
-    the other fields have the same bits on any placement. numerics_hash: chained over the numerics of all steps up to this one.
-    usage: of each member, by global rank, in the record of an interval's last step; empty in other records.
+    the other fields have the same bits on any placement.
+
+    Attributes:
+        numerics_hash: chained over the numerics of all steps up to this one.
+        usage: of each member, by global rank, in the record of an interval's last step; empty in other records.
     """
 
     lineage: int
@@ -205,3 +217,8 @@ class StepRecord(Shaped):
     numerics_hash: str = ""
     evaluation: dict[str, float] = {}
     usage: tuple[WorkerUsage, ...] = ()
+
+    @property
+    def place(self) -> Place:
+        """The step in its lineage, by which records are told apart and ordered."""
+        return Place(self.lineage, self.step)

@@ -56,7 +56,12 @@ WAY_OF_AXIS = {"dp": Way.DP_GRADIENTS, "pp": Way.PP}
 
 
 class WorkerUsage(Frozen):
-    """One worker's traffic and memory in bytes. sent, received: since the previous such record, by `Way`. resident: by `Held`."""
+    """One worker's traffic and memory, in bytes.
+
+    Attributes:
+        sent, received: by `Way`, since the previous record with usage.
+        resident: by `Held`.
+    """
 
     worker_id: str
     sent: dict[str, int] = {}

@@ -10,13 +10,15 @@ import secrets
 def make_worker_id(pod_uid: str, nonce: str) -> str:
     """The id of a worker process.
 
-    pod_uid: the uid of its pod. nonce: the process's own, without a "/".
+    Args:
+        pod_uid: the uid of the process's pod.
+        nonce: unique to the process; without a "/".
     """
     return f"{pod_uid}/{nonce}"
 
 
 def make_nonce(local_rank: int) -> str:
-    """A new process's nonce. local_rank: its place among the workers of its pod."""
+    """A new process's nonce. `local_rank` is the process's place among the workers of its pod."""
     return f"{local_rank}-{secrets.token_hex(4)}"
 
 

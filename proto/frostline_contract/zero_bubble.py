@@ -23,7 +23,9 @@ class ZeroBubble:
     A rank may hold times * p + more slices of micro-batches, where p is the number of stages that learn. Where micro-batches are
     sliced, it may hold the slices of one more micro-batch for each of its stages.
 
-    folded: each rank has two stages, which lie in a V; else one stage.
+    Attributes:
+        times, more: as above.
+        folded: whether each rank has two stages, which lie in a V; else each rank has one stage.
     """
 
     times: float
@@ -33,7 +35,11 @@ class ZeroBubble:
     def __call__(
         self, pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, slices: int = 1, first_learning: int = 0
     ) -> list[Operation]:
-        """The order of one pipeline rank. Raises ValueError for a number of virtual stages that the order is not made for."""
+        """The order of one pipeline rank. Arguments as in `Schedule.operations`.
+
+        Raises:
+            ValueError: the order is not made for this number of virtual stages.
+        """
         wanted = 2 if self.folded else 1
         if virtual_stages != wanted:
             raise ValueError(f"this zero-bubble schedule runs {wanted} stages a rank, virtual_stages is {virtual_stages}")
@@ -93,7 +99,10 @@ class SimulatedRun:
     """A simulation of the whole pipeline.
 
     Args:
-        stages: by pipeline rank.
+        stages: the numbers of the stages of each pipeline rank, by pipeline rank.
+        num_microbatches: of a step.
+        slices: of each micro-batch.
+        first_learning: number of the first stage that learns.
         room: slices that a rank may hold.
         kept: the part of `room` reserved for the rank's last stage, so that slices that have come far can be finished.
         earlier_first: whether the earlier stage's gradient comes first where two stages of a rank have one.

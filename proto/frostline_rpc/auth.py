@@ -43,8 +43,12 @@ ALLOWED = {
 
 @dataclass(frozen=True)
 class Caller:
-    """The authenticated caller. pod_uid: of the pod that its token is bound to; empty where tokens are not bound to pods, as in a
-    local run."""
+    """The authenticated caller.
+
+    Attributes:
+        role: the role that the caller's token stands for.
+        pod_uid: uid of the pod that the caller's token is bound to; empty where tokens are not bound to pods, as in a local run.
+    """
 
     role: str
     pod_uid: str = ""

@@ -61,7 +61,8 @@ OPTIONS = [
 class _Token(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor, grpc.StreamStreamClientInterceptor):
     """Interceptor that sends the process's token with every call.
 
-    token: the token or a file's path. The file is read at each call, since a kubelet renews it.
+    Args:
+        token: the token or a file's path. The file is read at each call, since a kubelet renews it.
     """
 
     def __init__(self, token: str) -> None:

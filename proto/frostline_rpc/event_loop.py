@@ -51,7 +51,11 @@ def _collect_by_the_clock(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class ServingLoop(asyncio.SelectorEventLoop):
-    """asyncio's loop with another treatment of gRPC's completion queue. selector: polls the sockets."""
+    """asyncio's loop with another treatment of gRPC's completion queue.
+
+    Args:
+        selector: polls the sockets; None: the platform's best.
+    """
 
     def __init__(self, selector: selectors.BaseSelector | None = None) -> None:
         super().__init__(selector)

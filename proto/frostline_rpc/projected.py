@@ -28,7 +28,13 @@ REMEMBERED_MAX = 4096
 
 @dataclass(frozen=True)
 class Bearer:
-    """The account and pod that a token names. pod, pod_uid: the pod that it is bound to. expires: Unix seconds."""
+    """The account and pod that a token names.
+
+    Attributes:
+        account: name of the service account.
+        pod, pod_uid: name and uid of the pod that the token is bound to.
+        expires: Unix seconds.
+    """
 
     account: str
     pod: str
@@ -40,8 +46,8 @@ class ProjectedTokens:
     """Callers (`auth.Callers`) of one run.
 
     Args:
-        audience: tokens must be made for it.
-        namespace: of the accounts.
+        audience: the audience for which tokens must be made.
+        namespace: namespace of the service accounts.
         roles: role by service account's name.
         fetch_keys: returns the API server's JWKS as JSON; blocking; raises OSError.
         confirm: called with (bearer, token): a further check, for example that the pod still exists, or TokenReview.

@@ -122,9 +122,16 @@ async def start_server(
     add_servicers: Callable[[grpc.aio.Server], None], host: str, port: int, callers: Callers,
     concurrent_calls_max: int = CONCURRENT_CALLS_MAX,
 ) -> tuple[Any, int]:  # fmt: skip
-    """Start a server on host:port (0 chooses one). Returns it and its port. Raises OSError where the port is taken.
+    """Start a server; return it and its port.
 
-    concurrent_calls_max: more calls than that at once are answered with RESOURCE_EXHAUSTED.
+    Args:
+        add_servicers: adds the services to the server before it starts.
+        host, port: the address to listen on; port 0 chooses a free one.
+        callers: identifies the caller of each call by its token.
+        concurrent_calls_max: further calls at the same time are answered with RESOURCE_EXHAUSTED.
+
+    Raises:
+        OSError: the port is taken.
     """
     server = grpc.aio.server(interceptors=[_Conventions(callers)], options=OPTIONS, maximum_concurrent_rpcs=concurrent_calls_max)
     add_servicers(server)

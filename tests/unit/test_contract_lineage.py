@@ -1,4 +1,4 @@
-"""Which records survive rollbacks and restores, and how files of JSON lines are read: one rule for every reader."""
+"""Which records survive rollbacks and restores, which is newer, how files of JSON lines are read: one rule for every reader."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from frostline_contract.epochs import FoundCheckpoint
 from frostline_contract.jsonl import JsonlTail, read_jsonl
-from frostline_contract.lineage import RESTORE, ROLLBACK, Cuts, LineageStart, split_records
+from frostline_contract.lineage import (
+    RESTORE,
+    ROLLBACK,
+    Cuts,
+    LineageStart,
+    Place,
+    is_before_freeze,
+    lineage_above,
+    split_records,
+)
+from frostline_contract.plan import Decision, GenerationId, StateTag
 from frostline_contract.statistics import StepRecord
 from frostline_controller import api
 from frostline_controller.report.data import read_run
@@ -45,6 +56,51 @@ def test_a_lineage_is_cut_by_later_ones_alone() -> None:
     assert cuts.survives(0, 17)
     rolled = Cuts((LineageStart(lineage=1, starts_at_step=4, kind=ROLLBACK),))
     assert not rolled.survives(0, 5) and rolled.restores().survives(0, 5)
+
+
+NUMBERS = st.integers(0, 3)
+
+
+@given(NUMBERS, NUMBERS, NUMBERS, NUMBERS)
+def test_a_newer_lineages_every_step_is_newer_and_within_one_the_later_is(lineage: int, step: int, other: int, at: int) -> None:
+    newer = lineage > other or (lineage == other and step > at)
+    assert (Place(lineage, step) > Place(other, at)) == newer
+    assert (Place(lineage, step) == Place(other, at)) == (lineage == other and step == at)
+
+
+def test_a_record_a_checkpoint_and_a_state_name_their_place() -> None:
+    record = StepRecord.model_validate(line(4, 1))
+    state = StateTag(lineage=1, step=4, generation=GenerationId(incarnation=1, counter=1))
+    checkpoint = FoundCheckpoint(path="0/1.1/4", lineage=1, step=4)
+    assert record.place == checkpoint.place == state.place == Place(lineage=1, step=4)
+    assert record.place > StepRecord.model_validate(line(9, 0)).place
+    assert "place" not in record.model_dump(), "no field of metrics.jsonl"
+
+
+@given(NUMBERS, st.lists(NUMBERS))
+def test_a_lineage_that_opens_is_above_every_known_one(first: int, others: list[int]) -> None:
+    opened = lineage_above(first, *others)
+    assert all(opened > known for known in (first, *others)) and opened - 1 in (first, *others)
+
+
+def freeze(lineage: int, step: int = 9, kind: str = "freeze", void: bool = False) -> Decision:
+    return Decision(number=1, interval=1, effective_step=step, freeze_point=2, lineage=lineage, kind=kind, void=void)
+
+
+@pytest.mark.parametrize(
+    ("decisions", "oldest"),
+    [
+        ([], 0),
+        ([freeze(1)], 1),
+        ([freeze(0), freeze(2)], 2),
+        ([freeze(1), freeze(2, void=True)], 1),
+        ([freeze(1), freeze(2, kind="unfreeze"), freeze(2, kind="keep")], 1),
+        ([freeze(1), freeze(2, step=8), freeze(2, step=10)], 1),
+    ],
+)
+def test_a_checkpoint_before_a_freeze_is_of_the_lineage_that_froze_or_a_later_one(decisions: list[Decision], oldest: int) -> None:
+    usable = [lineage for lineage in range(5) if is_before_freeze(Place(lineage, 8), 3, decisions)]
+    assert usable == list(range(oldest, 4)), "none that was undone, and none that the state has not been through"
 
 
 def test_every_reader_of_a_run_drops_an_undone_record_that_came_late(tmp_path: Path) -> None:

@@ -80,14 +80,29 @@ def settled_for_all(job: Job, out: Path, say: Callable[[str], None]) -> tuple[Jo
 
 
 def accuracy_trials(job: Job, arms: list[str], seeds: list[int], workers: int, out: Path) -> list[Trial]:
-    """Return the runs for metric and loss. With exact numerics placement changes no bit, so arms with the same numerics share a
-    run."""
+    """Return the runs for metric and loss. With exact numerics placement changes no bit, so arms with equal numerics share a run.
+
+    Args:
+        job: the job that is compared.
+        arms: names of the arms.
+        seeds: each arm runs once with each seed.
+        workers: worker processes of each run.
+        out: the comparison's folder; each run has a folder below it.
+    """
     needed = list(dict.fromkeys(_numerics_arm(job, arm) for arm in arms))
     return [Trial(arm, seed, workers, out / "accuracy" / f"{arm}-{seed}") for seed in seeds for arm in needed]
 
 
 def time_trials(job: Job, arms: list[str], seeds: list[int], out: Path, micro_batch_size: int) -> list[Trial]:
-    """Return the timed runs on all workers, seed by seed; each seed starts with another arm, so that no arm is always first."""
+    """Return the timed runs on all workers, seed by seed; each seed starts with another arm, so that no arm is always first.
+
+    Args:
+        job: the job that is compared; its number of workers is that of each run.
+        arms: names of the arms.
+        seeds: each arm runs once with each seed.
+        out: the comparison's folder; each run has a folder below it.
+        micro_batch_size: samples in a micro-batch of the static arm.
+    """
     trials = []
     for place, seed in enumerate(seeds):
         turned = arms[place % len(arms) :] + arms[: place % len(arms)]
@@ -118,6 +133,15 @@ def _numerics_arm(job: Job, arm: str) -> str:
 def _times(
     job: Job, arms: list[str], out: Path, arguments: argparse.Namespace, say: Callable[[str], None]
 ) -> tuple[list[Outcome], dict[int, float]]:
+    """Return the outcomes of the timed runs, and the median step seconds of the static arm by the micro-batch sizes tried.
+
+    Args:
+        job: the job that is compared.
+        arms: names of the arms.
+        out: the comparison's folder.
+        arguments: those of the command.
+        say: receives the messages for the user.
+    """
     seeds = arguments.seeds[: arguments.time_seeds]
     if not seeds:
         return [], {}

@@ -17,7 +17,13 @@ from frostline_controller.local_run.errors import UserMistake
 
 @dataclass(frozen=True)
 class JobField:
-    """One field of the job file. change: "live" (may change while the run goes on) or "fixed". default: None where required."""
+    """One field of the job file.
+
+    Attributes:
+        default: the default as text; None where the field is required.
+        change: "live" (the field may change while the run goes on) or "fixed".
+        is_section: whether the field holds further fields.
+    """
 
     path: str
     type_text: str
@@ -44,7 +50,11 @@ def job_fields(model: type[BaseModel] = Job, prefix: str = "") -> Iterator[JobFi
 def explain(field: str | None, model: type[BaseModel] = Job, file: str = "job file", command: str = "job") -> str:
     """Return the documentation of one field or section, or of the whole file. Raises UserMistake for an unknown name.
 
-    model: the model of the file. command: the `frostline` command whose --explain shows the whole documentation.
+    Args:
+        field: dotted name of the field or section; None: the whole file.
+        model: the model of the file.
+        file: what the file is called in messages.
+        command: the `frostline` command whose --explain shows the whole documentation.
     """
     fields = list(job_fields(model))
     if field is None:

@@ -17,7 +17,12 @@ class ClusterError(OSError):
 
 @dataclass(frozen=True)
 class PodInfo:
-    """One trainer pod. started_at: Unix seconds, 0.0 before it runs. phase: Pending, Running, Succeeded or Failed."""
+    """One trainer pod.
+
+    Attributes:
+        phase: Pending, Running, Succeeded or Failed.
+        started_at: Unix seconds; 0.0 before the pod runs.
+    """
 
     name: str
     uid: str
@@ -77,5 +82,11 @@ class ClusterBackend(Protocol):
         ...
 
     def emit_event(self, kind: str, reason: str, message: str) -> None:
-        """Emit an event for people. kind: Normal or Warning; reason: one CamelCase word."""
+        """Emit an event for people.
+
+        Args:
+            kind: Normal or Warning.
+            reason: one CamelCase word.
+            message: the text.
+        """
         ...

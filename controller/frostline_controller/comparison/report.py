@@ -20,7 +20,13 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class Comparison:
-    """All outcomes of a comparison. micro_batch_seconds: the static arm's step seconds by the micro-batch sizes tried."""
+    """All outcomes of a comparison.
+
+    Attributes:
+        accuracy: outcomes of the runs for metric and loss.
+        times: outcomes of the timed runs.
+        micro_batch_seconds: median step seconds of the static arm, by the micro-batch sizes tried.
+    """
 
     job_name: str
     arms: tuple[str, ...]

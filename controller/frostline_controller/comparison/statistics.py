@@ -16,7 +16,11 @@ FLIPS_MAX = 8192
 class PairedDifference:
     """The mean of arm minus baseline over seeds. Bounds are None below two pairs: one difference has no spread.
 
-    lower, upper: one-sided 95 % bounds by t. sign_flip_lower: the least mean that the sign-flip test does not reject.
+    Attributes:
+        differences: arm minus baseline, one for each seed that both have.
+        mean: the mean of these differences.
+        lower, upper: one-sided 95 % bounds of the mean by t.
+        sign_flip_lower: the least mean that the sign-flip test does not reject.
     """
 
     differences: tuple[float, ...]

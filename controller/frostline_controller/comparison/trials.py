@@ -35,7 +35,14 @@ ARM_PARTS = {
 
 @dataclass(frozen=True)
 class Trial:
-    """One run to make: an arm, a seed, and its folder. overrides: job fields beyond those of arm and seed."""
+    """One run to make.
+
+    Attributes:
+        arm: name of the arm.
+        workers: number of worker processes.
+        folder: the run directory.
+        overrides: job fields beyond those of arm and seed, as `field=value`.
+    """
 
     arm: str
     seed: int
@@ -64,9 +71,16 @@ def name_of(arm: str) -> str:
 
 
 def run_trial(trial: Trial, job_file: str, overrides: list[str], on_step: Callable[[int], None] | None = None) -> Outcome:
-    """Make the run, or read it where it exists already. Raises CommandError with the run's exit status where it fails.
+    """Make the run, or read it where it exists already. The run dies with this process, so that nothing trains unnoticed.
 
-    The run dies with this process, so that nothing trains unnoticed. on_step(step): called at intervals while it trains.
+    Args:
+        trial: the run.
+        job_file: path of the job's file.
+        overrides: `field=value` beyond those of the trial.
+        on_step: called at intervals with the newest step, while the run trains.
+
+    Raises:
+        CommandError: the run failed; with the run's exit status.
     """
     places = RunDirectory(trial.folder)
     if places.ended_as() != RunStatus.COMPLETED:
@@ -104,6 +118,13 @@ def best_static_micro_batch(
 
     Sizes are measured by runs of a few steps, since the elastic arm is compared with the measured time. The sizes double, while
     the batch has at least one micro-batch of the size, until a size is slower than the best by a fifth.
+
+    Args:
+        job: the job that is compared; the first size is its own.
+        job_file: path of the job's file.
+        overrides: `field=value` for every run.
+        folder: the runs' folders are made in it.
+        workers: worker processes of each run.
     """
     measured: dict[int, float] = {}
     size = job.training.micro_batch_size

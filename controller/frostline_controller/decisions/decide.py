@@ -6,6 +6,7 @@ So a restarted controller, or a successor, makes the same decision from the same
 
 from dataclasses import replace
 
+from frostline_contract.lineage import lineage_above
 from frostline_contract.plan import Decision
 from frostline_controller.decisions.guard import breach
 from frostline_controller.decisions.initial import about_the_tie, check_initial_units
@@ -89,7 +90,6 @@ def _decision(inputs: FreezeInputs, freeze_point: int, reason: str, policy: str)
 
 def _rollback(inputs: FreezeInputs, condemned: Change, finding: str, policy: str) -> Decision:
     """A rollback in a new lineage: to the checkpoint that each freeze writes at the last step before it takes effect."""
-    lineages = [inputs.highest_lineage, inputs.deciding_lineage, *(decision.lineage for decision in inputs.decisions)]
     step = condemned.effective_step - 1
     taken_back = f"freeze {condemned.number} ({condemned.before} -> {condemned.after}) is taken back to step {step}"
     return Decision(
@@ -97,7 +97,7 @@ def _rollback(inputs: FreezeInputs, condemned: Change, finding: str, policy: str
         interval=inputs.newest.number,
         effective_step=inputs.effective_step,
         freeze_point=condemned.before,
-        lineage=1 + max(lineages),
+        lineage=lineage_above(inputs.highest_lineage, inputs.deciding_lineage, *(one.lineage for one in inputs.decisions)),
         decided_in=inputs.deciding_lineage,
         kind="rollback",
         reason=f"guard: {finding}; {taken_back}, freeze point {condemned.after} and deeper are quarantined",

@@ -50,8 +50,13 @@ class Chance:
 class Comparison:
     """Two paired readings.
 
-    rise: mean rise of the loss. bound: its lower confidence bound. tolerated: margin * loss before. by_chance: rise of a reading
-    without a freeze (one standard deviation), estimated from `moves` moves.
+    Attributes:
+        breached: whether the rise is too large: `bound` is above `tolerated`, or the later reading is not finite.
+        rise: mean rise of the loss.
+        bound: the lower confidence bound of `rise`.
+        tolerated: margin * |mean loss before|.
+        samples: number of samples in each reading.
+        by_chance: rise of a reading without a freeze (one standard deviation), estimated from `moves` moves; 0.0: not estimated.
     """
 
     breached: bool
@@ -77,8 +82,10 @@ class Comparison:
 class Watched:
     """A freeze that the guard watches.
 
-    before: the last finite reading before the freeze, None where there is none. reading: number of the newest reading, counted
-    from 1 after the freeze.
+    Attributes:
+        change: the freeze.
+        before: the last finite reading before the freeze; None where there is none.
+        reading: number of the newest reading, counted from 1 after the freeze.
     """
 
     change: Change
@@ -89,9 +96,17 @@ class Watched:
 def compare(
     before: GuardReading, after: GuardReading, margin: float, confidence: float, chance: Chance = Chance()
 ) -> Comparison:  # fmt: skip
-    """The paired one-sided t test. `before` must be finite; a non-finite `after` is always a breach.
+    """The paired one-sided t test. A single sample has no bound and is never a breach.
 
-    A single sample has no bound and is never a breach. Raises ValueError where the readings do not pair.
+    Args:
+        before: the reading before the freeze, all losses finite.
+        after: a reading after the freeze, of the same samples. A reading that is not finite is always a breach.
+        margin: the tolerated rise, as a fraction of the mean loss before.
+        confidence: of the lower bound, between 0 and 1.
+        chance: how readings vary without a freeze; the default: not at all.
+
+    Raises:
+        ValueError: the readings do not pair.
     """
     count = len(before.losses)
     if len(after.losses) != count:
@@ -114,9 +129,14 @@ def compare(
 
 
 def confidence_of(reading: int, readings: int, overall: float) -> float:
-    """The confidence that reading number `reading` of `readings` is held to, so that all of them together are held to `overall`.
+    """The confidence that one reading is held to, so that all readings together are held to `overall`.
 
     Of the errors that `overall` allows, the share (reading / readings) cubed may have been spent by then (Kim and DeMets 1987).
+
+    Args:
+        reading: number of the reading, from 1.
+        readings: number of readings for which a freeze is watched.
+        overall: the job's confidence, 0.0 to 1.0.
     """
     spent = (reading / readings) ** 3 - ((reading - 1) / readings) ** 3
     return 1.0 - (1.0 - overall) * spent

@@ -17,7 +17,13 @@ def check_initial_units(units: int, num_units: int) -> None:
 
 
 def initial_freeze_reason(job: Job, num_units: int, tied: bool) -> str:
-    """Why units are frozen from step 1, in words; empty where none are. tied: the head uses unit 0's matrix."""
+    """Why units are frozen from step 1, in words; empty where none are.
+
+    Args:
+        job: the run's job.
+        num_units: number of units of the model.
+        tied: whether the head uses the matrix of unit 0.
+    """
     units, lowest = job.initial_freeze_point(num_units), job.lowest_freeze_point(num_units)
     if units == 0:
         return ""

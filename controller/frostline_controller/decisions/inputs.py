@@ -82,7 +82,13 @@ class FreezeInputs:
         decisions: Sequence[Decision],
         tied: bool = False,
     ) -> "FreezeInputs":
-        """The inputs that follow from a job; callers add `replayed`, `requested` and both lineages with `dataclasses.replace`."""
+        """The inputs that follow from a job; callers add `replayed`, `requested` and both lineages with `dataclasses.replace`.
+
+        Args:
+            job: the run's job, with the sections that the inputs take over.
+            num_units, statistics, decisions, tied: as in the class.
+            calendar: the steps of the intervals.
+        """
         return cls(
             num_units=num_units,
             statistics=tuple(statistics),

@@ -33,7 +33,19 @@ def next_decision(
     calendar: DecisionCalendar,
     replayed: tuple[Decision, ...] | None,
 ) -> Decision:
-    """The decision on the last of `statistics` (from `due_statistics`). Raises ValueError for mistakes in the freeze section."""
+    """The decision on the newest interval whose statistics are complete.
+
+    Args:
+        job: the run's job.
+        identity: the run's identity, for the model's units.
+        statistics: those from `due_statistics`. The decision is on the last of them.
+        state: the durable state: decisions, lineages, and a freeze point that an operator has requested.
+        calendar: the steps of the intervals.
+        replayed: decisions of another run that replace the job's policy; None: the policy decides.
+
+    Raises:
+        ValueError: the job's freeze section has a mistake.
+    """
     remembered = remembered_decisions(state.decisions, state.lineages, calendar)
     requested = state.forced_freeze_point if state.forced_freeze_point >= 0 else None
     inputs = _inputs(job, identity, calendar, statistics, remembered, replayed)
@@ -53,7 +65,12 @@ def _inputs(
     decisions: list[Decision],
     replayed: tuple[Decision, ...] | None,
 ) -> FreezeInputs:
-    """The job's own policy, or the one that follows another run's decisions."""
+    """The inputs with the job's own policy, or with the policy that follows another run's decisions.
+
+    Args:
+        job, identity, calendar, statistics, replayed: as in `next_decision`.
+        decisions: all decisions known, oldest first.
+    """
     inputs = FreezeInputs.of_job(job, identity.num_units, calendar, statistics, decisions, tied=identity.tied)
     if replayed is None:
         return inputs

@@ -32,7 +32,12 @@ EVERYTHING = PACE | {"nan", "cap_total", "last_blocks", "quarantine", "guard"}
 
 @dataclass(frozen=True)
 class Policy:
-    """A named policy. propose: a pure function of the inputs. exempt: rails that do not apply to it."""
+    """A named policy.
+
+    Attributes:
+        propose: a pure function of the inputs.
+        exempt: names of the rails that do not apply to the policy.
+    """
 
     name: str
     propose: Callable[[FreezeInputs], Proposal]

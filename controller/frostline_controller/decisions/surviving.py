@@ -4,13 +4,37 @@ The rules are those of docs/protocols.md 4.7 and 6.5. All functions are pure.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Self
 
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.lineage import RESTORE, ROLLBACK, Cuts, LineageStart
 from frostline_contract.plan import Decision
 from frostline_contract.statistics import IntervalStatistics
+
+
+@dataclass(frozen=True)
+class History:
+    """The decisions and lineages under which a plan starts."""
+
+    decisions: tuple[Decision, ...]
+    lineages: tuple[LineageStart, ...]
+
+    def without_unstarted(self, reached: int, started: int) -> Self:
+        """The history without lineages of plans that never ran: restores above `reached` and above `started`.
+
+        Args:
+            reached: the lineage of the survivors' state.
+            started: the newest recorded lineage.
+        """
+        newest = max(reached, started)
+        return replace(self, lineages=tuple(s for s in self.lineages if s.kind != RESTORE or s.lineage <= newest))
+
+    def until(self, lineage: int) -> Self:
+        """The history up to `lineage`, without decisions and starts of later lineages."""
+        kept = tuple(start for start in self.lineages if start.lineage <= lineage)
+        return replace(self, decisions=tuple(d for d in self.decisions if d.lineage <= lineage), lineages=kept)
 
 
 def surviving_statistics(

@@ -8,8 +8,11 @@ class Breakable(Protocol):
     """The operations of a cluster that planned faults of nodes and services need, beside those of every cluster."""
 
     def break_machine(self, kind: str, pod: str, seconds: float) -> None:
-        """Carry out a planned fault of a node or service: kill_node, cut_node (for `seconds`), kill_redis or kill_cache_server.
+        """Carry out a planned fault of a node or service.
 
-        pod: a pod on the node; empty for a service.
+        Args:
+            kind: kill_node, cut_node, kill_redis or kill_cache_server.
+            pod: a pod on the node; empty for a service.
+            seconds: how long a node is cut off.
         """
         ...

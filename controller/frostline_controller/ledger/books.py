@@ -21,11 +21,11 @@ class Account:
     """The account of one worker.
 
     Attributes:
-        used: seconds by use, by its newest report.
+        used: seconds by use, by the worker's newest report.
         at: time of that report.
-        going_on: its use of time at that report, and since.
-        until: the last moment that counts, where it has left or this controller has received nothing of it; None: it is there.
-        tail: the use of the time since its newest report, where that is settled.
+        going_on: the worker's use of time at that report, and since.
+        until: the last moment that counts, where the worker has left or not reported to this controller; None: it is there.
+        tail: the use of the time since that report; None: it is not settled.
     """
 
     used: dict[Use, float]
@@ -48,7 +48,7 @@ class Books:
     Attributes:
         accounts: by worker id.
         closed: sums over workers whose accounts are no longer kept.
-        start_workers: workers of the pods that the run began with; 0: it has not begun.
+        start_workers: workers of the pods that the run began with; 0: the run has not begun.
         held: workers of the pods that the run holds since `held_at`.
         held_at: begin of that time; None: the run holds no pods.
         given_back: worker-seconds of pods handed back, up to `held_at`.
@@ -73,7 +73,15 @@ class Books:
             self.accounts[worker_id] = Account(dict.fromkeys(Use, 0.0), at, Use.RESHAPING)
 
     def receive(self, worker_id: str, seconds: Mapping[str, float], waiting: Mapping[str, float], phase: str, at: float) -> None:
-        """Take a worker's newest report, also of a worker that was given up before: a report covers its whole life."""
+        """Take a worker's newest report, also of a worker that was given up before: a report covers the worker's whole life.
+
+        Args:
+            worker_id: the worker.
+            seconds: by phase, since the worker's start.
+            waiting: the part of these seconds that was spent blocked on other members, by phase.
+            phase: the phase at the time of the report.
+            at: time of the report, by the clock of the books.
+        """
         known = self.accounts.get(worker_id)
         if self.over:
             return
@@ -82,7 +90,13 @@ class Books:
         self.accounts[worker_id] = Account(by_use(seconds, waiting), at, use_of(phase))
 
     def leave(self, worker_id: str, at: float, died: bool) -> None:
-        """Close the account of a worker that is gone. died: it was not asked to go, so the time since its last report is lost."""
+        """Close the account of a worker that is gone.
+
+        Args:
+            worker_id: the worker.
+            at: when the worker left, by the clock of the books.
+            died: whether the worker was not asked to go, so that the time since its last report is lost.
+        """
         account = self.accounts.get(worker_id)
         if account is None or account.tail is not None:
             return

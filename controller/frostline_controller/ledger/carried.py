@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from frostline_contract.lineage import Place
 from frostline_contract.statistics import StepRecord
 from frostline_contract.usage import Held, WorkerUsage
 
@@ -21,7 +22,7 @@ class Carried:
     def __init__(self, records: Iterable[StepRecord] = ()) -> None:
         self.sent, self.received = Counter[str](), Counter[str]()
         self.newest: dict[str, WorkerUsage] = {}
-        self._of = (0, 0)
+        self._of = Place(0, 0)
         for record in records:
             self.add(record)
 
@@ -30,8 +31,8 @@ class Carried:
         for one in record.usage:
             self.sent.update(one.sent)
             self.received.update(one.received)
-        if record.usage and (record.lineage, record.step) >= self._of:
-            self._of = (record.lineage, record.step)
+        if record.usage and record.place >= self._of:
+            self._of = record.place
             self.newest = {one.worker_id: one for one in record.usage}
 
     def most_resident(self) -> dict[str, int]:

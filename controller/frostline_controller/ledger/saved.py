@@ -14,7 +14,13 @@ FORMULAS = {
 
 @dataclass(frozen=True)
 class UnitTimes:
-    """Measured seconds of a micro-batch, by unit. prefix_cost: time of computing frozen units over the profile's forward."""
+    """Measured seconds of a micro-batch.
+
+    Attributes:
+        forward, backward: seconds by unit.
+        micro_batch_size: samples in a micro-batch.
+        prefix_cost: time of computing frozen units, as a multiple of their measured forward.
+    """
 
     forward: tuple[float, ...]
     backward: tuple[float, ...]
@@ -23,7 +29,12 @@ class UnitTimes:
 
 
 def by_freezing(micro_batches: Mapping[int, int], times: UnitTimes) -> float:
-    """Return the worker-seconds of backward passes that frozen units did not compute. micro_batches: by freeze point."""
+    """Return the worker-seconds of backward passes that frozen units did not compute.
+
+    Args:
+        micro_batches: number computed, by freeze point.
+        times: of the units.
+    """
     prefix = [0.0, *accumulate(times.backward)]
     return sum(count * prefix[min(point, len(times.backward))] for point, count in micro_batches.items())
 

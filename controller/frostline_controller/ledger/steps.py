@@ -78,5 +78,11 @@ class Steps:
 
 
 def micro_batches(sums: Mapping[int, StepSums], a_step: int, per_replica: bool) -> dict[int, int]:
-    """Return the micro-batches computed, by freeze point. a_step: those of a step; with per_replica of a replica's part of it."""
+    """Return the micro-batches computed, by freeze point.
+
+    Args:
+        sums: of the run's steps, by freeze point.
+        a_step: micro-batches of a step; with `per_replica` those of a replica's part of a step.
+        per_replica: whether to count each replica's steps.
+    """
     return {point: a_step * (one.replica_steps if per_replica else one.steps) for point, one in sums.items()}

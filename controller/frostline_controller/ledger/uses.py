@@ -52,12 +52,12 @@ def use_of(phase: str) -> Use:
 
 
 def by_use(seconds: Mapping[str, float], waiting: Mapping[str, float]) -> dict[Use, float]:
-    """Return a worker's seconds by use; their sum is that of `seconds`.
+    """Return a worker's seconds by use; the sum is that of `seconds`.
 
     Args:
         seconds: by phase.
-        waiting: the part of them spent blocked on other members; it counts as bubble where the phase computes or loads, else as
-            the phase's own use.
+        waiting: the part of these seconds spent blocked on other members, by phase. This part counts as bubble where the phase
+            computes or loads, else as the phase's own use.
     """
     used = dict.fromkeys(Use, 0.0)
     for phase, spent in seconds.items():

@@ -32,7 +32,10 @@ ANSWER_SECONDS = 20.0
 def watch(prepared: PreparedRun, quiet: bool, report: bool) -> int:
     """Run the services of a run directory until the run has ended; return the exit status.
 
-    report: whether report.html is drawn at the end.
+    Args:
+        prepared: the run.
+        quiet: no progress on the terminal.
+        report: whether report.html is drawn at the end.
     """
     from frostline_controller.local_run.services import LocalServices
 
@@ -62,7 +65,16 @@ def _follow(
 ) -> "ClusterFailure | None":
     """Show progress until the run has ended and its processes have left, or the user has asked twice to stop.
 
-    Returns the process that did not stay up, if any: a run that cannot go on ends by its result, or here where it leaves none.
+    Args:
+        services: the run's services, which are kept going meanwhile.
+        reader: reads the run directory.
+        client: the connection to the controller, for the request to drain.
+        terminal: where the progress is shown.
+        asked: how often the user has asked to stop.
+
+    Returns:
+        The process that did not stay up; None: there is none. A run that cannot go on ends by its result, or here where it leaves
+        none.
     """
     drain_sent = False
     asked_at: float | None = None
@@ -109,7 +121,16 @@ def _drain(client: OperatorClient, terminal: Terminal, progress: Progress) -> bo
 
 
 def _finish(folder: Path, job: Job, at_once: bool, report: bool, failure: "ClusterFailure | None", terminal: Terminal) -> int:
-    """Write the report, print how the run ended, and return the exit status, which a failed drawing does not change."""
+    """Write the report, print how the run ended, and return the exit status, which a failed drawing does not change.
+
+    Args:
+        folder: the run directory.
+        job: the run's job.
+        at_once: whether the user has asked twice to stop.
+        report: whether report.html is drawn.
+        failure: the service or pod that did not stay up; None: there is none.
+        terminal: where the end is printed.
+    """
     from frostline_controller.report.build import build_report
     from frostline_controller.report.data import read_run
     from frostline_controller.report.tensorboard import summary_line, write_tensorboard

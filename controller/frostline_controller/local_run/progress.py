@@ -47,7 +47,10 @@ class Progress:
 class ProgressReader:
     """Follows a run directory: each `poll` reads the new lines and calls the controller once.
 
-    skip_events: leave out the events that exist already, from before the run was resumed.
+    Args:
+        folder: the run directory.
+        client: the connection to the controller.
+        skip_events: leave out the events that exist already, from before the run was resumed.
     """
 
     def __init__(self, folder: Path, client: OperatorClient, skip_events: bool = False) -> None:

@@ -9,7 +9,7 @@ class Request(BaseModel):
     """A request: plain values, checked where it is made and where it is read.
 
     Attributes:
-        quiet: say only how it ended.
+        quiet: no progress on the terminal, only how the run ended.
         report: draw each run's report.html at its end.
     """
 

@@ -11,9 +11,10 @@ from frostline_controller.local_run import exit_codes
 
 
 def carry_out_request(requests: str) -> int:
-    """Carry the request out and return its exit status (`exit_codes`), which is that of the command.
+    """Carry out the request on standard input; return its exit status (`exit_codes`), which is that of the command.
 
-    requests: the module with the request's types, whose `read_request` reads it and whose `carry_out` does it.
+    Args:
+        requests: the module with the request's types, whose `read_request` reads it and whose `carry_out` does it.
     """
 
     def act() -> int:

@@ -112,8 +112,8 @@ def in_a_process(
 
     Args:
         request: the request.
-        keep_output: keep its standard output; else it goes to this process's.
-        dies_with_us: the kernel kills the process when this one is killed. Then call from a thread that lives as long.
+        keep_output: keep the standard output of the process; else the output goes to this process's.
+        dies_with_us: the kernel kills the process when this process is killed. Then call from a thread that lives as long.
         environment: of the process; None: this process's.
     """
     return SeparateProcess(

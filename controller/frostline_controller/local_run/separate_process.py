@@ -12,7 +12,7 @@ from frostline_controller.local_run.errors import CommandError
 
 
 class RunError(CommandError):
-    """The process failed. code: its exit status (`frostline_controller.local_run.exit_codes`); the text is its message."""
+    """The process failed. `code` is its exit status (`frostline_controller.local_run.exit_codes`)."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -31,11 +31,11 @@ class SeparateProcess:
 
     Args:
         module: the module.
-        words: its arguments.
-        request: the text on its standard input.
-        called: its name in messages; "": the module's.
-        quiet: keep its standard output.
-        dies_with_us: the kernel kills it when this process is killed. Then call from a thread that lives as long.
+        words: arguments of the module.
+        request: the text on the standard input of the process; "": there is none.
+        called: name of the process in messages; "": the module's.
+        quiet: keep the standard output of the process.
+        dies_with_us: the kernel kills the process when this process is killed. Then call from a thread that lives as long.
         environment: of the process; None: this process's.
     """
 

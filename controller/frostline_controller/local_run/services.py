@@ -18,7 +18,12 @@ from frostline_rpc.auth import Tokens
 class LocalServices:
     """All services of a run directory on this machine. `start`, then `stop` in every case.
 
-    shared_cache: folder of the cache that the run uses in place of one of its own (`shared_cache`).
+    Args:
+        folder: the run directory.
+        job: the run's job.
+        replay: a run directory whose decisions are followed; None: there is none.
+        resume: arguments of the controller's first start; none for a new run.
+        shared_cache: folder of the cache that the run uses in place of one of its own (`shared_cache`).
     """
 
     def __init__(

@@ -25,7 +25,10 @@ def check_can_write_checkpoints(root: Path) -> None:
 def check_resumable(folder: Path, job: Job, from_scratch: bool) -> None:
     """Check the files that an earlier start has left. Raises UserMistake or ValueError where the run cannot go on from them.
 
-    from_scratch: where no checkpoint is left, prepare the root for a start from step 0.
+    Args:
+        folder: the run directory.
+        job: the job to go on with.
+        from_scratch: where no checkpoint is left, prepare the checkpoint root for a start from step 0.
     """
     places = RunDirectory(folder)
     state = read_state(LocalBackend(places.cluster).read())

@@ -19,6 +19,12 @@ class Departures:
 
     The loss of a *member* is a failure of its generation, which `Failures` handles. This class handles all others: spare workers,
     leavers, and members that ask to leave.
+
+    Args:
+        facts, outbox: the run's.
+        failures: says whether a failure is being answered; until it is, no member is let go.
+        adapting: takes the requests for a placement without a leaving worker.
+        drain: pauses the run at a checkpoint where too few workers would stay.
     """
 
     def __init__(self, facts: RunFacts, outbox: Outbox, *, failures: Failures, adapting: ReshapeTriggers, drain: Drain) -> None:
@@ -29,7 +35,13 @@ class Departures:
         self._kept_for_prepared = False  # whether a worker that asked to go is kept, since the prepared plan names it
 
     def note(self, worker_id: str, why: str, kind: WorkerState) -> None:
-        """Note a departure. kind: LEAVING (the worker asks to go), ENDED (its process has ended) or GONE (out of reach)."""
+        """Note a departure.
+
+        Args:
+            worker_id: the worker that departs.
+            why: the reason, in words.
+            kind: LEAVING (the worker asks to go), ENDED (its process has ended) or GONE (it is out of reach).
+        """
         if (worker_id, why, kind) not in self._received:
             self._received.append((worker_id, why, kind))
         self._facts.wake.set()

@@ -88,7 +88,14 @@ class Devices:
 def no_placement(facts: RunFacts, workers: int, wanted: int, refusal: ValueError) -> str:
     """Return the message of a run that waits because no placement fits.
 
-    Raises ValueError where memory is the reason, and no more workers are expected.
+    Args:
+        facts: the run's facts.
+        workers: number of workers that a plan may name.
+        wanted: number of workers that the run wants.
+        refusal: the planner's.
+
+    Raises:
+        ValueError: memory is the reason, and no more workers are expected.
     """
     if facts.memory_limit_bytes and workers >= wanted:
         raise ValueError(f"out of memory, and no other plan needs less: {refusal}; {REMEDY}") from refusal

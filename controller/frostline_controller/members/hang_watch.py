@@ -200,7 +200,15 @@ class HangWatch:
         return found
 
     def _progress(self, worker: Worker, entered: bool, step: int, now: float, ready: bool) -> MemberProgress:
-        """Return a participant's progress. ready: whether it has formed the plan's groups, as all have before a switch."""
+        """Return a participant's progress.
+
+        Args:
+            worker: the participant.
+            entered: whether it runs the generation already.
+            step: its last committed step.
+            now: the time by the run's clock.
+            ready: whether it has formed the plan's groups, as all have before a switch.
+        """
         reported_at = worker.phase_reported_at
 
         def age(seconds: float) -> float:

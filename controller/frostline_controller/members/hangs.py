@@ -49,16 +49,16 @@ class MemberProgress:
     """The last heartbeat of a participant of the running generation.
 
     Attributes:
-        entered: whether it runs the generation already.
-        ready: whether it has not entered, and has nothing to do before it enters: it has formed the plan's groups.
-        step: its last committed step; one value for all who have not yet entered a plan that starts anew.
-        phase: its training thread's.
+        entered: whether the member runs the generation already.
+        ready: whether the member has formed the plan's groups but has not entered: nothing is left to do before it enters.
+        step: the member's last committed step; one value for all members that have not yet entered a plan that starts anew.
+        phase: the phase of the member's training thread.
         phase_seconds: the phase's age when the heartbeat was sent.
         waiting: whether the training thread was blocked on other members.
-        p99: 99th percentile of each phase that it has finished in this generation, seconds.
+        p99: 99th percentile of each phase that the member has finished in this generation, seconds.
         heartbeat_age: seconds since the heartbeat arrived.
-        name: its name in messages.
-        device: its device's place, where the device is behind the thread; None where it is not.
+        name: the member's name in messages; empty: its id.
+        device: place of the member's device, where the device is behind the thread; None where it is not.
     """
 
     worker_id: str
@@ -91,7 +91,13 @@ class MemberProgress:
 class Verdict:
     """A hang, and the worker that is blamed for it.
 
-    worker_id: the worker to exclude; "" where all members are at the same place and all are fenced. reason: in words.
+    Attributes:
+        worker_id: the worker to exclude; "" where all members are at the same place and all are fenced.
+        reason: the verdict in words.
+        phase: the phase in which that worker, or the oldest of all members, was last seen.
+        step: the last committed step of that worker.
+        seconds: the age of the phase that is late.
+        deadline: the deadline of that phase, in seconds.
     """
 
     worker_id: str
@@ -110,7 +116,7 @@ def judge(
     Args:
         members: the participants.
         floor_seconds: the least deadline of any phase.
-        silent_after_seconds: a member is silent where its heartbeat is older than this, and moves where its phase is younger.
+        silent_after_seconds: a member is silent where its heartbeat is older, and moves where its phase is younger.
         predicted_step_seconds: the planner's prediction; 0.0: there is none.
     """
     answering = [member for member in members if member.phase not in WAITING and member.heartbeat_age <= silent_after_seconds]

@@ -28,22 +28,22 @@ class Worker:
 
     Attributes:
         worker_id: "<pod uid>/<process nonce>".
-        presence: alive, leaving (it has asked to go) or gone.
-        step: the last committed step that it reported.
-        phase_seconds: age of its phase at the time `phase_reported_at`.
-        waiting_seconds: the part of `phase_seconds` in which it was blocked on other workers.
-        device_phase, device_seconds, device_waiting: of its device, where that is behind the training thread; "" where not.
+        presence: alive, leaving (the worker has asked to go) or gone.
+        step: the last committed step that the worker reported.
+        phase_seconds: age of the phase at the time `phase_reported_at`.
+        waiting_seconds: the part of `phase_seconds` in which the worker was blocked on other workers.
+        device_phase, device_seconds, device_waiting: of the device, where it is behind the training thread; phase "" elsewhere.
         phase_p99: 99th percentile of each phase, seconds.
         busy_seconds: seconds of a step without waiting for others.
-        slowness: `busy_seconds` over what its peers would take for the same work; 0.0: unknown.
+        slowness: `busy_seconds` over what the worker's peers would take for the same work; 0.0: unknown.
         lasting_slowness: the slowness that is believed after a minute (`stragglers.Belief`).
         link, near_link: measured links between machines and within one. Like `cache` they stay messages: few are ever read.
-        uncovered_pieces: pieces that its last vote found uncovered.
-        watching: whether its WatchPlan stream is open.
+        uncovered_pieces: pieces that the worker's last vote found uncovered.
+        watching: whether the worker's WatchPlan stream is open.
         unwatched_since: when that stream was last closed.
-        on_notice: whether it has said that it has to leave.
-        device: None where it has not told.
-        spending: the uses of its time, reported at `spending_at`.
+        on_notice: whether the worker has said that it has to leave.
+        device: facts of the worker's device; None where the worker has not reported them.
+        spending: the uses of the worker's time, reported at `spending_at`.
     """
 
     worker_id: str
@@ -118,7 +118,9 @@ class Membership:
     def set_times(self, dead_after_seconds: float, heartbeat_seconds: float) -> None:
         """Set the times by which silence is judged, from the job.
 
-        dead_after_seconds: silence after which a worker is gone. heartbeat_seconds: between two signs of life.
+        Args:
+            dead_after_seconds: a worker is gone after this long without a sign of life.
+            heartbeat_seconds: time between two heartbeats.
         """
         self.dead_after_seconds = dead_after_seconds
         self.lost_after_seconds = min(dead_after_seconds, 0.5 + 2 * heartbeat_seconds)
@@ -149,8 +151,13 @@ class Membership:
     def displaced_by(self, worker: Worker, workers_per_pod: int, named: Iterable[str] = ()) -> list[str]:
         """Ids of earlier processes in the worker's place: the same pod uid and local rank with another nonce.
 
-        named: ids that plans name; such workers may never have registered with this controller. Where a pod has one worker, its
-        place is the pod; where it has several, an id that does not say its local rank has no place.
+        Where a pod has one worker, its place is the pod. Where it has several, an id that does not say its local rank has no
+        place.
+
+        Args:
+            worker: the newest process in the place.
+            workers_per_pod: number of workers of each pod.
+            named: ids that plans name; such workers may never have registered with this controller.
         """
         pod, local_rank = f"{worker.pod_uid}/", local_rank_of(worker.worker_id)
         if workers_per_pod > 1 and not local_rank:
@@ -188,7 +195,12 @@ class Membership:
         return self._excluded.get(worker_id, "")
 
     def end(self, worker_id: str, error: str) -> None:
-        """Note that a process has ended, whether or not it had registered. error: the traceback of its own fault, if any."""
+        """Note that a process has ended, whether or not it had registered.
+
+        Args:
+            worker_id: the process.
+            error: the traceback of the process's own fault; empty: there was none.
+        """
         self._ended[worker_id] = self._ended.get(worker_id) or error
         _forget_oldest(self._ended)
 
@@ -201,14 +213,22 @@ class Membership:
         return self._ended.get(worker_id, "")
 
     def was_taken(self, worker_id: str, pods: Set[str]) -> bool:
-        """Whether a worker's end was no crash: its pod is gone, or it had given notice. pods: existing uids; empty: unknown."""
+        """Whether a worker's end was no crash: its pod is gone, or the worker had given notice.
+
+        Args:
+            worker_id: the worker.
+            pods: uids of the existing pods; empty: unknown.
+        """
         worker = self._workers.get(worker_id)
         return _pod_is_gone(worker_id, pods) or (worker is not None and worker.on_notice)
 
     def loss_of(self, worker_id: str, pods: Set[str], settled: bool) -> str:
         """Why a worker is gone, in words; empty while it is here or may come back. The only place that decides this.
 
-        pods: existing uids; empty: unknown. settled: whether workers that have not connected to this controller by now are lost.
+        Args:
+            worker_id: the worker.
+            pods: uids of the existing pods; empty: unknown.
+            settled: whether workers that have not connected to this controller by now are lost.
         """
         worker = self._workers.get(worker_id)
         ended = worker_id in self._ended
@@ -244,7 +264,12 @@ class Membership:
         ]
 
     def without_pod(self, pods: Set[str], registered_before: float) -> list[Worker]:
-        """Workers whose pod no longer exists. registered_before: the pods of workers that came later may not be in `pods` yet."""
+        """Workers whose pod no longer exists.
+
+        Args:
+            pods: uids of the existing pods; empty: unknown.
+            registered_before: by the run's clock. The pods of workers that registered later may not be in `pods` yet.
+        """
         return [
             worker
             for worker in self._workers.values()
@@ -273,10 +298,7 @@ class Membership:
 
 
 def _pod_is_gone(worker_id: str, pods: Set[str]) -> bool:
-    """Whether the pod of a worker is known to be deleted.
-
-    pods: the uids there are; empty: unknown.
-    """
+    """Whether the pod of a worker is known to be deleted. An empty `pods` means that the existing pods are unknown."""
     return bool(pods) and pod_uid_of(worker_id) not in pods
 
 

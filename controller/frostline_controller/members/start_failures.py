@@ -21,7 +21,13 @@ SHOWN = 2
 
 @dataclass
 class _Trouble:
-    """The reason why the newest worker of a pod could not start. tries: number of such ends since a worker has trained there."""
+    """The reason why the newest worker of a pod could not start.
+
+    Attributes:
+        text: the reason, in words.
+        tries: number of such ends since a worker last trained in the pod.
+        announced: the text that the last event had; empty: there was none.
+    """
 
     text: str
     tries: int = 0
@@ -42,8 +48,13 @@ class StartFailures:
         return facts.current is not None and (not facts.state.between or facts.state.paused) and facts.step > 0
 
     def note(self, worker_id: str, text: str, pod_name: str = "") -> None:
-        """Record that a worker has ended, or was refused, for a reason that a person has to correct. pod_name: where it is
-        known."""
+        """Record that a worker has ended, or was refused, for a reason that a person has to correct.
+
+        Args:
+            worker_id: the worker.
+            text: the reason, in words.
+            pod_name: the worker's pod; empty where the caller does not know it.
+        """
         if not self.has_run:
             return
         trouble = self._troubles.setdefault(pod_name or self._pod_of(worker_id), _Trouble(text))

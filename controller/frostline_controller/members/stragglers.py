@@ -46,7 +46,12 @@ def work_of(placement: Placement, freeze_point: int, units: tuple[UnitProfile, .
 def slowness(busy: Mapping[str, float], work: Mapping[str, float]) -> dict[str, float]:
     """By worker: its own seconds over what the median of its peers would take for its work; 1.0 is normal.
 
-    busy: measured own seconds of a step, by worker. The result is empty where fewer than two workers have measured any.
+    Args:
+        busy: measured own seconds of a step, by worker.
+        work: own seconds that a step should take each worker (`work_of`).
+
+    Returns:
+        Empty where fewer than two workers have measured any.
     """
     known = {worker: seconds for worker, seconds in busy.items() if seconds > 0 and worker in work}
     if len(known) < 2:
@@ -73,8 +78,11 @@ def _median_without(ordered: list[float], value: float) -> float:
 class Belief:
     """The believed slowness of one member.
 
-    level: how many times slower than its peers; 1.0: as fast. read_at: time of the newest reading. away_since: since when all
-    readings have been outside the tolerance, on one side; None where they are not. nearest: of these, the one nearest to `level`.
+    Attributes:
+        level: how many times slower than its peers; 1.0: as fast.
+        read_at: time of the newest reading, seconds by the run's clock.
+        away_since: since when all readings have been outside the tolerance, on one side; None where they are not.
+        nearest: of the readings since then, the one nearest to `level`.
     """
 
     level: float = 1.0

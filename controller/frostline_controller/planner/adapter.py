@@ -208,8 +208,13 @@ def _member(worker: Worker, device: str, total_seconds: float, current: Placemen
     """Return the planner's record of a worker, with its speed relative to the reference profile.
 
     The speed differs from 1 only for another kind of device, or where a member has lastingly computed more slowly than its peers.
-    Any other measured difference is noise; so is lasting slowness on one machine, where all workers share the cores. `device` and
-    `total_seconds` are those of the reference profile.
+    Any other measured difference is noise; so is lasting slowness on one machine, where all workers share the cores.
+
+    Args:
+        worker: the worker.
+        device, total_seconds: name of the device and seconds of all units, of the reference profile.
+        current: the placement in force; None: there is none.
+        one_machine: whether all workers are on one machine.
     """
     speed = 1.0
     if worker.lasting_slowness > 1 and not one_machine:

@@ -69,7 +69,19 @@ def hardware_for(job: Job, named_devices: bool, wanted: str | None = None, teraf
 def assumed_inputs(
     job: Job, size: ModelSize, hardware: Hardware, devices: int, freeze_point: int, measured: MeasuredProfile | None
 ) -> PlanInputs:
-    """Return the planner's inputs for `devices` equal workers. Raises ValueError for a freeze point outside the model."""
+    """Return the planner's inputs for equal workers.
+
+    Args:
+        job: the job to be planned.
+        size: the model's size.
+        hardware: the assumed figures of a device.
+        devices: number of workers.
+        freeze_point: units before it are frozen.
+        measured: measurements of a run, used in place of assumed figures; None: there are none.
+
+    Raises:
+        ValueError: the freeze point is outside the model.
+    """
     units = measured.units if measured else unit_profiles(job, size, hardware, job.training.micro_batch_size)
     if not 0 <= freeze_point < len(units):
         raise ValueError(f"--freeze-point is {freeze_point}; it must be 0 to {len(units) - 1}, since the head always learns")

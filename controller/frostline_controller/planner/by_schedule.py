@@ -16,7 +16,7 @@ class ScheduleCost:
     """The cost of a step with a schedule on given degrees.
 
     Attributes:
-        schedule: its name.
+        schedule: name of the schedule.
         virtual_stages: of each pipeline rank.
         step_seconds: the predicted step.
         bubble_seconds: part of the step in which the critical rank waits for other ranks.

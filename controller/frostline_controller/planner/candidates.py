@@ -129,7 +129,13 @@ def seconds_of(model: CostModel, candidate: Candidate) -> float:
 
 
 def price_of(model: CostModel, candidate: Candidate, costing: Callable[..., StepCost]) -> float:
-    """Compute the cost of a candidate with its present bounds and slices. costing: `step_cost` or `simulated_cost`."""
+    """Compute the cost of a candidate with its present bounds and slices, and return its seconds (`seconds_of`).
+
+    Args:
+        model: the cost model.
+        candidate: the candidate; its `alternative` is set.
+        costing: `step_cost` or `simulated_cost`.
+    """
     inputs = model.inputs
     # As if members were assigned by falling speed: the last member of each replica is its slowest.
     speeds = [inputs.speeds[global_rank] for global_rank in candidate.shape.owners_of(candidate.pp - 1)]

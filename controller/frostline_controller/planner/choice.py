@@ -87,11 +87,17 @@ class PlanChoice:
         return plan.model_copy(update={"job_revision": facts.job_revision, "prefix_tile": tile, "backend": backend})
 
     async def choose(self, workers: list[Worker], freeze_point: int, current: Placement | None, step: int) -> Choice:
-        """Return the planner's choice for these workers.
+        """Return the planner's choice of a placement.
 
         A pinned shape is ignored where it was pinned at another freeze point, or has more places than there are workers. Where
         nothing runs (`current` is None) a pinned shape that does not fit is ignored too, since a user's command for a shape must
         not end the run.
+
+        Args:
+            workers: the workers that a plan may name.
+            freeze_point: the freeze point to plan for.
+            current: the placement in force; None: nothing runs.
+            step: the step from which the steps left of the run are counted.
 
         Raises:
             ValueError: no placement fits.
@@ -116,7 +122,12 @@ class PlanChoice:
     def _situation(
         self, workers: list[Worker], freeze_point: int, current: Placement | None, pinned: PinnedShape | None, step: int
     ) -> Situation:
-        """Return the state of the run for the planner."""
+        """Return the state of the run for the planner.
+
+        Args:
+            workers, freeze_point, current, step: as in `choose`.
+            pinned: the shape that a command has set; None: the planner chooses.
+        """
         facts = self._facts
         assert facts.identity is not None
         return Situation(

@@ -23,6 +23,16 @@ class StageCosts:
     Arrays have a row for each first cut i and a column for each length k: the stage from cuts[i] up to cuts[i + 1 + k]; columns
     end at the longest stage that fits the memory under any schedule.
 
+    Args:
+        model: the cost model.
+        micro_batches: of the replica with the most.
+        leaf_bounds: dp_degree + 1 leaf indices.
+        schedule: name of the schedule.
+        virtual: stages of each pipeline rank.
+        speed: of the worker that computes a stage: seconds of computing are divided by it.
+        capped: whether stages beyond the memory limit of a worker count as impossible.
+        slices: token slices of each micro-batch.
+
     Attributes:
         cuts: the possible first units (0 stands for the prefix and the first trainable unit), then num_units.
         weights: seconds beyond the fill, infinite past the model's end.

@@ -85,7 +85,14 @@ class Forecast:
 
 @dataclass(frozen=True)
 class DevicePlan:
-    """The plan for a number of devices. walk: (freeze point, plan) as layers freeze."""
+    """The plan for a number of devices.
+
+    Attributes:
+        devices: number of devices.
+        inputs: the planner's inputs.
+        planned: the plan at the freeze point that was asked for.
+        walk: (freeze point, plan) as layers freeze.
+    """
 
     devices: int
     inputs: PlanInputs
@@ -149,7 +156,15 @@ def _plan(job: Job, inputs: PlanInputs, hardware: Hardware) -> PlannedPlacement:
 def settled_by_arithmetic(
     job: Job, size: ModelSize, hardware: Hardware, workers: int, measured: MeasuredProfile | None
 ) -> Settled | None:
-    """Return the numbers for the job's `auto` by these unit costs (a run uses its own); None for a job without `auto`."""
+    """Return the numbers for the job's `auto` by assumed or given unit costs (a run uses its own); None for a job without `auto`.
+
+    Args:
+        job: the job.
+        size: the model's size.
+        hardware: the assumed figures of a device.
+        workers: number of workers.
+        measured: measurements of a run, used in place of assumed figures; None: there are none.
+    """
     if not job.training.automatic:
         return None
     sizes = sizes_to_try(job.training, workers)
@@ -182,7 +197,15 @@ def walk(inputs: PlanInputs) -> list[tuple[int, PlannedPlacement]]:
 def micro_batch_advice(
     job: Job, size: ModelSize, hardware: Hardware, inputs: PlanInputs, measured: MeasuredProfile | None
 ) -> Advice:
-    """Return the advised micro-batch size, predicted from the measured size or from up to three analytic ones."""
+    """Return the advised micro-batch size, predicted from the measured size or from up to three analytic ones.
+
+    Args:
+        job: the job.
+        size: the model's size.
+        hardware: the assumed figures of a device.
+        inputs: the planner's inputs.
+        measured: measurements of a run; None: there are none.
+    """
     if measured:
         return advise(inputs, job.training.batch_size, {measured.micro_batch_size: measured.units})
     sizes = sorted({1, job.training.micro_batch_size, job.training.batch_size})

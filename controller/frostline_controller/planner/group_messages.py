@@ -20,7 +20,11 @@ class GroupMessages:
     gather_latency_seconds: float
 
     def over(self, link: LinkProfile) -> LinkProfile:
-        """Return a link that takes as long for the whole tensor. link: a member's own, measured while its whole group sent."""
+        """Return a link that takes as long for the whole tensor as the members' links take for their shares and the gather.
+
+        Args:
+            link: a member's own link, measured while the member's whole group sent.
+        """
         seconds_per_byte = self.sent / link.bandwidth_bytes_per_second + self.gather_seconds_per_byte
         return link.model_copy(
             update={

@@ -34,7 +34,14 @@ def plan_in_groups(inputs: PlanInputs, make_plan: Planner) -> PlannedPlacement:
 
 
 def _in_groups_of(degree: int, note: str, inputs: PlanInputs, make_plan: Planner) -> PlannedPlacement:
-    """Return the best placement in groups of `degree` workers. note: the reason for the degree, for the plan's reason."""
+    """Return the best placement in groups of `degree` workers.
+
+    Args:
+        degree: workers of a group; 1: each worker is alone.
+        note: the reason for the degree, which is added to the plan's reason.
+        inputs: the planner's inputs, with single workers as members.
+        make_plan: the planner.
+    """
     section = inputs.placement.model_copy(update={"tp_degree": 1})
     if degree == 1:
         planned = make_plan(replace(inputs, placement=section))
@@ -102,7 +109,15 @@ def group_degree(inputs: PlanInputs) -> tuple[int, str]:
 def _spread(
     planned: PlannedPlacement, inputs: PlanInputs, by_first: dict[str, Group], degree: int, note: str
 ) -> PlannedPlacement:
-    """Return the plan of groups as a plan of their members. by_first: each group by its first member's id."""
+    """Return the plan of groups as a plan of their members.
+
+    Args:
+        planned: the plan, whose workers are groups, each with its first member's id.
+        inputs: the planner's inputs, with single workers as members.
+        by_first: each group by its first member's id.
+        degree: workers of a group.
+        note: the reason for the degree, which is added to the plan's reason.
+    """
     placement = planned.placement
     workers = tuple(member.worker_id for first in placement.workers for member in by_first[first])
     taken = set(workers)

@@ -16,10 +16,16 @@ DIGITS_CLASSES = 10
 
 @dataclass(frozen=True)
 class ModelSize:
-    """The sizes of a model: blocks between embedding and head, width, tokens of a sample, and outputs.
+    """The sizes of a model.
 
-    outputs: vocabulary or number of classes. head_positions: scored positions of a sample. embedding_parameters: weights of unit
-    0. tied: the head uses the embedding's matrix.
+    Attributes:
+        num_blocks: blocks between embedding and head.
+        hidden: width of the hidden activations.
+        sequence: tokens of a sample.
+        outputs: size of the vocabulary, or number of classes.
+        head_positions: scored positions of a sample.
+        embedding_parameters: weights of unit 0.
+        tied: whether the head uses the embedding's matrix.
     """
 
     num_blocks: int

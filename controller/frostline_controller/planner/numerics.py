@@ -53,7 +53,7 @@ def settle(job: Job, inputs: PlanInputs, profiles: Mapping[int, tuple[UnitProfil
     """Return the numbers in place of the job's `auto`, and the reason.
 
     Args:
-        job: its `auto` fields are settled, for its numbers of workers.
+        job: the job whose `auto` fields are settled, for the job's numbers of workers.
         inputs: the planner's inputs for the most workers, at any micro-batch size, as the run begins.
         profiles: unit costs by micro-batch size, for the sizes that may be chosen.
 
@@ -160,7 +160,15 @@ def _later_points(job: Job, num_units: int) -> list[int]:
 
 
 def _at_size(job: Job, inputs: PlanInputs, worlds: list[PlanInputs], size: int, units: tuple[UnitProfile, ...]) -> list[_Tried]:
-    """Return the micro-batch size with each number of leaves that the job allows and some world can use."""
+    """Return the micro-batch size with each number of leaves that the job allows and some world can use.
+
+    Args:
+        job: the job.
+        inputs: the planner's inputs for the most workers, as the run begins.
+        worlds: the planner's inputs for each situation that is planned for.
+        size: the micro-batch size.
+        units: unit costs at this size.
+    """
     count = -(-job.training.batch_size // size)
     found = []
     for leaves in _leaves(job, count, len(inputs.members)):
@@ -202,7 +210,16 @@ def _refuse(inputs: PlanInputs, world: PlanInputs, profiles: Mapping[int, tuple[
 
 
 def _reason(job: Job, chosen: _Tried, tried: list[_Tried], counts: list[bool], worlds: list[PlanInputs], sizes: list[int]) -> str:
-    """Return the choice in words: the settled numbers, their predicted steps, and the relative time of other sizes."""
+    """Return the choice in words: the settled numbers, their predicted steps, and the relative time of other sizes.
+
+    Args:
+        job: the job.
+        chosen: the chosen pair of micro-batch size and leaves.
+        tried: the pairs that fit.
+        counts: for each world, whether its plans are compared: whether all pairs have one.
+        worlds: the planner's inputs for each situation that was planned for.
+        sizes: all micro-batch sizes that were tried.
+    """
     settled = " and ".join(f"{name} {getattr(chosen, name)}" for name in job.training.automatic)
     predicted = ", ".join(
         f"{seconds_in_words(plan.cost.total_seconds)} {_world_in_words(world)} ({in_words(plan.placement.degrees)})"

@@ -26,6 +26,12 @@ def weights(embedding: int, half_blocks: Sequence[int], head: int, frozen_layers
     """Return the weights of embedding, half-blocks and head: millions of parameters, times `frozen_cost` if frozen.
 
     The embedding freezes with the first layer.
+
+    Args:
+        embedding, head: their numbers of parameters.
+        half_blocks: number of parameters of each half-block; a layer has two.
+        frozen_layers: number of frozen layers.
+        frozen_cost: factor of a frozen part's weight: `FROZEN_COST` or `ACTIVE_ONLY`.
     """
     frozen_units = 1 + 2 * frozen_layers if frozen_layers > 0 else 0
     parameters = [embedding, *half_blocks, head]

@@ -18,7 +18,9 @@ from frostline_controller.planner.simulated_step import simulated_cost
 class Alternative:
     """A shape with its predicted cost; `frostline plan` lists the best ones that were not chosen.
 
-    slices: cells of each slice; () for a single slice.
+    Attributes:
+        schedule: name of the schedule.
+        slices: cells of each slice; () for a single slice.
     """
 
     shape: ParallelShape
@@ -38,7 +40,7 @@ class PlannedPlacement:
 
     Attributes:
         placement: the placement, with the decision on the cache (use_cache).
-        cost: its predicted step.
+        cost: the predicted step of the placement.
         spares: workers outside the shape.
         alternatives: the best of the other shapes.
         reason, cache_reason: for people.
@@ -67,8 +69,14 @@ def finish(
 ) -> PlannedPlacement:
     """Return the chosen shape's placement, with its final cut, workers and dealing, and with its prediction.
 
-    costs: the possible stages, from which the cut of the same bottleneck that moves the fewest bytes is tried first; None: only
-    `bounds` are used.
+    Args:
+        model: the cost model.
+        chosen: the chosen shape.
+        bounds: the cut that the search found: num_stages + 1 unit indices.
+        costs: the possible stages, from which the cut of the same bottleneck that moves the fewest bytes is tried first; None:
+            only `bounds` are used.
+        reason, cache_reason: for people; notes on the placement are added to `reason`.
+        alternatives: the best of the other shapes.
     """
     if schedule_named(chosen.schedule).figures is None:
         reason += f"; schedule {chosen.schedule} brings no figures: its bubble and memory are counted from its operations"

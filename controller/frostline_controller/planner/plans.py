@@ -70,7 +70,14 @@ def _kept_together(placement: Placement, table: Pieces) -> list[list[int]]:
 def uncovered_of(
     placement: Placement, domains: Mapping[str, str], buddies: Sequence[str], state_ranges: int = 1
 ) -> tuple[int, ...]:
-    """Return the pieces that the loss of one failure domain would lose: no buddy, and all owners in one (or unknown) domain."""
+    """Return the pieces that the loss of one failure domain would lose: no buddy, and all owners in one (or unknown) domain.
+
+    Args:
+        placement: the placement.
+        domains: failure domain of each worker.
+        buddies: the buddy of each piece, "" where it has none; empty: no piece has one, and none is called uncovered.
+        state_ranges: ranges of each unit's state.
+    """
     table, found = pieces_in(placement, state_ranges), list[int]()
     for pieces in _kept_together(placement, table) if buddies else ():
         if len({domains.get(owner) for owner in placement.owners_of(table, pieces[0])}) < 2:

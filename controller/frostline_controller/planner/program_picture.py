@@ -27,7 +27,12 @@ STYLE = """
 
 @dataclass(frozen=True)
 class Panel:
-    """One step of a picture, as a block of rows. name: written above the rows; empty: no name."""
+    """One step of a picture, as a block of rows.
+
+    Attributes:
+        timed: the step's operations.
+        name: written above the rows; empty: no name.
+    """
 
     timed: Sequence[Timed]
     name: str = ""
@@ -108,7 +113,14 @@ def _legend(timed: Sequence[Timed]) -> list[str]:
 
 
 def _box(one: Timed, top: int, scale: float, sliced: bool) -> str:
-    """Return the box of an operation, with a tooltip, and with its number where that fits. top: of its panel."""
+    """Return the box of an operation, with a tooltip, and with its number where that fits.
+
+    Args:
+        one: the operation.
+        top: upper edge of its panel, in pixels.
+        scale: pixels of a second.
+        sliced: whether micro-batches have slices, so that the number names the slice too.
+    """
     operation = one.operation
     number = f"{operation.micro_batch}.{operation.slice}" if sliced else f"{operation.micro_batch}"
     left, row, width = LEFT + one.start * scale, top + one.pp_rank * ROW + 3, (one.end - one.start) * scale

@@ -33,7 +33,13 @@ def refusal(model: CostModel, limits: ShapeLimits) -> str:
 
 
 def _least_peak(model: CostModel, pp: int, dp: int, schedule: str, virtual: int) -> float:
-    """Return the least possible memory of the fullest worker of a shape, without base_bytes."""
+    """Return the least possible memory of the fullest worker of a shape, in bytes without base_bytes.
+
+    Args:
+        pp, dp: the degrees.
+        schedule: name of the schedule.
+        virtual: stages of each pipeline rank.
+    """
     leaf_bounds = deal_evenly(model.inputs.reduction_leaves, dp)
     longest = max(replica_micro_batches(model.inputs, leaf_bounds))
     slices = model.inputs.num_slices(pp, schedule)

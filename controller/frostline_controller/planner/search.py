@@ -31,9 +31,14 @@ ALTERNATIVES = 8
 
 
 def make_plan(inputs: PlanInputs, below: float = float("inf")) -> PlannedPlacement:
-    """Return the best placement. Pure: equal inputs give equal plans. below: seconds a sample that a plan must beat.
+    """Return the best placement. Pure: equal inputs give equal plans.
 
-    Raises NothingFits where no shape fits, with the memory needed and the cap, or where no plan is below.
+    Args:
+        inputs: the planner's inputs.
+        below: seconds per sample that a plan must beat.
+
+    Raises:
+        NothingFits: no shape fits (the text has the memory needed and the cap), or no plan takes less than `below`.
     """
     if inputs.is_to_be_shared:
         return plan_shared_as_needed(inputs, make_plan)

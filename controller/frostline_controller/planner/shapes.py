@@ -96,12 +96,17 @@ def pp_choices(inputs: PlanInputs, limits: ShapeLimits, dp: int) -> list[int]:
 
 
 def schedules_for(inputs: PlanInputs, pp: int, dp: int, slices: int = 0) -> list[tuple[str, int]]:
-    """Return the (schedule, virtual stages) that can run this shape in so many slices; 0: in as many as allowed.
+    """Return the (schedule, virtual stages) that can run a shape.
 
     1F1B needs in every replica as many slices of micro-batches as stages; interleaved also needs whole rounds (a multiple of
     max(1, m // pp), as in torch.distributed.pipelining) and trainable units for pp * v stages. Where it can run, auto takes
     1F1B, which is never slower than GPipe and holds less; with virtual_stages > 1 also interleaved. One stage needs no schedule.
     A pinned interleaved falls back to 1F1B where units or micro-batches do not suffice, and a pinned V to zb_h1.
+
+    Args:
+        inputs: the planner's inputs.
+        pp, dp: the degrees.
+        slices: token slices of each micro-batch; 0: as many as allowed.
     """
     pinned, virtual = inputs.placement.schedule, inputs.placement.virtual_stages
     if pp == 1:

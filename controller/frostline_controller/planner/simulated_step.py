@@ -44,10 +44,10 @@ def simulated_step(
         model: the cost model.
         stage_bounds: shape.num_stages + 1 unit indices.
         shape: the degrees and virtual stages.
-        schedule: its name.
+        schedule: name of the schedule.
         slices: cells of each slice; () for a single slice.
         micro_batches: of the replica.
-        speed: of its slowest member.
+        speed: of the replica's slowest member.
     """
     bounds = np.asarray(stage_bounds)
     seconds = model.cells.of_stages(model, bounds[:-1], bounds[1:], slices, speed)
@@ -75,7 +75,16 @@ def simulated_memory(
     slices: tuple[int, ...],
     micro_batches: int,
 ) -> np.ndarray:
-    """Return the most bytes of activations that each pipeline rank holds, with each slice's share by its tokens."""
+    """Return the most bytes of activations that each pipeline rank holds, with each slice's share by its tokens.
+
+    Args:
+        model: the cost model.
+        stage_bounds, shape, schedule, slices: as in `simulated_step`.
+        micro_batches: of a replica.
+
+    Returns:
+        float64 of shape (pp_degree,).
+    """
     bounds, inputs = np.asarray(stage_bounds), model.inputs
     shares = inputs.share_of_slices(slices or (inputs.token_cells,))
     kept, split = np.diff(model.activation_bytes[bounds]), np.add.reduceat(_split_bytes(inputs), bounds[:-1])
@@ -119,6 +128,12 @@ def simulated_cost(
 
     In simulation work takes as long after a wait as sustained work does, so for workers with a quota (`planner.quota`) the closed
     form's times stay.
+
+    Args:
+        model: the cost model.
+        stage_bounds, shape, schedule, slices: as in `simulated_step`.
+        leaf_bounds: dp_degree + 1 leaf indices.
+        speeds: the speed of each replica's slowest member.
     """
     closed = step_cost(model, stage_bounds, leaf_bounds, shape, schedule, speeds, slices)
     inputs, owners = model.inputs, shape.pp_rank_of_stage(np.arange(shape.num_stages))
@@ -152,7 +167,7 @@ def _simulated_peak(
     schedule: str,
     slices: tuple[int, ...],
 ) -> float:
-    """Return the bytes of the fullest worker."""
+    """Return the bytes of the fullest worker. Arguments as in `simulated_cost`."""
     bounds, owners = np.asarray(stage_bounds), shape.pp_rank_of_stage(np.arange(shape.num_stages))
     fixed = model.stage_bytes(bounds[:-1], bounds[1:], 0, most_leaves(leaf_bounds), shape.dp_degree, max(1, len(slices)))
     held = simulated_memory(model, stage_bounds, shape, schedule, slices, max(replica_micro_batches(model.inputs, leaf_bounds)))

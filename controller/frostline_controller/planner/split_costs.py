@@ -18,9 +18,11 @@ HALF = 0.5
 
 
 class SplitSeconds(NamedTuple):
-    """Seconds of each slice's gradient of the input, sending included, and of its gradients of weights.
+    """Seconds of the two parts of a split backward: arrays with a row for each stage and a column for each slice.
 
-    input, weights: arrays with a row for each stage and a column for each slice.
+    Attributes:
+        input: seconds of the gradient of the input, sending included.
+        weights: seconds of the gradients of weights.
     """
 
     input: np.ndarray
@@ -74,7 +76,17 @@ def _costs(inputs: PlanInputs) -> tuple[np.ndarray, np.ndarray]:
 def _of_stages(
     model: "CostModel", costs: np.ndarray | None, low: np.ndarray, high: np.ndarray, slices: tuple[int, ...]
 ) -> np.ndarray:
-    """Return the seconds of the stages' backwards by slice, each unit's times its cost; sends are not included."""
+    """Return the seconds of the stages' backwards by slice, each unit's times its cost; sends are not included.
+
+    Args:
+        model: the cost model.
+        costs: a factor for each unit; None: 1.
+        low, high: first unit of each stage, and the first one after it.
+        slices: cells of each slice; () for a single slice.
+
+    Returns:
+        An array with a row for each stage and a column for each slice.
+    """
     cells = slices or (model.inputs.token_cells,)
     edges = np.concatenate([[0], np.cumsum(cells)])[:-1]
     by_cell, whole = np.diff(model.cells.backward, axis=1), np.diff(model.backward)

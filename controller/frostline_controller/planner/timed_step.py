@@ -12,7 +12,10 @@ def timed_step(placement: Placement, inputs: PlanInputs, replica: int | None = N
     """Return the computations of a replica, with their sends, until its last rank has ended; exchange, vote and update are not
     included.
 
-    replica: its dp rank; None: the slowest.
+    Args:
+        placement: the placement.
+        inputs: the planner's inputs.
+        replica: dp rank of the replica; None: the slowest replica.
     """
     shape = placement.shape
     speeds = replica_speeds(inputs, placement.workers, shape)

@@ -23,7 +23,17 @@ def slice_counts(inputs: PlanInputs, pp_degree: int) -> list[int]:
 
 
 def groupings_of(model: CostModel, pp_degree: int, virtual: int, micro_batches: int, count: int) -> list[tuple[int, ...]]:
-    """Return groupings into `count` slices: the even one, and the dynamic programme's where its number of slices is nearest."""
+    """Return groupings into `count` slices: the even one, and the dynamic programme's where its number of slices is nearest.
+
+    Args:
+        model: the cost model.
+        virtual: stages of each pipeline rank.
+        micro_batches: of a replica.
+        count: number of slices.
+
+    Returns:
+        The cells of each slice, for each grouping; () for a single slice.
+    """
     if count == 1:
         return [()]
     inputs = model.inputs

@@ -24,9 +24,16 @@ def should_reshape(
 ) -> tuple[bool, str]:
     """Return (whether to reshape, why): the time saved in the steps left must exceed the reshape and a share of the time left.
 
-    That share is `hysteresis` (placement.hysteresis). With objective "cost" time is multiplied by the workers that spend it, so
-    that handing workers back pays although no step becomes faster. Where the batch grows with the replicas, steps are compared
-    at the current batch (seconds a sample).
+    Where the batch grows with the replicas, steps are compared at the current batch (seconds per sample).
+
+    Args:
+        current_cost, new_cost: predicted steps of the two placements.
+        steps_left: steps until the end of the run.
+        reshape_seconds: how long a reshape stops training.
+        hysteresis: the share of the time left (placement.hysteresis), 0.0 to 1.0.
+        objective: with "cost" time is multiplied by the workers that spend it, so that handing workers back pays although no step
+            becomes faster.
+        current_workers, new_workers: number of workers of the two placements.
     """
     if steps_left <= 0:
         return False, f"no reshape: {steps_left} steps left"

@@ -19,7 +19,7 @@ class RetryBudget(Frozen):
         furthest: the last step that had been committed before any failure so far.
         rollbacks: how many rollbacks the run has had; another number starts the count again.
         count: failures in a row.
-        first_error: the error of the first of them.
+        first_error: the error of the first of these failures.
     """
 
     furthest: int = -1
@@ -44,7 +44,7 @@ class RetryBudget(Frozen):
         return since.model_copy(update={"count": since.count + 1, "first_error": first})
 
     def exhausted(self, limit: int) -> str:
-        """Return why the run has to fail; empty while it may recover again. limit: the most failures in a row."""
+        """Return why the run has to fail; empty while the run may recover again, after at most `limit` failures in a row."""
         if self.count <= limit:
             return ""
         first = self.first_error.strip() or "none was reported; see the workers' logs"

@@ -35,6 +35,14 @@ log = logging.getLogger(__name__)
 class Failures:
     """Handles the failure that is being answered. RPC handlers call `note_report`; the reconciler calls the other methods.
 
+    Args:
+        facts, store, outbox, plug: the run's.
+        choosing: asks the planner for a placement of the survivors.
+        starting: makes and announces the plan that answers the failure.
+        reshaping: drives the prepared plan.
+        entry: which members have entered the generation.
+        removals: deletes the pods of excluded workers.
+
     Attributes:
         recovery: the failure that is being answered; None: there is none.
     """
@@ -220,7 +228,15 @@ class Failures:
         return usable
 
     def _too_few(self, found: Answer, failure: Failure, workers: list[Worker], recovery: Recovery, now: float) -> str:
-        """Return why the plan waits for more workers; empty: it does not wait. Survivors keep their state while they wait."""
+        """Return why the plan waits for more workers; empty where it does not wait. Survivors keep their state while they wait.
+
+        Args:
+            found: the answer that the plan would carry out.
+            failure: the facts from which the answer follows.
+            workers: the workers that a plan may name.
+            recovery: the failure that is being answered.
+            now: seconds by the run's clock.
+        """
         job = self._facts.job
         least = job.placement.min_workers
         if len(workers) < least:

@@ -17,7 +17,7 @@ class HeldPiece:
     """A piece that a survivor reports.
 
     Attributes:
-        piece: its number.
+        piece: the piece's number.
         state: the piece's state; None where an update was interrupted.
         prepared: the survivor has the gradients of the next step of `SurvivorReport.ran`, and can still commit that step.
     """
@@ -33,11 +33,11 @@ class SurvivorReport:
 
     Attributes:
         worker_id: the worker.
-        newest_received: the newest generation that it has received.
-        ran: the generation of which it was a member.
-        held: the pieces that it has.
-        seen: the results of votes that it saw.
-        switched: prepared plans of which it saw the switching vote.
+        newest_received: the newest generation that the worker has received.
+        ran: the generation of which the worker was a member.
+        held: the pieces that the worker has.
+        seen: the results of votes that the worker saw.
+        switched: prepared plans of which the worker saw the switching vote.
         expired: prepared plans to which no vote will switch.
     """
 
@@ -105,7 +105,12 @@ class GoOn:
 
 @dataclass(frozen=True)
 class GoBack:
-    """Load the newest complete checkpoint. missing: pieces that no survivor has at the best state. reason: in words."""
+    """Load the newest complete checkpoint.
+
+    Attributes:
+        missing: pieces that no survivor has at the best state.
+        reason: in words.
+    """
 
     missing: tuple[int, ...]
     reason: str
@@ -125,9 +130,12 @@ Answer = Wait | GoOn | GoBack | NewEpoch
 class WrongBits(Frozen):
     """Wrong bits that a plan goes back from, as the event `wrong_bits` reports them.
 
-    first_step: the first step that is not to be trusted. reason: whose they are or may be, in words; with a plan, its reason too.
-    detail: of the event. lineage, generation, step: the plan's, and where it starts. earlier: those before them whose events
-    were on no disk yet when this plan became durable.
+    Attributes:
+        first_step: the first step that is not to be trusted.
+        reason: whose the wrong bits are or may be, in words; once there is a plan, the plan's reason too.
+        detail: the event's detail.
+        lineage, generation, step: those of the plan: its lineage, its generation, and the step at which it starts.
+        earlier: the wrong bits before these whose events were not on disk yet when this plan became durable.
     """
 
     first_step: int

@@ -5,17 +5,15 @@ A plan is made durable first, then written to plans.jsonl with the facts from wh
 
 import asyncio
 import logging
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
 
 from frostline_contract.epochs import EPOCHS_FOLDER
-from frostline_contract.lineage import RESTORE, LineageStart
+from frostline_contract.lineage import RESTORE, LineageStart, Place
 from frostline_contract.mesh import in_words
 from frostline_contract.phases import ControllerPhase
 from frostline_contract.plan import SURVIVORS, Decision, GenerationId, Plan
 from frostline_contract.run_status import RunStatus
-from frostline_controller.decisions.surviving import in_force, surviving_decisions, without_pending_rollbacks
+from frostline_controller.decisions.surviving import History, in_force, surviving_decisions, without_pending_rollbacks
 from frostline_controller.members.membership import Worker
 from frostline_controller.planner.choice import PlanChoice
 from frostline_controller.planner.plans import entry_plan, survivors_plan
@@ -31,29 +29,6 @@ from frostline_controller.run.plug import RoundPlug
 from frostline_controller.run.store import RunStore
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class History:
-    """The decisions and lineages under which a plan starts."""
-
-    decisions: tuple[Decision, ...]
-    lineages: tuple[LineageStart, ...]
-
-    def without_unstarted(self, reached: int, started: int) -> Self:
-        """Return the history without lineages of plans that never ran: restores above `reached` and above `started`.
-
-        Args:
-            reached: the lineage of the survivors' state.
-            started: the newest recorded lineage.
-        """
-        lineages = tuple(s for s in self.lineages if s.kind != RESTORE or not max(reached, started) < s.lineage)
-        return replace(self, lineages=lineages)
-
-    def until(self, lineage: int) -> Self:
-        """Return the history up to `lineage`, without decisions and starts of later lineages."""
-        kept = tuple(start for start in self.lineages if start.lineage <= lineage)
-        return replace(self, decisions=tuple(d for d in self.decisions if d.lineage <= lineage), lineages=kept)
 
 
 class StartingPlans:
@@ -143,11 +118,11 @@ class StartingPlans:
 
         There is such a checkpoint where all workers that had gone further are lost.
         """
-        place = (lineage_at(failure, found.state), found.state.step)
+        place = Place(lineage_at(failure, found.state), found.state.step)
         if found.state.step + 1 >= self._facts.step:
             return None
         checkpoint = await asyncio.to_thread(newest_checkpoint, self._root)
-        return checkpoint.step if checkpoint is not None and place < (checkpoint.lineage, checkpoint.step) else None
+        return checkpoint.step if checkpoint is not None and place < checkpoint.place else None
 
     async def from_survivors(
         self, failure: Failure, found: GoOn, workers: list[Worker], reason: str, answers: dict[str, object]
@@ -158,7 +133,7 @@ class StartingPlans:
         history = self._history().without_unstarted(lineage, store.records.lineage)
         decision = self._decision(history.until(lineage), found.state.step)
         latest = store.records.latest
-        published = latest is not None and (lineage, found.state.step) < (latest.lineage, latest.step)
+        published = latest is not None and Place(lineage, found.state.step) < latest.place
         if published or not found.extends_all:
             history = self._branch(facts.state.next_lineage, found.state.step, lineage)
             lineage = facts.state.next_lineage

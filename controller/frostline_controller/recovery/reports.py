@@ -64,7 +64,12 @@ class Recovery:
     distrusted_detail: dict[str, str] = field(default_factory=dict)
 
     def take(self, request: pb.ReportRecoveryRequest, promise: bool = True) -> None:
-        """Take a report, which replaces its worker's earlier one. promise: whether it concerns the generation that failed."""
+        """Take a report, which replaces the earlier one of its worker.
+
+        Args:
+            request: the report.
+            promise: whether the report concerns the generation that failed.
+        """
         if promise:
             self.reports[request.worker_id] = survivor_report(request)
         if request.error and not request.fenced:
@@ -98,7 +103,14 @@ class Recovery:
             outbox.streams.send_to(fenced, fence_message(newest, self.reason))
 
     def failure(self, facts: RunFacts, now: float, votable: bool, doubted_too: bool = False) -> Failure:
-        """Return the facts as of now. doubted_too: count doubtful workers, which may still come back, as silent."""
+        """Return the facts as of now.
+
+        Args:
+            facts: the run's facts.
+            now: seconds by the run's clock.
+            votable: whether members may have received the notice that all are ready for the prepared plan.
+            doubted_too: count doubtful workers, which may still come back, as silent.
+        """
         assert facts.current is not None
         plans = facts.live_plans
         named = {worker for plan in plans for worker in plan.participants} | set(self.reports)
@@ -114,11 +126,14 @@ class Recovery:
         )
 
     def answer(self, facts: RunFacts, now: float, votable: bool) -> tuple[Answer, Failure]:
-        """Return the answer as of now, and its facts.
+        """Return the answer as of now, and the facts that it follows from.
 
         Doubtful workers are not waited for where the run can go on without them and loses no step.
 
-        votable: whether members may have received the notice that all are ready for the prepared plan.
+        Args:
+            facts: the run's facts.
+            now: seconds by the run's clock.
+            votable: as in `failure`.
         """
         failure = self.failure(facts, now, votable)
         found = answer(failure)
@@ -138,7 +153,12 @@ class Recovery:
     def _is_silent(self, facts: RunFacts, worker_id: str, now: float, doubted_too: bool) -> bool:
         """Whether no report of a worker is expected: the worker hangs, is given up, or has missed its deadline. It may still run.
 
-        doubted_too: a broken stream or a few missed heartbeats are enough, though a live worker on a busy machine may have them.
+        Args:
+            facts: the run's facts.
+            worker_id: the worker.
+            now: seconds by the run's clock.
+            doubted_too: a broken stream or a few missed heartbeats are enough, though a live worker on a busy machine may have
+                them.
         """
         if self.goes_with_excluded(worker_id):
             return True

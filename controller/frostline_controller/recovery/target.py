@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from frostline_contract.lineage import Place
 from frostline_contract.plan import CONTINUE, SeenVote, StateTag
 from frostline_controller.recovery.facts import Failure, GoOn, HeldPiece, SurvivorReport
 from frostline_controller.recovery.may_start import is_bounded
@@ -171,10 +172,8 @@ def _is_beyond(failure: Failure, known: StateTag, state: StateTag) -> bool:
 
     Later steps of an older lineage do not count: the newer lineage has cut them off.
     """
-    lineage = lineage_at(failure, state)
-    if known.lineage != lineage:
-        return known.lineage > lineage
-    return known.step > state.step or (known.step == state.step and known != state)
+    reached = Place(lineage_at(failure, state), state.step)
+    return known.place > reached or (known.place == reached and known != state)
 
 
 def _known_outcomes(failure: Failure, sources: list[Source]) -> Iterator[StateTag]:
@@ -187,5 +186,5 @@ def _known_outcomes(failure: Failure, sources: list[Source]) -> Iterator[StateTa
             yield from (tag_of(vote) for vote in report.seen)
 
 
-def _recency(tag: StateTag) -> tuple[int, int, int, int]:
-    return (tag.lineage, tag.step, tag.generation.incarnation, tag.generation.counter)
+def _recency(tag: StateTag) -> tuple[Place, int, int]:
+    return (tag.place, tag.generation.incarnation, tag.generation.counter)

@@ -232,7 +232,15 @@ def _edges(run: RunData) -> list[float]:
 
 
 def _finish(axes: "Axes", run: RunData, label: str, *, legend: bool = True, marks: bool = True) -> None:
-    """Add the common parts of all pictures: the step axis, and thin lines where the run failed or was rolled back."""
+    """Add the common parts of all pictures: the step axis, and thin lines where the run failed or was rolled back.
+
+    Args:
+        axes: of the picture.
+        run: the run.
+        label: of the vertical axis.
+        legend: whether the picture has a legend, where its lines have names.
+        marks: whether the thin lines are drawn.
+    """
     axes.set_xlim(run.records[0].step - 0.5, run.records[-1].step + 0.5)
     axes.set_xlabel("step")
     axes.set_ylabel(label)

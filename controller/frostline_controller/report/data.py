@@ -41,7 +41,11 @@ class Event:
 
 @dataclass(frozen=True)
 class PlanSpan:
-    """A generation of plans.jsonl and the steps that it computed. last_step: None for the last generation or an unknown end."""
+    """A generation of plans.jsonl and the steps that it computed.
+
+    Attributes:
+        last_step: None for the run's last generation, or where the generation's end is unknown.
+    """
 
     plan: Plan
     first_step: int

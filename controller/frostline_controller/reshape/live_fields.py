@@ -31,7 +31,10 @@ class Offers(Protocol):
 class LiveFields:
     """Follows the job file while the run goes on: changed live fields are taken over, others refused by name.
 
-    offers: the source of changed jobs; None where the job cannot change.
+    Args:
+        facts, store, outbox: the run's.
+        adapting: takes the request for a generation that follows a changed job.
+        offers: the source of changed jobs; None where the job cannot change.
     """
 
     def __init__(

@@ -26,7 +26,13 @@ SCALE_REQUEST, ANNOTATION = "a scale request", "annotation"
 
 
 class SizeRequest(NamedTuple):
-    """A user's request. kind: suspend, or resume or resize with at most `workers` (-1: no limit). by: its source, in words."""
+    """A user's request for a number of workers.
+
+    Attributes:
+        kind: "suspend", "resume" or "resize".
+        by: the source of the request, in words.
+        workers: for "resume" and "resize", the most workers; -1: no limit.
+    """
 
     kind: str
     by: str
@@ -34,7 +40,14 @@ class SizeRequest(NamedTuple):
 
 
 class PodCount:
-    """Writes spec.replicas, once for each plan or request that changes it. It acts last in a round, on the round's results."""
+    """Writes spec.replicas, once for each plan or request that changes it. It acts last in a round, on the round's results.
+
+    Args:
+        facts, store, outbox, pods: the run's.
+        choosing: says how many workers the planner wants.
+        adapting: takes the request for a placement after the number of pods has changed.
+        reshaping: says whether a plan is prepared; no pod is handed back meanwhile.
+    """
 
     def __init__(
         self, facts: RunFacts, store: RunStore, outbox: Outbox, pods: Pods, *,
@@ -95,7 +108,9 @@ class PodCount:
     async def _take_limit(self, workers: int, by: str) -> SizeRequest | None:
         """Take a user's limit on the number of workers, and return the request to be answered; None: there is none.
 
-        workers: -1 lifts the limit.
+        Args:
+            workers: the most workers; 0 suspends the run, -1 lifts the limit.
+            by: the source of the limit, in words.
         """
         facts, store, outbox = self._facts, self._store, self._outbox
         before = facts.state.requested_workers

@@ -52,13 +52,13 @@ class Preparation:
         ready: preparation seconds, by worker.
         taken_back: by worker that is ready no more, the step that it reported as committed; the next vote may still count it as
             ready.
-        entered: step of the switch, and seconds that it took, by worker.
+        entered: step of the switch, and seconds that entering took, by worker.
         entered_at: when the first heartbeat of the new generation was received; None: none was.
         announced: ReadyNotice was sent, so that a vote may switch; also true after a restart, since a predecessor may have sent
             it.
         notice_sent: this controller has sent ReadyNotice.
         sent: this controller has sent the plan.
-        withdrawn: why the plan was withdrawn; empty: it was not.
+        withdrawn: why the plan was withdrawn; empty: the plan was not.
         cause: the kind of the switch's event.
     """
 
@@ -85,7 +85,14 @@ class Preparation:
             self.taken_back[worker_id] = request.step  # the worker's own report; steps in heartbeats are older
 
     def switched_at(self, plan: Plan, members: Membership, recorded: int | None, now: float) -> int | None:
-        """Return the step whose vote switched; None while no switch is known. recorded: the plan's first step on record."""
+        """Return the step whose vote switched to the plan; None while no switch is known.
+
+        Args:
+            plan: the prepared plan.
+            members: the workers, with the generations that their heartbeats name.
+            recorded: the plan's first step in the step records; None: there is none.
+            now: seconds by the run's clock.
+        """
         if self.entered:
             return max(step for step, _ in self.entered.values())
         if recorded is not None:

@@ -38,8 +38,11 @@ class Joins:
         self._newest = now
 
     def due_at(self, complete: bool) -> float:
-        """Return when a reshape for joiners alone may be tried. complete: all workers that the run wants are there, so that
-        there is no settling time."""
+        """Return when a reshape for joiners alone may be tried.
+
+        Args:
+            complete: whether all workers that the run wants are there, so that there is no settling time.
+        """
         first = self._newest if self._first is None else self._first
         settle_seconds = 0.0 if complete else self.settle_seconds
         settled = min(self._newest + settle_seconds, first + self.SETTLES_MAX * settle_seconds)
@@ -69,8 +72,14 @@ class ReshapeTriggers:
         self.ask(wish, "join", patient=True)
 
     def ask(self, wish: str, cause: str = "reshape", patient: bool = False) -> None:
-        """Request a new placement. cause: the kind of the switch's event. patient: the request only concerns workers outside the
-        shape and may wait; a plan for an urgent request includes them too."""
+        """Request a new placement.
+
+        Args:
+            wish: the reason, in words.
+            cause: the kind of the switch's event.
+            patient: whether the request concerns only workers outside the shape and may wait. A plan for an urgent request
+                includes these workers too.
+        """
         self._patient = patient and (self._patient or not self.wish)
         if not self.wish or cause != "reshape":
             self._cause = cause

@@ -32,7 +32,12 @@ CONTINUED_KEPT = 16
 
 
 class Reshaping:
-    """Drives the prepared plan. RPC handlers call the `note_` methods; the reconciler calls the others."""
+    """Drives the prepared plan. RPC handlers call the `note_` methods; the reconciler calls the others.
+
+    Args:
+        facts, store, outbox, plug: the run's.
+        choosing: asks the planner for the next placement.
+    """
 
     def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox, plug: RoundPlug, choosing: PlanChoice) -> None:
         self._facts, self._store, self._outbox = facts, store, outbox

@@ -41,7 +41,14 @@ class Asked:
 
 
 class Commands:
-    """Each command is checked when it arrives, carried out by the reconciler, and answered by an event."""
+    """Each command is checked when it arrives, carried out by the reconciler, and answered by an event.
+
+    Args:
+        facts, store, outbox: the run's.
+        sizing: carries out commands on the number of workers.
+        adapting: takes requests for another shape.
+        ending: ends the run, or lets it wait for workers again.
+    """
 
     def __init__(
         self, facts: RunFacts, store: RunStore, outbox: Outbox, sizing: PodCount, adapting: ReshapeTriggers, ending: Ending
@@ -161,7 +168,9 @@ class Commands:
     async def resume(self, reason: str, limit: int = 0) -> None:
         """Let a stopped run wait for workers again; its first plan starts from the newest checkpoint.
 
-        limit: the most workers (-1: no limit); 0: as before.
+        Args:
+            reason: in words, for the log.
+            limit: the most workers; -1: no limit; 0: as before.
         """
         facts, store = self._facts, self._store
         await self._ending.reopen()

@@ -46,7 +46,15 @@ log = logging.getLogger(__name__)
 
 
 class Controller:
-    """All parts of one leading controller. RPC handlers reach the parts through it."""
+    """All parts of one leading controller. RPC handlers reach the parts through it.
+
+    Args:
+        run: the parts that this controller is built from.
+        replayed: decisions of another run that replace the job's policy; None: the policy decides.
+        checkpoint_root: folder of the run's checkpoints.
+        offers: the source of changed jobs; None where the job cannot change.
+        plug: plug-in of the rounds; None: there is none.
+    """
 
     def __init__(
         self, run: Run, replayed: tuple[Decision, ...] | None, checkpoint_root: Path, offers: Offers | None = None,
@@ -130,7 +138,12 @@ class Controller:
             self.ending.fail(str(error), user_mistake=True)
 
     async def note_joined(self, worker: Worker, leaving: str = "") -> None:
-        """Record that a new worker has registered. leaving: why it wants to leave, as an earlier controller may have heard."""
+        """Record that a new worker has registered.
+
+        Args:
+            worker: the worker.
+            leaving: why the worker wants to leave, as it may have told an earlier controller; empty: it does not.
+        """
         facts = self._facts
         log.info("worker joined worker=%s pod=%s node=%s", worker.worker_id, worker.pod_name, worker.failure_domain)
         if facts.current is not None and worker.worker_id not in facts.current.placement.global_ranks:

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from frostline_contract.annotations import FENCE, PLAN, REQUESTED_WORKERS, STATE
 from frostline_contract.job import Job, JobError, section_digests
 from frostline_contract.job.automatic import Settled
-from frostline_contract.lineage import Cuts, LineageStart
+from frostline_contract.lineage import Cuts, LineageStart, lineage_above
 from frostline_contract.mesh import with_degrees
 from frostline_contract.plan import MICRO_BATCH, SAMPLE, Decision, GenerationId, Plan, PrefixTile
 from frostline_contract.record import Degrees, Frozen, Shaped
@@ -40,9 +40,10 @@ OLDER_START = ("start_pp_degree", "start_dp_degree")
 class RunIdentity(Frozen):
     """The run's identity: the first worker registers it, and every other worker must match it (docs/protocols.md 1.9, 1.10).
 
-    place_dependence: why a sample's bits depend on its place in a tile, in words; empty: they do not. prefix_tile: how many
-    samples the frozen prefix computes together, chosen with `prefix_tile_reason`. sample_tile_cost: the cost of computing samples
-    one by one, as a multiple of whole micro-batches.
+    Attributes:
+        place_dependence: why a sample's bits depend on its place in a tile, in words; empty: they do not.
+        prefix_tile: how many samples the frozen prefix computes together, chosen with `prefix_tile_reason`.
+        sample_tile_cost: the cost of computing samples one by one, as a multiple of whole micro-batches.
     """
 
     probe_digest: str
@@ -80,8 +81,10 @@ class RunIdentity(Frozen):
 class PinnedShape(Shaped):
     """The shape requested by a command. It holds while the freeze point is `freeze_point`.
 
-    slices: token slices of each micro-batch. shard: how replicas share the state. For both, None means the job's value.
-    from_step: the first step that may switch to the shape.
+    Attributes:
+        slices: token slices of each micro-batch; None: the job's value.
+        shard: how replicas share the state; None: the job's value.
+        from_step: the first step that may switch to the shape.
     """
 
     degrees: Degrees
@@ -111,7 +114,7 @@ class DurableState(Frozen):
         max_lineage: highest lineage ever planned, started or not.
         lineages: the starts of lineages, oldest first.
         current: the plan of the newest generation; None before the first.
-        prepared: the plan that is prepared to follow it; None where there is none.
+        prepared: the plan that is prepared to follow the current one; None where there is none.
         decisions: all decisions, void and undone ones too.
         identity: data, units and probe digest, as the first worker gave them; None before.
         state: waiting, running, draining, suspended, completed, failed or cancelled.
@@ -121,13 +124,13 @@ class DurableState(Frozen):
         pinned: the shape that a command or a scheduled reshape has set; None where the planner chooses.
         reshapes_done: how many of the job's scheduled reshapes have been taken up.
         replicas: pods that the controller last wrote to spec.replicas; -1: never.
-        scaling_from: pods that it was before that write, while the write is not known to be done; -1 otherwise.
+        scaling_from: number of pods before that write, while the write is not known to be done; -1 otherwise.
         continued: generations that led to the current one, newest last: their members may still bring records of stable steps.
         requested_workers: a user's limit of workers, 0 to suspend; -1: none.
         start_degrees: the shape that the run began with, by axis name; empty before.
         paused: the drain under way, or the wait after it, is for workers that had to go: it ends by itself when enough are there.
         retries: failures of the run's own making without progress since.
-        cache_off: why the cache is used no more; empty: it may be.
+        cache_off: why the cache is used no more; empty: the cache may be used.
         failed_devices: GPUs that failed.
         memory_limit_bytes: a plan that was predicted to need more bytes a worker ran out of memory; 0: none has.
         removals: by id, workers that an answer has excluded and whose pods are not deleted yet, with the reason.
@@ -178,7 +181,7 @@ class DurableState(Frozen):
     @property
     def next_lineage(self) -> int:
         """Return the number of a lineage that opens now: above all that were ever planned."""
-        return self.max_lineage + 1
+        return lineage_above(self.max_lineage)
 
     @property
     def between(self) -> bool:
@@ -281,9 +284,11 @@ class DurableStore:
     def write(self, old: DurableState, new: DurableState, remove: Mapping[str, str] | None = None) -> None:
         """Replace `old` by `new`, in one patch with the annotations for people. Raises Conflict where another controller leads.
 
-        remove: other annotations, by their text, to remove in the same patch; an annotation with another text stays. The stored
-        state may come from this controller's own write whose answer was lost, since no other process has its incarnation. No
+        The stored state may come from this controller's own write whose answer was lost: no other process has its incarnation. No
         process has received that state, so it is replaced.
+
+        Args:
+            remove: other annotations, by their text, to remove in the same patch; an annotation with another text stays.
         """
         shown = {STATE: new.state, REQUESTED_WORKERS: str(new.requested_workers) if new.requested_workers >= 0 else None}
         changes: dict[str, str | None] = {PLAN: encode_state(new), FENCE: new.fence}

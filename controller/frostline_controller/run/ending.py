@@ -32,7 +32,14 @@ MESSAGE_CHARACTERS = 2000
 
 
 class Ending:
-    """Holds the outcome until it is durable, then ends the run; in a pause, lets the run wait for workers instead."""
+    """Holds the outcome until it is durable, then ends the run; in a pause, lets the run wait for workers instead.
+
+    Args:
+        facts, store, outbox, pods: the run's.
+        drain: stops training at a checkpoint.
+        checkpoint_root: folder of the run's checkpoints.
+        bookkeeping: closes the ledger before the result is written.
+    """
 
     def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox, pods: Pods, drain: Drain, checkpoint_root: Path,
                  bookkeeping: Bookkeeping) -> None:  # fmt: skip

@@ -111,7 +111,14 @@ class EventLog:
 
 
 def event_line(kind: str, started_at: float, seconds: float = 0.0, **fields: Any) -> Line:
-    """Return an event as a line of events.jsonl. started_at: Unix time of the run's start."""
+    """Return an event as a line of events.jsonl.
+
+    Args:
+        kind: one of `KINDS`.
+        started_at: Unix time of the run's start; 0.0: not started.
+        seconds: how long the event took.
+        fields: further fields of the line.
+    """
     assert kind in KINDS, kind
     time_seconds = round(max(0.0, time.time() - started_at), 6) if started_at else 0.0
     return {"time_seconds": time_seconds, "kind": kind, "seconds": round(seconds, 6), **fields}

@@ -33,7 +33,7 @@ class RunFacts:
         members: workers that have registered, with what their heartbeats say.
         entered: by id, members that have entered the current generation: (step of the switch, seconds that entering took).
         reshape_seconds: how long the last reshape stopped training.
-        started: when this controller began to lead, by `clock`: since then workers can reach it.
+        started: when this controller began to lead, by `clock`. Since then workers can reach this controller.
         message: for the status: what the run waits for; empty where it does not wait.
         trouble: for the status: a problem that somebody has to mend while the run goes on; empty where there is none.
         memory: the memory of each generation's fullest worker, beside the plan's prediction.

@@ -35,7 +35,9 @@ async def all_written() -> None:
 class Journal:
     """Appends lines to one file. One writer; `append` returns when the lines are durable.
 
-    may_write: called before each write, in its thread; raises where this process must not write any more.
+    Args:
+        path: the file; its folder is made.
+        may_write: called before each write, in its thread; raises where this process must not write any more.
     """
 
     def __init__(self, path: Path, may_write: Callable[[], None] = lambda: None) -> None:

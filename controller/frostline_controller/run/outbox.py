@@ -63,7 +63,7 @@ class Outbox:
         Args:
             kind: one of `events.KINDS`.
             reason: what happened and why, in words.
-            seconds: how long it took.
+            seconds: how long the event took.
             fields: further fields of the line in events.jsonl; they also replace the fields that every line has.
         """
         line = self._line(kind, reason, seconds, **fields)

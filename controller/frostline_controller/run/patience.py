@@ -41,8 +41,16 @@ async def patiently(
 ) -> Answer:
     """Return the answer of `ask`, which is called anew after each failure that may pass.
 
-    If the process ended instead, its restarts would come at ever longer intervals, or not at all. Raises Stopped once `stop` is
-    set after a failure, and OSError for a failure that does not pass.
+    If the process ended instead, its restarts would come at ever longer intervals, or not at all.
+
+    Args:
+        ask: may raise OSError.
+        stop: ends the waiting.
+        passes: whether a failure may pass.
+
+    Raises:
+        Stopped: `stop` was set after a failure.
+        OSError: the failure does not pass.
     """
     backoff = Backoff(WAIT_SECONDS_FIRST, WAIT_SECONDS_MAX, spread=0.5)
     while True:

@@ -190,7 +190,13 @@ class Reconciler:
 
 @dataclass(frozen=True)
 class Act:
-    """One act of a round. why: the reason for its place in the order."""
+    """One act of a round.
+
+    Attributes:
+        carry_out: carries out the act at a time by the run's clock.
+        phases: phases of the run in which the act is carried out.
+        why: the reason for the act's place in the order.
+    """
 
     carry_out: Callable[[Reconciler, float], Awaitable[None]]
     phases: frozenset[RunPhase]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from frostline_contract.intervals import DecisionCalendar
-from frostline_contract.lineage import Cuts, LineageStart
+from frostline_contract.lineage import Cuts, LineageStart, Place
 from frostline_contract.statistics import IntervalStatistics, StepRecord
 from frostline_controller.ledger.carried import Carried
 from frostline_controller.ledger.steps import Steps
@@ -25,7 +25,13 @@ class ResultsDiffer(Exception):
 class RecordLog:
     """metrics.jsonl: one line for each step, unique by (lineage, step), and a separate line where a lineage starts.
 
-    steps: sums over the records, for the ledger. carried: the bytes that workers sent and hold.
+    Args:
+        path: the file.
+        may_write: as in `Journal`.
+
+    Attributes:
+        steps: sums over the records, for the ledger.
+        carried: the bytes that workers sent and hold.
     """
 
     def __init__(self, path: Path, may_write: Callable[[], None] = lambda: None) -> None:
@@ -76,9 +82,9 @@ class RecordLog:
         for start in lineages:
             self._distrust(start)
         lines, opened, restores = [], self.lineage, Cuts(lineages).restores()
-        fresh: dict[tuple[int, int], StepRecord] = {}
-        for record in sorted(records, key=lambda record: (record.lineage, record.step)):
-            known = (record.lineage, record.step) in fresh or self._holds(record)
+        fresh: dict[Place, StepRecord] = {}
+        for record in sorted(records, key=lambda record: record.place):
+            known = record.place in fresh or self._holds(record)
             if known or not restores.survives(record.lineage, record.step):
                 continue
             if exact:
@@ -86,7 +92,7 @@ class RecordLog:
             lines += [_lineage_line(start) for start in lineages if opened < start.lineage <= record.lineage]
             opened = max(opened, record.lineage)
             lines.append(record.model_dump())
-            fresh[record.lineage, record.step] = record
+            fresh[record.place] = record
         await self._journal.append(lines)
         for start in lineages:
             if start.lineage <= opened:
@@ -122,7 +128,7 @@ class RecordLog:
             beyond.discard(step)
         self._complete[record.lineage] = step
         self.lineage = max(self.lineage, record.lineage)
-        if self.latest is None or (record.lineage, record.step) >= (self.latest.lineage, self.latest.step):
+        if self.latest is None or record.place >= self.latest.place:
             self.latest = record
         if record.numerics_hash:
             self._losses[(record.step, record.numerics_hash)] = record.loss
@@ -189,7 +195,9 @@ class StatisticsLog:
     def _number_reached(self, lineage: int, first: int) -> int | None:
         """Return the last of a lineage's own intervals, without a gap; None where it has none.
 
-        first: the interval that was complete when the lineage began; it counts as its own where a restore has kept it.
+        Args:
+            lineage: the lineage's number.
+            first: the interval that was complete when the lineage began; it counts as its own where a restore has kept it.
         """
         number = self._reached.get((lineage, first), first)  # called for each heartbeat; intervals are only added
         while (lineage, number + 1) in self._known:

@@ -21,8 +21,8 @@ class Run:
         folder: the run directory.
         backend: the cluster.
         durable: reads and writes the durable state of this controller's incarnation.
-        state: found by `durable` when it took over; so is `cluster`.
-        clock: as in `RunFacts`; so are `parallel_slots` and `cache_address`.
+        state, cluster: the states that `durable` found when it took over.
+        clock, parallel_slots, cache_address: as in `RunFacts`.
         may_write: as in `RunStore`.
     """
 

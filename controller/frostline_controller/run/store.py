@@ -87,8 +87,8 @@ class RunStore:
         """Let the next commit in this context also remove an annotation: the request in it becomes durable by that commit.
 
         Args:
-            annotation: its name.
-            text: its value when it was read. An annotation with another value stays; empty: none is removed.
+            annotation: the annotation's name.
+            text: the annotation's value when it was read. An annotation with another value stays; empty: none is removed.
         """
         self._removing = {annotation: text} if text else {}
         try:

@@ -28,8 +28,8 @@ def welcome(
         outbox: of the run.
         worker: the one that connects.
         ready_announced: whether the notice that the prepared plan is ready was sent.
-        draining: why members are asked to stop; empty: they are not.
-        end: why the worker is to exit; empty: it is not.
+        draining: why members are asked to stop; empty: no member is.
+        end: why the worker is to exit; empty: the worker is to stay.
         fences: those of a failure that is being answered.
     """
     if end:

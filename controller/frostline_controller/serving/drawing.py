@@ -17,7 +17,12 @@ DRAW_BYTES_MAX = 384 * 1024 * 1024
 
 
 class NotDrawn(Exception):
-    """No report can be served. busy: one is being drawn, so ask again later; otherwise it cannot be drawn."""
+    """No report can be served.
+
+    Args:
+        text: the reason, in words.
+        busy: whether a report is being drawn, so that the client may ask again later; otherwise no report can be drawn.
+    """
 
     def __init__(self, text: str, busy: bool) -> None:
         super().__init__(text)

@@ -18,7 +18,15 @@ LEADING_TEXT = "1 while this controller leads, else 0."
 
 
 class RunMetrics:
-    """A collector of the run's metrics at one moment."""
+    """A collector of the run's metrics at one moment.
+
+    Args:
+        status: the run's status.
+        workers: number of workers in each state.
+        step_seconds: duration of the newest step.
+        events: number of events of each kind.
+        carried: sums of the run's traffic, and the newest usage of each member.
+    """
 
     def __init__(self, status: pb.StatusResponse, workers: Counter[str], step_seconds: float, events: Counter[str],
                  carried: Carried) -> None:  # fmt: skip

@@ -25,9 +25,11 @@ PATHS = ("/metrics", "/status", "/result", "/report")
 
 
 class Refusal(Exception):
-    """A request that is answered with an error status.
+    """A request that is answered with an error.
 
-    status: HTTP's.
+    Args:
+        status: the HTTP status.
+        text: the reason, in words.
     """
 
     def __init__(self, status: int, text: str) -> None:

@@ -29,7 +29,7 @@ class CacheContents:
         covered: share of all values for which the cache has memory.
         boundary: the freeze point whose activations are cached; 0: none.
         passed: samples trained since that is the boundary.
-        older: the boundary before it; 0: none.
+        older: the boundary before this one; 0: none.
         older_share: share of the older boundary's values that the cache holds.
     """
 

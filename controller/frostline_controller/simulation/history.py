@@ -33,7 +33,12 @@ class Change:
 
 @dataclass(frozen=True)
 class History:
-    """A freeze history. changes: in the order of time. source: the origin of the changes, in words."""
+    """A freeze history.
+
+    Attributes:
+        changes: in the order of time.
+        source: the origin of the changes, in words.
+    """
 
     changes: tuple[Change, ...]
     source: str
@@ -108,7 +113,15 @@ def _in_force(decisions: Sequence[Decision], step: int, initial: int) -> int:
 
 
 def _stand_in(job: Job, num_units: int, calendar: DecisionCalendar, number: int, freeze_point: int) -> IntervalStatistics:
-    """Return the statistics of an interval in which deeper blocks have smaller gradients, the same in every interval."""
+    """Return the statistics of an interval in which deeper blocks have smaller gradients, the same in every interval.
+
+    Args:
+        job: the job that is simulated.
+        num_units: number of units of the model.
+        calendar: the steps of the intervals.
+        number: the interval.
+        freeze_point: units before it are frozen in the interval.
+    """
     training, last = job.training, calendar.last_step_of(number)
     norms = tuple(0.0 if unit < freeze_point else float(num_units - unit) for unit in range(num_units))
     watched = job.evaluation.every_intervals and number % job.evaluation.every_intervals == 0

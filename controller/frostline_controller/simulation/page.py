@@ -12,7 +12,14 @@ from frostline_controller.simulation.tables import ARM_HEAD, arm_rows
 
 
 def write_page(found: Simulation, values: Mapping[str, object], text: str, out: Path) -> None:
-    """Write the files. values: contents of simulation.json. text: output of the command. Raises OSError."""
+    """Write simulation.json, simulation.html and the charts. Raises OSError.
+
+    Args:
+        found: the simulation.
+        values: contents of simulation.json.
+        text: output of the command.
+        out: the folder.
+    """
     charts = build_charts(found)
     page = rendered(
         "simulation.html",

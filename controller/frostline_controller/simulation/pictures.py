@@ -60,7 +60,15 @@ def _shapes(arm: str, run: Replay) -> Chart:
 
 
 def _steps(found: Simulation, name: str, title: str, label: str, value: Callable[[Span], float]) -> Chart:
-    """Return the picture of one quantity of each arm's spans over time."""
+    """Return the picture of one quantity of each arm's spans over time.
+
+    Args:
+        found: the simulation.
+        name: of the picture's file.
+        title: of the picture.
+        label: the quantity with its unit, for the vertical axis.
+        value: the quantity of a span.
+    """
     figure, axes = new_figure(WIDE, 2.6)
     said = []
     for (arm, run), colour in zip(found.arms.items(), _colours(found), strict=True):
@@ -74,7 +82,7 @@ def _steps(found: Simulation, name: str, title: str, label: str, value: Callable
 
 
 def _sums(found: Simulation, name: str, title: str, label: str, value: Callable[[Span], float]) -> Chart:
-    """Return the picture of the sum of one quantity over each arm's spans, over time."""
+    """Return the picture of the sum of one quantity over each arm's spans, over time. Arguments as in `_steps`."""
     figure, axes = new_figure(WIDE, 2.6)
     said = []
     for (arm, run), colour in zip(found.arms.items(), _colours(found), strict=True):

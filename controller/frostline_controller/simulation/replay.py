@@ -87,7 +87,12 @@ class Span:
 
 @dataclass(frozen=True)
 class Replay:
-    """A whole replayed run. spans: in the order of time."""
+    """A whole replayed run.
+
+    Attributes:
+        spans: in the order of time.
+        history: the freeze history that was replayed.
+    """
 
     spans: tuple[Span, ...]
     history: History
@@ -232,6 +237,12 @@ class _Books:
 def replay(job: Job, world: World, history: History, length: Length) -> Replay:
     """Return the replay of a run.
 
+    Args:
+        job: the job that is simulated.
+        world: the described cluster, with the costs of the model's units on it.
+        history: the freeze history.
+        length: when the run ends.
+
     Raises:
         ValueError: no placement fits, or the history goes deeper than the model.
     """
@@ -259,14 +270,33 @@ def replay(job: Job, world: World, history: History, length: Length) -> Replay:
 
 
 def _take_due(changes: list[Change], step: int, samples: int, train_samples: int, now: int) -> int:
-    """Return the freeze point of the next step, and remove the due changes from the list. now: the freeze point in force."""
+    """Return the freeze point of the next step, and remove the due changes from the list.
+
+    Args:
+        changes: the changes to come, in the order of time.
+        step: steps so far.
+        samples: samples so far.
+        train_samples: of the training split; 0: unknown.
+        now: the freeze point in force.
+    """
     while changes and _steps_until(changes[0], step, samples, train_samples, 1) <= 0:
         now = changes.pop(0).freeze_point
     return now
 
 
 def _steps_until(change: Change, step: int, samples: int, train_samples: int, samples_of_step: int) -> int:
-    """Return the number of steps before the change is in force; 0 or less where it is in force."""
+    """Return the number of steps before the change is in force; 0 or less where it is in force.
+
+    Args:
+        change: by its step or by its epoch.
+        step: steps so far.
+        samples: samples so far.
+        train_samples: of the training split; 0: unknown.
+        samples_of_step: samples of each further step.
+
+    Raises:
+        ValueError: the change is by epoch, and the number of training samples is unknown.
+    """
     if change.step is not None:
         return change.step - 1 - step
     assert change.epoch is not None

@@ -50,7 +50,16 @@ class World:
     def situation(
         self, job: Job, freeze_point: int, current: Placement | None, start: Mapping[str, int], steps_left: int, held: int
     ) -> Situation:
-        """Return the planner's situation as the controller would give it. held: workers of the run, the first of `workers`."""
+        """Return the planner's situation as the controller would give it.
+
+        Args:
+            job: the job that is simulated.
+            freeze_point: units before it are frozen.
+            current: the placement in force; None before the first plan.
+            start: degrees that the run began with; empty before the first plan.
+            steps_left: steps until the end of the run.
+            held: number of workers that the run holds: the first of `workers`.
+        """
         uncacheable = "data.augmentation.mode is recompute" if job.data.augmentation.mode == "recompute" else ""
         return Situation(
             num_units=self.num_units,
@@ -170,8 +179,17 @@ def coverage(job: Job, boundary_bytes: int, train_samples: int) -> float:
 
 
 def _profile(cluster: Cluster, group: NodeGroup, number: int, job: Job, units: tuple[UnitProfile, ...]) -> KeptProfile:
-    """Return the profile of a group's workers. A group of another speed is another kind of device, so that the planner sees the
-    difference of speeds."""
+    """Return the profile of a group's workers.
+
+    A group of another speed is another kind of device, so that the planner sees the difference of speeds.
+
+    Args:
+        cluster: the described cluster.
+        group: the group of nodes.
+        number: the group's number, for the device's name.
+        job: the job that is simulated.
+        units: measurements of the units at speed 1.
+    """
     device = cluster.device
     memory = device.memory_bytes if group.memory_bytes is None else group.memory_bytes
     if group.speed != 1.0:
@@ -196,6 +214,17 @@ def _profile(cluster: Cluster, group: NodeGroup, number: int, job: Job, units: t
 def _worker(
     cluster: Cluster, profile: KeptProfile, number: int, per_pod: int, node: str, place: int, cache: CacheProfile | None
 ) -> Worker:
+    """Return a worker of the described cluster, as if it had registered.
+
+    Args:
+        cluster: the described cluster.
+        profile: the worker's measurements.
+        number: the worker's number in the cluster.
+        per_pod: workers of a pod.
+        node: name of the node.
+        place: the device's number on the node.
+        cache: the measured cache; None: there is none.
+    """
     device, near = cluster.device, cluster.link_within_node
     gpu = device.kind == "gpu"
     return Worker(

@@ -30,7 +30,14 @@ def sweep_charts(state: SweepState) -> list[Chart]:
 
 
 def value_chart(axis: Axis, metric: str, runs: Sequence[SweptRun], shown: str) -> Chart | None:
-    """Draw one final number of each run over one varied field, and its mean for each value. None where no run has it."""
+    """Draw one final number of each run over one varied field, and its mean for each value. None where no run has the number.
+
+    Args:
+        axis: the varied field.
+        metric: name of the number.
+        runs: the sweep's runs.
+        shown: the field's name in the picture.
+    """
     found = {}
     for run in runs:
         if metric in run.figures["final"]:

@@ -26,13 +26,13 @@ class SweptRun:
 
     Attributes:
         number: from 1 on, in the order in which runs are started.
-        name: of its job, its job file and its folder.
+        name: name of the run's job, job file and folder.
         values: the varied fields, with the values that the job resolved them to.
-        workers: number of the sweep's workers that it uses.
+        workers: number of the sweep's workers that the run uses.
         state: a RunStatus; waiting: not started yet.
-        exit_code: of the last process that ran it; None: none has ended yet.
-        message: the reason of its failure.
-        figures: its final figures (`report.figures`), once it has completed.
+        exit_code: exit status of the last process that carried the run out; None: none has ended yet.
+        message: the reason of the run's failure.
+        figures: the run's final figures (`report.figures`), once the run has completed.
     """
 
     number: int
@@ -54,8 +54,11 @@ class SweptRun:
 class SweepState:
     """The state of a sweep, as in sweep.json.
 
-    workers: the most of all runs together; None: as many as the runs side by side have. side_by_side: the most runs at a time.
-    shares_cache: whether any run uses one. metric: the task's, "" before a run has ended.
+    Attributes:
+        workers: the most workers of all runs together; None: as many as the runs side by side have.
+        side_by_side: the most runs at a time.
+        shares_cache: whether any run uses the sweep's cache.
+        metric: name of the task's metric; "" before a run has ended.
     """
 
     name: str

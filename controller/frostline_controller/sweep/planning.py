@@ -79,7 +79,17 @@ def made_sweep(
     runs: Sequence[PlannedRun], axes: Sequence[Axis], *, name: str, folder: Path, job_file: str, workers: int | None,
     side_by_side: int,
 ) -> tuple[SweepDirectory, SweepState]:  # fmt: skip
-    """Write the directory of a new sweep: the job of each run, and a state in which nothing has started yet. Raises OSError."""
+    """Write the directory of a new sweep: the job of each run, and a state in which nothing has started yet. Raises OSError.
+
+    Args:
+        runs: the runs, from `planned_runs`.
+        axes: the varied fields.
+        name: the sweep's name.
+        folder: the sweep's directory.
+        job_file: absolute path of the job file.
+        workers: the most workers of all runs together; None: as many as the runs side by side have.
+        side_by_side: the most runs at a time.
+    """
     places = SweepDirectory(folder)
     named = _folder_names(runs)
     swept = [

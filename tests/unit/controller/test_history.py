@@ -5,7 +5,13 @@ import pytest
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.lineage import LineageStart
 from frostline_contract.plan import Decision
-from frostline_controller.decisions.surviving import in_force, next_number, surviving_decisions, without_pending_rollbacks
+from frostline_controller.decisions.surviving import (
+    History,
+    in_force,
+    next_number,
+    surviving_decisions,
+    without_pending_rollbacks,
+)
 
 CALENDAR = DecisionCalendar(interval_steps=8, lag_steps=3, total_steps=64)
 FREEZE = Decision(number=1, interval=1, effective_step=11, freeze_point=2, kind="freeze")
@@ -61,3 +67,23 @@ def test_a_restore_takes_back_a_rollback_that_its_state_has_not_been_through() -
     assert passed == (FREEZE, *KEPT, LATE), "the state has passed its step without it: the workers had given it up"
     through, kept = without_pending_rollbacks((FREEZE, *KEPT, BACK), (OPENED,), reached=1, step=12)
     assert (through, kept) == ((FREEZE, *KEPT, BACK), (OPENED,))
+
+
+FIRST = LineageStart(lineage=0, starts_at_step=0)
+RESTORED = LineageStart(lineage=2, starts_at_step=20, kind="restore")
+
+
+@pytest.mark.parametrize(
+    ("reached", "started", "kept"),
+    [(1, 1, (FIRST, OPENED)), (2, 1, (FIRST, OPENED, RESTORED)), (1, 2, (FIRST, OPENED, RESTORED)), (0, 0, (FIRST, OPENED))],
+)
+def test_a_restore_whose_plan_never_ran_leaves_no_lineage(reached: int, started: int, kept: tuple[LineageStart, ...]) -> None:
+    found = History((FREEZE, BACK), (FIRST, OPENED, RESTORED)).without_unstarted(reached, started)
+    assert found == History((FREEZE, BACK), kept), "a rollback stays: it is a decision, which may be pending"
+
+
+def test_a_history_until_a_lineage_has_nothing_of_later_ones() -> None:
+    history = History((FREEZE, *KEPT, BACK), (FIRST, OPENED, RESTORED))
+    assert history.until(0) == History((FREEZE, *KEPT), (FIRST,))
+    assert history.until(1) == History((FREEZE, *KEPT, BACK), (FIRST, OPENED))
+    assert history.until(2) == history

@@ -51,7 +51,7 @@ class BoundaryCache:
         pin_memory: Receive into page-locked memory, for rows that are copied to a GPU.
         device_clock: Clock of the device on which rows to be stored are.
         keep_previous: Keep the values of the previous boundary, since other runs may begin there.
-        names: The samples' names in all keys, by their place in the split; None: the place itself.
+        names: The name of each sample in all keys, by the sample's place in the split; None: the place itself.
         own_tokens: Number of each sample's own tokens, by its place in the split; rows have zeros behind them. None: all tokens.
 
     Raises:
@@ -93,8 +93,11 @@ class BoundaryCache:
     def set_boundary(self, identity: CacheIdentity, previous: CacheIdentity | None, num_values: int) -> None:
         """Use the cache for `identity` from now on; `previous` stays readable by `read_previous`.
 
-        num_values: samples x variants that the identity can have; admission follows from it. Returns at once: reads may hit
-        from now on (values of other workers or runs), and fills start after the cache server's admission.
+        Returns at once: reads may hit from now on (values of other workers or runs), and fills start after the server's
+        admission.
+
+        Args:
+            num_values: samples x variants that the identity can have; admission follows from it.
         """
         self._control.set_boundary(identity, previous, num_values)
         self._prefetcher.forget_all()
@@ -115,8 +118,9 @@ class BoundaryCache:
     def read(self, samples: Sequence[int], variants: Sequence[int], out: Tensor) -> list[bool]:
         """Fill out[i] with sample i's boundary activation; False: a miss, and out[i] is undefined.
 
-        out: (n, tokens, width) of the compute type, on any device. Values are received into it directly if it is a contiguous
-        host tensor and the codec is `none`.
+        Args:
+            out: (n, tokens, width) of the compute type, on any device. Values are received into it directly if it is a contiguous
+                host tensor and the codec is `none`.
         """
         boundary = self._boundary
         if boundary is None or boundary.identity in self._distrusted:
@@ -168,7 +172,9 @@ class BoundaryCache:
     def fill(self, samples: Sequence[int], variants: Sequence[int], rows: Tensor) -> None:
         """Store computed activations in the background; only admitted ones, and only while the queue has room.
 
-        rows: (n, tokens, width), the prefix's own output, NOT its round trip: encoding twice may change bits. They are copied.
+        Args:
+            rows: (n, tokens, width), the prefix's own output, NOT its round trip: encoding twice may change bits. The rows are
+                copied.
         """
         boundary = self._boundary
         if boundary is None or boundary.fraction <= 0.0 or boundary.identity in self._distrusted:

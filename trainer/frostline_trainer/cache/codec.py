@@ -24,7 +24,12 @@ SCALE_BYTES = 4
 class Codec(ABC):
     """One way of storing rows of shape (tokens, width).
 
-    value_shape: (tokens, width) of one sample's boundary activation. dtype: the compute type.
+    Args:
+        value_shape: (tokens, width) of one sample's boundary activation.
+        dtype: the compute type.
+
+    Raises:
+        ValueError: rows of this shape or type cannot be cached.
     """
 
     name: str

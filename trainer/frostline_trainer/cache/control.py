@@ -36,7 +36,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Boundary:
-    """The boundary for which the cache is used. fraction: admitted share of (sample, variant) pairs; 0 before the admission."""
+    """The boundary for which the cache is used.
+
+    Attributes:
+        identity: of the boundary's values.
+        previous: identity of the previous boundary's values; None: there is none.
+        num_values: pairs of sample and variant.
+        fraction: admitted share of these pairs; 0.0 before the admission.
+    """
 
     identity: CacheIdentity
     previous: CacheIdentity | None
@@ -47,7 +54,16 @@ class Boundary:
 class Control:
     """The client: it owns the shard list and the current boundary's admission; other threads only read them.
 
-    asked: set when the cache server has been asked for its shards once, with or without an answer.
+    Args:
+        address: host:port of the cache server; `<run_dir>/cache.address` is preferred if it exists.
+        token: the token for the cache server, or the path of a file that holds it.
+        worker_id: the worker for which the cache server counts the use.
+        run_dir: the run directory.
+        value_bytes: mean size of a value with its headers.
+        meter: counts the use of the cache.
+
+    Attributes:
+        asked: set when the cache server has been asked for its shards once, with or without an answer.
     """
 
     def __init__(self, address: str, token: str, worker_id: str, run_dir: Path, value_bytes: int, meter: Meter) -> None:
@@ -71,7 +87,10 @@ class Control:
     def set_boundary(self, identity: CacheIdentity, previous: CacheIdentity | None, num_values: int) -> None:
         """Ask the cache server for admission of another boundary, at once and in the background.
 
-        previous: the previous boundary, whose values are advanced; None: there is none. num_values: pairs of sample and variant.
+        Args:
+            identity: of the new boundary's values.
+            previous: identity of the previous boundary, whose values are advanced; None: there is none.
+            num_values: pairs of sample and variant.
         """
         with self._lock:
             self._replace(Boundary(identity, previous, num_values))

@@ -25,7 +25,12 @@ log = logging.getLogger(__name__)
 
 
 class Shard:
-    """One Redis server, and whether it is up. Any thread may call any method."""
+    """One Redis server, and whether it is up. Any thread may call any method.
+
+    Args:
+        host, port, database, password: of the server; None: it needs no password.
+        on_down: called when the server is marked as down.
+    """
 
     def __init__(self, host: str, port: int, database: int, password: str | None, on_down: Callable[[], None]) -> None:
         self.host, self.port, self.database = host, port, database
@@ -95,9 +100,16 @@ class Lane:
         deadline: float,
         check: Callable[[int], None],
     ) -> list[Outcome | None]:
-        """Fetch keys[i] into targets[i]; `check(i)` runs for each value that came, in the shard's thread. None: shard down.
+        """Fetch keys[i] into targets[i].
 
-        Ends at `deadline` (time.monotonic()) plus one SILENCE_SECONDS at the latest, plus the checks.
+        Args:
+            keys: keys of chunks.
+            targets: buffers of each chunk, which together have its exact length.
+            deadline: by time.monotonic(). The call ends one SILENCE_SECONDS later at the latest, plus the checks.
+            check: called with i for each chunk that came, in the shard's thread.
+
+        Returns:
+            The outcome of each key; None: its shard is down.
         """
 
         def work(connection: Connection, indices: list[int]) -> list[Outcome]:

@@ -22,7 +22,15 @@ WAIT_SECONDS_MAX = 2.0
 
 @dataclass(eq=False)
 class _Batch:
-    """Values that are read together. pairs: (sample, variant) of each row of payloads."""
+    """Values that are read together.
+
+    Attributes:
+        identity: of the values.
+        pairs: (sample, variant) of each row of `payloads`.
+        payloads: uint8 [n, payload_bytes].
+        done: set when all values have been read.
+        hits: whether each value was there; empty before `done`.
+    """
 
     identity: CacheIdentity
     pairs: list[tuple[int, int]]

@@ -57,7 +57,7 @@ class ProtocolSurprise(ConnectionFault):
 class Connection:
     """One authenticated connection. After a failure of the peer every method raises ConnectionFault; then close and reopen.
 
-    silence_seconds: timeout for the next bytes, in both directions, and for connecting.
+    The timeout for the next bytes, in both directions, and for connecting is `silence_seconds`.
     """
 
     def __init__(self, host: str, port: int, password: str | None, database: int, silence_seconds: float) -> None:
@@ -98,8 +98,8 @@ class Connection:
     def get_many(self, keys: Sequence[bytes], targets: Sequence[Sequence[memoryview]], deadline: float) -> list[Outcome]:
         """Fetch keys[i] into the buffers targets[i], which together have the value's exact length.
 
-        deadline: time.monotonic() after which ConnectionFault is raised, at most silence_seconds later. A target is undefined
-        after any outcome but DONE.
+        After `deadline`, a time by time.monotonic(), ConnectionFault is raised, at most silence_seconds later. A target is
+        undefined after any outcome but DONE.
         """
         self._deadline = deadline
         lengths = [sum(len(part) for part in target) for target in targets]

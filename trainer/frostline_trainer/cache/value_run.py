@@ -16,9 +16,12 @@ END = b"\r\n"
 
 
 class ValueRun:
-    """The replies to n requests in flight. targets: each reply's buffers, the same number for each.
+    """The replies to n requests in flight.
 
     The strip holds, for each reply, the end of the previous reply and its own line; and the last reply's end.
+
+    Args:
+        targets: the buffers of each reply, the same number for each.
     """
 
     def __init__(self, targets: Sequence[Sequence[memoryview]]) -> None:

@@ -27,7 +27,7 @@ class ValueLayout:
 
     Args:
         tags: Makes and checks the tags that authenticate values.
-        names: The samples' names by their place in the split; None: the place itself.
+        names: The name of each sample, by the sample's place in the split; None: the place itself.
         own_tokens: Number of each sample's own tokens by its place in the split; None: all of the codec's shape.
     """
 
@@ -63,7 +63,13 @@ class ValueLayout:
         return self._bytes(self.tokens(sample))
 
     def keys(self, identity: CacheIdentity, sample: int, variant: int) -> list[bytes]:
-        """The keys of one sample's chunks, in order. sample: its place in the split."""
+        """The keys of one sample's chunks, in order.
+
+        Args:
+            identity: of the boundary.
+            sample: the sample's place in the split.
+            variant: its augmentation variant.
+        """
         name = self.name(sample)
         return [identity.key(name, variant, chunk) for chunk in range(len(self._bounds(self.tokens(sample))))]
 
@@ -97,7 +103,14 @@ class ValueLayout:
 
 @dataclass(frozen=True)
 class ReadResult:
-    """The result of a read. hits[i]: sample i is complete and valid. corrupt: samples with a torn, foreign or mistyped chunk."""
+    """The result of a read.
+
+    Attributes:
+        hits: whether the value of sample i is complete and valid, for each i.
+        corrupt: number of samples with a torn, foreign or mistyped chunk.
+        bytes_read: bytes received.
+        seconds: duration of the read.
+    """
 
     hits: list[bool]
     corrupt: int
@@ -114,9 +127,17 @@ def read_values(
     payloads: memoryview,
     rows: Sequence[int] | None = None,
 ) -> ReadResult:
-    """Fetch sample i's value into row rows[i] (or i) of `payloads`, rows of payload_bytes. Rows of misses are undefined.
+    """Fetch sample i's value into row rows[i] (or i) of `payloads`. Rows of misses are undefined.
 
     Blocks at most READ_SECONDS_MAX plus one timeout of a shard (0.5 s), plus the time for checksums.
+
+    Args:
+        lane: the connections to the shards.
+        layout: layout of keys and values.
+        identity: of the boundary.
+        samples, variants: equally long; samples by their place in the split.
+        payloads: rows of layout.payload_bytes each, one behind the other.
+        rows: row of each sample; None: the samples' own order.
     """
     started = time.monotonic()
     keys: list[bytes] = []
@@ -151,9 +172,17 @@ def read_values(
 def store_values(
     lane: Lane, layout: ValueLayout, identity: CacheIdentity, samples: Sequence[int], variants: Sequence[int], payloads: Tensor
 ) -> tuple[list[Outcome | None], float]:
-    """Store the samples' own tokens of host payloads (n, payload_bytes) uint8.
+    """Store the samples' own tokens.
 
-    Returns the outcome of each sample (None: not all of it was sent), and seconds.
+    Args:
+        lane: the connections to the shards.
+        layout: layout of keys and values.
+        identity: of the boundary.
+        samples, variants: equally long; samples by their place in the split.
+        payloads: uint8 (n, payload_bytes), on the host.
+
+    Returns:
+        The outcome of each sample (None: not all of it was sent), and the seconds that this took.
     """
     started = time.monotonic()
     memory = memoryview(payloads.contiguous().view(-1).numpy())

@@ -49,7 +49,15 @@ class _Drop:
 
 
 class Writer:
-    """Carries out the fills and drops of one worker, in order, in a thread of its own. Any thread may call."""
+    """Carries out the fills and drops of one worker, in order, in a thread of its own. Any thread may call.
+
+    Args:
+        lane: the writer's own connections to the shards.
+        layout: layout of keys and values.
+        codec: encodes raw rows.
+        meter: counts the writes.
+        may_write: whether values of an identity may still be stored.
+    """
 
     def __init__(
         self, lane: Lane, layout: ValueLayout, codec: Codec, meter: Meter, may_write: Callable[[CacheIdentity], bool]
@@ -74,8 +82,14 @@ class Writer:
 
     def fill(self, identity: CacheIdentity, samples: list[int], variants: list[int], rows: Tensor, encoded: bool,
              copied: Mark | None = None) -> None:  # fmt: skip
-        """Queue host rows, which must not change any more: raw rows, or payloads if `encoded`. copied: for rows from a device,
-        the mark behind which they are complete.
+        """Queue host rows, which must not change any more.
+
+        Args:
+            identity: of the boundary.
+            samples, variants: equally long; one for each row.
+            rows: raw rows (n, tokens, width), or payloads uint8 (n, payload_bytes) if `encoded`.
+            encoded: whether the rows have been through the codec.
+            copied: for rows from a device, the mark behind which they are complete; None: they are complete.
         """
         self._put(_Fill(identity, samples, variants, rows, encoded, copied or HostMark(0.0)))
 

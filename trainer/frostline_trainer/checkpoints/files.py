@@ -46,9 +46,18 @@ def _stem(table: Pieces, piece: int) -> str:
 def write_piece(
     folder: Path, table: Pieces, piece: int, state: UnitState, tied: frozenset[str], generation: str, before: Before
 ) -> None:
-    """Write one piece's file, then its digest file, with the generation that wrote it. Raises OSError.
+    """Write one piece's file, then its digest file. Raises OSError.
 
-    If the digest file exists, the piece's file is complete. tied: names that count in another unit's digest.
+    If the digest file exists, the piece's file is complete.
+
+    Args:
+        folder: the checkpoint's folder.
+        table: the run's pieces.
+        piece: number of the piece.
+        state: the piece's tensors.
+        tied: names of tensors that count in another unit's digest.
+        generation: the generation that writes, for the digest file.
+        before: called before each operation on the disk.
     """
     payload = save({key: tensor.contiguous() for key, tensor in state.items()})
     _write_whole(piece_file(folder, table, piece), payload, before)
@@ -100,7 +109,17 @@ def _write_whole(final: Path, payload: bytes, before: Before) -> None:
 
 
 def with_digests(fields: dict, folder: Path, table: Pieces, generation: GenerationId) -> dict:
-    """A manifest's fields plus file and digests of every piece. Raises OSError for a share of another generation."""
+    """A manifest's fields plus file and digests of every piece.
+
+    Args:
+        fields: the manifest's other fields.
+        folder: the checkpoint's folder.
+        table: the run's pieces.
+        generation: the generation that has to have written all pieces.
+
+    Raises:
+        OSError: a file is missing, or another generation has written a share.
+    """
     entries, counted = list[dict[str, str]](), list[bytes]()
     for piece in range(table.count):
         own, whole, written_by = digest_file(folder, table, piece).read_text().split()

@@ -40,7 +40,11 @@ HOPELESS = os.strerror(errno.EFBIG)
 class LastFiles:
     """Writes the run's last files.
 
-    moved: called often, as a sign of progress. patient: whether failed writes are retried; not for a run that has failed.
+    Args:
+        saving: this worker's checkpoints.
+        mailbox: the controller's notices; one of them may end the wait for the other members.
+        moved: called often, as a sign of progress.
+        patient: whether failed writes are retried; not for a run that has failed.
     """
 
     def __init__(self, saving: Saving, mailbox: Mailbox, moved: Callable[[], None], patient: bool = True) -> None:
@@ -120,7 +124,11 @@ class Patience:
 def agree_written(generation: Generation, why_not: str) -> str:
     """Agree whether all members have written their share of the final checkpoint. Collective; all wait for the slowest one.
 
-    why_not: why this member could not write its share; empty if it did. Returns `why_not`, or whose share is missing, or "".
+    Args:
+        why_not: why this member could not write its share; empty if it did.
+
+    Returns:
+        `why_not`, or whose share is missing, or "".
     """
     without = who_says(generation, bool(why_not))
     return why_not or (f"members {without} could not write their part" if without else "")
@@ -137,7 +145,14 @@ def who_says(generation: Generation, yes: bool) -> list[int]:
 def save_final_model(context: RunContext, folder: Path, directory: Path, moved: Callable[[], None] = lambda: None) -> str:
     """Load all units of the final checkpoint and save the model for plain transformers.
 
-    moved: called for every unit, and whenever the files have grown. Returns why it could not be written; empty if it was.
+    Args:
+        context: the run's model, on this worker.
+        folder: the final checkpoint.
+        directory: folder of the saved model.
+        moved: called for every unit, and whenever the files have grown.
+
+    Returns:
+        Why the model could not be written; empty if it was.
     """
     try:
         manifest = read_manifest(folder)

@@ -102,11 +102,18 @@ def read_manifest(folder: Path) -> dict:
 
 
 def load_piece(folder: Path, manifest: dict, table: Pieces, piece: int) -> UnitState:
-    """One piece's state. Raises ValueError for a file that is missing, truncated or not the one in the manifest.
+    """One piece's state.
 
     The manifest's sha256 leaves out tensors that count in another unit (a tied matrix); whole_sha256 covers the whole file.
 
-    table: the run's pieces; the checkpoint must have its units cut in the same way.
+    Args:
+        folder: the checkpoint.
+        manifest: the checkpoint's manifest.
+        table: the run's pieces; the checkpoint must have its units cut in the same way.
+        piece: number of the piece.
+
+    Raises:
+        ValueError: the file is missing, truncated or not the one in the manifest.
     """
     ranges = manifest.get("state_ranges", 1)
     if ranges != table.ranges:

@@ -11,9 +11,14 @@ from frostline_trainer.step.unit_state import import_piece
 
 
 def restore_pieces(context: RunContext, moments: Moments, folder: Path, manifest: dict[str, Any], pieces: Iterable[int]) -> None:
-    """Bring these pieces of the model to a checkpoint's state. moments: receives their optimizer state.
+    """Bring pieces of the model to a checkpoint's state. Raises ValueError as `load_piece` and `import_piece` do.
 
-    Raises ValueError as `load_piece` and `import_piece` do.
+    Args:
+        context: the run's model, on this worker.
+        moments: receives the pieces' optimizer state.
+        folder: the checkpoint.
+        manifest: the checkpoint's manifest.
+        pieces: numbers of the pieces.
     """
     table = context.pieces
     for piece in pieces:

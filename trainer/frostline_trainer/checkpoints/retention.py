@@ -24,8 +24,10 @@ _SWEPT = ".swept-"
 class Retention:
     """The rules of retention.
 
-    keep_last: number of newest checkpoints that are kept (at least two: a worker may be reading the one before the newest).
-    watch_steps: steps after a freeze within which the guard may roll it back; the checkpoint right before it is kept that long.
+    Attributes:
+        keep_last: number of newest checkpoints that are kept (at least two: a worker may be reading the one before the newest).
+        watch_steps: steps after a freeze within which the guard may roll it back; the checkpoint right before it is kept that
+            long.
     """
 
     keep_last: int
@@ -37,7 +39,13 @@ def prune(root: Path, retention: Retention, run_epoch: int, before: Before) -> N
 
     Kept are the newest, the best by guard loss, the last one before a freeze and all to which a rollback may go back, the last
     one before the first read of the cache, the last one that an audit has covered, and the one from which the current epoch
-    began. Does nothing if `run_epoch` is over: then the run belongs to a later one.
+    began.
+
+    Args:
+        root: the checkpoint root.
+        retention: the rules.
+        run_epoch: nothing is removed if this run epoch is over, since the run then belongs to a later one.
+        before: called before each operation on the disk.
     """
     readable, versions = readable_checkpoints(root), read_epochs(root)
     found = [(root / one.path, readable[one]) for one in surviving(versions, readable)]
@@ -77,9 +85,13 @@ def _audited(found: list[tuple[Path, dict]]) -> set[Path]:
 
 
 def sweep(published: Path, base: GenerationId | None, under_way: set[Path], before: Before) -> None:
-    """Remove unfinished checkpoints that were begun before `published`, at most SWEEP_MAX folders.
+    """Remove unfinished checkpoints that were begun before another one, at most SWEEP_MAX folders.
 
-    Not removed are those of `base`, a generation that may still be publishing, and those that this writer is writing.
+    Args:
+        published: folder of that other checkpoint.
+        base: a generation that may still be publishing, whose checkpoints stay; None: there is none.
+        under_way: folders that this writer is writing, which stay.
+        before: called before each operation on the disk.
     """
     root = published.parents[2]
     for gone in list(root.glob(f"{_SWEPT}*"))[:SWEEP_MAX]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from frostline_contract.epochs import checkpoint_path
 from frostline_contract.job import Job
+from frostline_contract.lineage import Place, is_before_freeze
 from frostline_proto.v1 import control_pb2
 from frostline_trainer.checkpoints.reading import complete_checkpoints, is_complete
 from frostline_trainer.checkpoints.restoring import restore_pieces
@@ -186,10 +187,9 @@ class Saving:
 
     def _await_checkpoint(self, step: int, state: RunState) -> tuple[Path, dict]:
         deadline = time.monotonic() + RESTORE_WAIT_SECONDS
-        oldest = _lineage_before_freeze(state, step)
         while True:
             found = [item for item in complete_checkpoints(self.root) if item[1]["step"] == step]
-            found = [item for item in found if oldest <= item[1]["lineage"] <= state.lineage]
+            found = [item for item in found if is_before_freeze(Place(item[1]["lineage"], step), state.lineage, state.decisions)]
             if found:
                 return found[-1]
             if time.monotonic() > deadline:
@@ -243,12 +243,6 @@ def _watch_steps(job: Job, steps_per_epoch: int) -> int:
     """Steps after a freeze until it cannot be rolled back any more: for the guard's readings, and some that were given up."""
     readings = (job.freeze.rails.guard_intervals + 3) * max(job.evaluation.every_intervals, 1)
     return readings * job.interval_steps(steps_per_epoch) + job.decisions.lag_steps
-
-
-def _lineage_before_freeze(state: RunState, step: int) -> int:
-    """The lineage in which the freeze after `step` was decided; an older one's checkpoint of that step was undone."""
-    freezes = [one for one in state.decisions if one.effective_step == step + 1 and one.kind == "freeze" and not one.void]
-    return max((one.lineage for one in freezes), default=0)
 
 
 def dealt_to(piece: int, owners: Sequence[str]) -> str:

@@ -107,7 +107,7 @@ class CheckpointWriter:
 
     The writer remembers the newest run epoch that it has read, and does not wait for snapshots of older ones.
 
-    not_written: errors by folder. operations: file operations begun so far, one for each few megabytes.
+    `not_written` has the errors by folder, `operations` the number of file operations so far, one for each few megabytes.
     """
 
     def __init__(self, retention: Retention, notices: WriterNotices) -> None:
@@ -128,7 +128,7 @@ class CheckpointWriter:
     def abandon(self, seen_step: int = -1) -> None:
         """Abandon a failed generation: remaining members publish complete, stable checkpoints now, and drop others.
 
-        seen_step: the step of the newest vote that this member has seen; earlier copies are stable. Returns at once.
+        Returns at once. `seen_step` is the step of the newest vote that this member has seen; copies of earlier steps are stable.
         """
         self._queue.put(lambda: self._decide_all(seen_step))
 

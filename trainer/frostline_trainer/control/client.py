@@ -81,7 +81,7 @@ class ControlClient:
                 self._stopping.wait(0.2)
 
     def start(self, outgoing: Callable[[], tuple[list[StepRecord], list[IntervalStatistics]]]) -> None:
-        """Start the threads. outgoing: called for the records and statistics that this worker should send now, if any."""
+        """Start the threads. They call `outgoing` for the records and statistics that this worker should send now, if any."""
         self._outgoing = outgoing
         threads = {"watch": self._watch, "heartbeat": self._beat, "reports": self._report, "recovery": self._send_recovery}
         for name, body in threads.items():
@@ -117,7 +117,7 @@ class ControlClient:
 
     def _ready(self, generation: GenerationId, ready: bool, seconds: float = 0.0, reason: str = "", entered: bool = False,
                step: int = 0) -> None:  # fmt: skip
-        """Report a plan's state on this worker. seconds: to form or enter it. Raises as ControllerConnection.call."""
+        """Report a plan's state here; forming or entering it took `seconds`. Raises as ControllerConnection.call."""
         request = control_pb2.ReadyRequest(
             worker_id=self._registration.worker_id, generation=to_message(generation, plan_pb2.GenerationId),
             ready=ready, seconds=seconds, reason=reason, entered=entered, step=step,
@@ -129,7 +129,7 @@ class ControlClient:
         self._in_background(lambda: self._ready(generation, True, seconds))
 
     def not_ready_in_background(self, generation: GenerationId, reason: str, step: int) -> None:
-        """Report: not ready for a plan in votes after that of step + 1 (which may be under way). step: last committed here."""
+        """Report: not ready for a plan in votes after that of `step` + 1, which may be under way. Committed here: `step`."""
         self._in_background(lambda: self._ready(generation, False, reason=reason, step=step))
 
     def entered_in_background(self, generation: GenerationId, seconds: float, step: int) -> None:
@@ -177,7 +177,7 @@ class ControlClient:
 
     def leave(self, reason: str, ended: bool, error: str = "", user_mistake: bool = False,
               patience_seconds: float = 10.0) -> None:  # fmt: skip
-        """Report that this worker wants to leave, or has ended. error: its traceback. Raises as ControllerConnection.call."""
+        """Report that this worker wants to leave, or has ended (traceback: `error`). Raises as ControllerConnection.call."""
         whose = self._registration.worker_id
         request = control_pb2.LeaveRequest(worker_id=whose, reason=reason, ended=ended, error=error, user_mistake=user_mistake)
         self._connection.call("Leave", request, patience_seconds)

@@ -31,8 +31,13 @@ class Refused(Exception):
 class ControllerConnection:
     """The worker's gRPC connection to the controller, made again whenever it breaks. Callable from any thread.
 
-    controller: host:port, or the path of a file that holds it, read again at every reconnect. token: in the same way.
-    plug: hook for planned faults. stopping: set by `stop`.
+    Args:
+        controller: host:port, or the path of a file that holds it, which is read again at every reconnect.
+        token: the worker's token, or the path of a file that holds it, which is read in the same way.
+        plug: hook for planned faults.
+
+    Attributes:
+        stopping: set by `stop`.
     """
 
     def __init__(self, controller: str, token: str, plug: Plug) -> None:

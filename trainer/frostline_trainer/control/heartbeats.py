@@ -14,7 +14,11 @@ where records are durable, is not urgent."""
 class Heartbeats:
     """The iterator of heartbeat requests. gRPC iterates it in a thread of its own; the reader of answers calls `note_answer`.
 
-    snapshot: called for each heartbeat. interval: called for the seconds between two. patience: timeout of an answer, seconds.
+    Args:
+        snapshot: called for each heartbeat.
+        stopping: ends the iteration when it is set.
+        interval: called for the seconds between two heartbeats.
+        patience: timeout of an answer, in seconds.
     """
 
     def __init__(

@@ -12,7 +12,8 @@ from frostline_trainer.generations.plan_table import DueReport, PlanTable
 class Fenced(RuntimeError):
     """The controller has fenced the generation, or does not want this worker any more. It is no failure of this worker.
 
-    until: The newest generation that the report's promise covers.
+    Attributes:
+        until: The newest generation that the report's promise covers.
     """
 
     def __init__(self, due: DueReport) -> None:

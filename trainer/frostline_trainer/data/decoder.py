@@ -23,7 +23,13 @@ BYTES_MAX = 3 * (1 << 14) ** 2
 
 @dataclass(frozen=True)
 class Wanted:
-    """A request: an image file, to be scaled to size x size pixels. channels: 1 (grey) or 3 (colour)."""
+    """A request: an image file, to be scaled to size x size pixels.
+
+    Attributes:
+        file: path of the file.
+        size: pixels a side.
+        channels: 1 (grey) or 3 (colour).
+    """
 
     file: str
     size: int

@@ -52,7 +52,15 @@ class ImagePreprocessing:
 
 
 class ImageSplit:
-    """Samples are `numbers` of the records. Inputs: pixel_values float32 [n, channels, size, size], labels int64 [n]."""
+    """A split of images. Inputs: pixel_values float32 [n, channels, size, size], labels int64 [n].
+
+    Args:
+        name: "train", "guard" or "test".
+        records: the data set.
+        numbers: the record of each sample.
+        preprocessing: scaling and normalisation.
+        augmentation: how variants differ; None: there is one variant.
+    """
 
     def __init__(
         self,

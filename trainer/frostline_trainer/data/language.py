@@ -17,10 +17,18 @@ from frostline_trainer.data.tokenizer import build_tokenizer, tokenizer_digest
 
 
 class BlockSplit:
-    """Sample i is tokens [numbers[i] * T, (numbers[i] + 1) * T) of the stream, T the sequence length.
+    """A split of running text. Sample i is tokens [numbers[i] * T, (numbers[i] + 1) * T) of the stream, T the sequence length.
 
     Inputs, int64 [n, T] each: input_ids, attention_mask, and labels, shifted here so that labels[t] is the token after t;
     a block's last token predicts nothing, so no label crosses from one sample to another.
+
+    Args:
+        name: "train", "guard" or "test".
+        stream: the tokens of the whole text, one after the other.
+        numbers: the block of each sample.
+        sequence_length: tokens of a sample.
+        pad_id: the token behind the stream's end.
+        digest: of text and tokenizer.
     """
 
     padding_comes_last = True

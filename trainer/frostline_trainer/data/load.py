@@ -26,10 +26,13 @@ BUILDERS = {
 def load_data(job: Job, decoders: int = 0) -> TaskData:
     """Read a job's data and cut it into train, guard and test; a pure function of the job and the files.
 
-    decoders: number of processes that decode images, if the source decodes on demand; 0: none.
+    Args:
+        job: the job.
+        decoders: number of processes that decode images, if the source decodes on demand; 0: none.
 
-    Raises ValueError, one line that names place, value and remedy, for missing or malformed input, labels out of range,
-    an empty split, undeclared randomness, and a source that does not serve the task.
+    Raises:
+        ValueError: in one line that names place, value and remedy: missing or malformed input, labels out of range, an empty
+            split, undeclared randomness, or a source that does not serve the task.
     """
     check_augmentation(job)
     read = source_named(job.data.source)

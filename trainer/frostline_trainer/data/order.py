@@ -29,9 +29,14 @@ def permutation(seed: int, num_items: int) -> np.ndarray:
 class BatchOrder:
     """Global batches by step number. Steps count from 1, epochs from 0.
 
-    Every epoch visits every sample once; its last batch is filled up with PADDING. Raises ValueError for sizes below 1.
-    origin: (step, epoch, offset): the batch after `step` begins at that place of that epoch. It differs from the run's start
-    only if the batch size changes during the run (training.batch: per_replica).
+    Every epoch visits every sample once; its last batch is filled up with PADDING.
+
+    Attributes:
+        origin: (step, epoch, offset): the batch after `step` begins at that place of that epoch. It differs from the run's start
+            only if the batch size changes during the run (training.batch: per_replica).
+
+    Raises:
+        ValueError: a size is below 1.
     """
 
     seed: int
@@ -70,8 +75,14 @@ class BatchOrder:
     def variants(self, step: int, indices: Sequence[int], mode: str, k: int) -> list[int]:
         """The augmentation variant of each sample in a step (docs/protocols.md 1.4).
 
-        mode: one of data.augmentation.mode. k: data.augmentation.variants. The choice depends on (seed, step, sample);
-        a variant's pixels depend on (seed, sample, variant), see `augment`. Padding has variant 0.
+        The choice depends on (seed, step, sample); a variant's pixels depend on (seed, sample, variant), see `augment`. Padding
+        has variant 0.
+
+        Args:
+            step: the step.
+            indices: the step's samples; below 0: padding.
+            mode: data.augmentation.mode.
+            k: data.augmentation.variants.
         """
         if mode == "k-variants":
             return [0 if index < 0 else seed_of("variant", self.seed, step, index) % k for index in indices]

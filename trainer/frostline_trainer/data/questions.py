@@ -47,7 +47,12 @@ class Windows:
 
 @dataclass(frozen=True)
 class SpanReferences:
-    """The references for scoring predicted spans. question, offsets: as in Windows. items: the questions, by number."""
+    """The references for scoring predicted spans.
+
+    Attributes:
+        question, offsets: as in Windows.
+        items: the questions, by number.
+    """
 
     question: np.ndarray
     offsets: np.ndarray
@@ -55,8 +60,19 @@ class SpanReferences:
 
 
 class QuestionSplit:
-    """Inputs, int64 [n, T]: input_ids, token_type_ids, attention_mask, context_mask (1 for tokens that may be in an answer);
-    int64 [n]: start_positions, end_positions."""
+    """A split of windows of questions and contexts; W windows, T tokens each.
+
+    Inputs, int64 [n, T]: input_ids, token_type_ids, attention_mask, context_mask (1 for tokens that may be in an answer);
+    int64 [n]: start_positions, end_positions.
+
+    Args:
+        name: "train", "guard" or "test".
+        windows: the samples.
+        items: the questions, by number.
+        pad_id: the padding token.
+        first_id: the token of a padding item.
+        digest: of data, tokenizer, length and stride of the windows.
+    """
 
     def __init__(self, name: str, windows: Windows, items: list[Question], pad_id: int, first_id: int, digest: str) -> None:
         self.name = name
@@ -95,9 +111,16 @@ class QuestionSplit:
 
 
 def make_windows(tokenizer: Any, items: list[Question], sequence_length: int, doc_stride: int) -> Windows:
-    """Cut each question's context into windows that overlap by `doc_stride` tokens.
+    """Cut each question's context into windows.
 
-    Raises ValueError if the overlap is so large that windows would not advance.
+    Args:
+        tokenizer: of transformers.
+        items: the questions.
+        sequence_length: tokens of a window, with the question.
+        doc_stride: tokens by which windows overlap.
+
+    Raises:
+        ValueError: the overlap is so large that windows would not advance.
     """
     texts = _shortened(tokenizer, [item.question for item in items], sequence_length // QUESTION_SHARE)
     room = sequence_length - sequence_length // QUESTION_SHARE - tokenizer.num_special_tokens_to_add(pair=True)

@@ -27,7 +27,7 @@ class Images:
         label_names: class names by number, empty if classes are bare numbers.
         rescale_factor: factor that scaled raw pixel values to 0..1.
         wanted: sample number -> its file, if files are decoded on demand.
-        decoders: processes that decode them, if any.
+        decoders: processes that decode these files, if any.
     """
 
     pixels: Callable[[int], np.ndarray]
@@ -53,7 +53,16 @@ class Images:
 
 @dataclass(frozen=True)
 class Texts:
-    """Labelled texts or pairs of texts. labels: int64 [N], or float64 [N] for regression. second: empty, or one for each text."""
+    """Labelled texts or pairs of texts, N of them.
+
+    Attributes:
+        first: the texts, or the first text of each pair.
+        second: the second text of each pair; empty: there are no pairs.
+        labels: int64 [N], or float64 [N] for regression.
+        digest: hex SHA-256 of the content.
+        where: text number -> place for error messages.
+        label_names: class names by number, empty if classes are bare numbers.
+    """
 
     first: list[str]
     second: list[str]
@@ -68,7 +77,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Question:
-    """One SQuAD question. answers: (text, first character in the context) of each reference answer, at least one."""
+    """One SQuAD question. `answers` has (text, first character in the context) of each reference answer, at least one."""
 
     id: str
     question: str
@@ -78,7 +87,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Questions:
-    """SQuAD's questions in the file's order. digest: of the file's content, which names the data set."""
+    """SQuAD's questions in the file's order. `digest` is that of the file's content, which names the data set."""
 
     items: list[Question]
     digest: str
@@ -117,8 +126,17 @@ def check_labels(records: Images | Texts, num_labels: int, remedy: str) -> None:
 def resolve_labels(train: R, test: R | None, wanted: int | None) -> tuple[int, R | None]:
     """Settle the classes of both record sets.
 
-    wanted: task.num_labels. Returns the number of classes and the test records with labels numbered as in `train`
-    (an image folder's test tree may lack a class). Raises ValueError if labels do not fit.
+    Args:
+        train: training records.
+        test: test records; None: there are none.
+        wanted: task.num_labels; None: as many as the training records have.
+
+    Returns:
+        The number of classes, and the test records with labels numbered as in `train` (an image folder's test tree may lack a
+        class).
+
+    Raises:
+        ValueError: labels do not fit.
     """
     found = len(train.label_names) or int(train.labels.max()) + 1
     num_labels = wanted or found

@@ -7,8 +7,13 @@ from dataclasses import dataclass
 class DataSizes:
     """Sizes that the data determines and a model's config must have; 0 if a size does not apply.
 
-    num_labels: classes (1: regression). vocabulary_size: token ids are below it. sequence_length: tokens a sample.
-    image_size: pixels a side. channels: colour channels. regression: the single label is a number, not a class.
+    Attributes:
+        num_labels: classes (1: regression).
+        vocabulary_size: upper bound of the token ids, exclusive.
+        sequence_length: tokens of a sample.
+        image_size: pixels a side.
+        channels: colour channels.
+        regression: whether the single label is a number, not a class.
     """
 
     num_labels: int = 0

@@ -31,10 +31,12 @@ class SampleNames:
 class Split(Protocol):
     """Samples 0 .. len - 1 of one split (train, guard or test).
 
-    name: "train", "guard" or "test". digest: hex SHA-256 of all that decides the inputs of sample i, so that a cache
-    key may name (digest, name, i). Optional attributes: of a split of text, `padding_comes_last = True` if no valid token of a
-    row comes after padding, and `own_tokens`, how many valid tokens each sample has before its padding, the same in every
-    variant; `sample_names`, if a sample's inputs do not depend on the other samples in the split.
+    Attributes:
+        name: "train", "guard" or "test".
+        digest: hex SHA-256 of all that decides the inputs of sample i, so that a cache key may name (digest, name, i).
+        padding_comes_last (optional): True if no valid token of a row of text comes after padding.
+        own_tokens (optional): how many valid tokens each sample of text has before its padding, the same in every variant.
+        sample_names (optional): the samples' names, if a sample's inputs do not depend on the other samples in the split.
     """
 
     name: str
@@ -45,8 +47,11 @@ class Split(Protocol):
     def collate(self, indices: Sequence[int], variants: Sequence[int]) -> dict[str, Tensor]:
         """Model inputs and labels of the samples, in order, as CPU tensors whose shapes depend on len(indices) alone.
 
-        indices: sample numbers; -1 gives a padding item, with valid inputs and all labels ignored.
-        variants: one augmentation variant a sample. Floating tensors are float32.
+        Floating tensors are float32.
+
+        Args:
+            indices: sample numbers; -1 gives a padding item, with valid inputs and all labels ignored.
+            variants: the augmentation variant of each sample.
         """
         ...
 
@@ -60,10 +65,15 @@ class Split(Protocol):
 
 
 def inputs_of(split: Split, indices: Sequence[int], variants: Sequence[int], samples: bool) -> dict[str, Tensor]:
-    """A micro-batch's inputs. samples: False if the embedding does not run on this member, or its output is known already.
+    """A micro-batch's inputs.
 
     A split whose samples are costly to read may have `later_inputs(indices)`: like `collate`, without inputs that only the
     embedding reads.
+
+    Args:
+        split: the split.
+        indices, variants: as in `Split.collate`.
+        samples: whether inputs of the embedding are needed: not if the embedding runs on another member, or its output is known.
     """
     lean = None if samples else getattr(split, "later_inputs", None)
     return split.collate(indices, variants) if lean is None else lean(indices)
@@ -92,8 +102,9 @@ class Processor(Protocol):
 class TaskData:
     """A job's data: the three splits, their sizes for the model, and the tokenizer or image processor.
 
-    digest: hex SHA-256 over the splits' digests and the sizes; equal on every worker of a run. augmentation_note: how
-    samples vary between epochs, in words, for logs and the report.
+    Attributes:
+        digest: hex SHA-256 over the splits' digests and the sizes; equal on every worker of a run.
+        augmentation_note: how samples vary between epochs, in words, for logs and the report.
     """
 
     train: Split

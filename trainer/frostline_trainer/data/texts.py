@@ -61,7 +61,17 @@ class EncodedTexts:
 
 
 class TextSplit:
-    """Inputs: those of EncodedTexts.rows, and labels: int64 [n]; for regression float32 [n] with label_weights float32 [n]."""
+    """A split of texts.
+
+    Inputs: those of EncodedTexts.rows, and labels: int64 [n]; for regression float32 [n] with label_weights float32 [n].
+
+    Args:
+        name: "train", "guard" or "test".
+        encoded: the texts as tokens.
+        labels: the label of each text.
+        numbers: the text of each sample.
+        digest: of texts, tokenizer and sequence length.
+    """
 
     def __init__(self, name: str, encoded: EncodedTexts, labels: np.ndarray, numbers: np.ndarray, digest: str) -> None:
         self.name = name

@@ -60,7 +60,14 @@ def adapted_layers(cut: CutModel, section: AdaptersSection) -> list[str]:
 
 
 def lora_config(cut: CutModel, section: AdaptersSection, adapted: list[str], **more: Any) -> Any:
-    """peft's configuration of these adapters. more: fields for a saved adapter only."""
+    """peft's configuration of these adapters.
+
+    Args:
+        cut: the model, cut into units.
+        section: the job's `adapters`.
+        adapted: names of the layers that have adapters.
+        more: fields for a saved adapter only.
+    """
     layers = [cut.model.get_submodule(name) for name in adapted]
     return import_peft().LoraConfig(
         r=section.rank,

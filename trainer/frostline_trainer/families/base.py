@@ -113,7 +113,13 @@ def assemble(
     head: nn.Module,
     tied: tuple[str, str] | None = None,
 ) -> CutModel:
-    """A CutModel from its parts; a tied matrix becomes two parameters of equal value."""
+    """A CutModel from its parts; a tied matrix becomes two parameters of equal value.
+
+    Args:
+        model: the whole model.
+        embedding, blocks, head: the model's units, in this order.
+        tied: names of the shared matrix in the embedding and in the head; None: there is none.
+    """
     names = ["embedding", *(f"block {index}" for index in range(len(blocks))), "head"]
     cut = CutModel(model, [embedding, *blocks, head], names, tied)
     shared = cut.tied_parameters()
@@ -147,9 +153,16 @@ def first_tensor(output: Tensor | tuple[Tensor, ...]) -> Tensor:
 def attention_block_flops(tokens: int, width: int, query: int, key_value: int, inner: int, inner_matrices: int = 2) -> int:
     """FLOPs of one transformer block over `tokens` tokens.
 
-    query, key_value: width of all query heads and of all key (or value) heads together. Projections: query and output
-    2 T d q each, key and value 2 T d k each; scores and their product with the values 2 T^2 q each; feed-forward
-    2 T d f a matrix. The whole square is counted, also with a causal mask.
+    Projections: query and output 2 T d q each, key and value 2 T d k each; scores and their product with the values 2 T^2 q each;
+    feed-forward 2 T d f a matrix. The whole square is counted, also with a causal mask.
+
+    Args:
+        tokens: T.
+        width: d.
+        query: q, the width of all query heads together.
+        key_value: k, the width of all key (or value) heads together.
+        inner: f, the width of the feed-forward.
+        inner_matrices: matrices of the feed-forward.
     """
     projections = 2 * tokens * width * (2 * query + 2 * key_value)
     attention = 4 * tokens * tokens * query

@@ -15,7 +15,9 @@ from torch import Tensor
 class Memory:
     """Keys and values of one block for one micro-batch, (samples, heads, tokens, width) each, and their gradients.
 
-    filled: keys and values of the tokens [0, filled) are stored. open: gradients of the tokens [open, tokens) are complete.
+    Attributes:
+        filled: keys and values of the tokens [0, filled) are stored.
+        open: gradients of the tokens [open, tokens) are complete.
     """
 
     def __init__(self, tokens: int) -> None:

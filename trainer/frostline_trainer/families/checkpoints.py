@@ -20,9 +20,17 @@ def load_checkpoint(
 ) -> PreTrainedModel:
     """The model with a checkpoint's weights, on the CPU, in float32 (float64 if the checkpoint is).
 
-    fresh: prefixes of parameter names that may be missing or of another shape, e.g. a head for another task: these are
-    initialised from torch's default generator. Weights are read from safetensors files only, never from pickles.
-    Raises ValueError in one line that names the checkpoint and the remedy.
+    Weights are read from safetensors files only, never from pickles.
+
+    Args:
+        model_class: the class of the model.
+        config: the model's config.
+        section: the job's `model`, which names the checkpoint.
+        fresh: prefixes of parameter names that may be missing or of another shape, e.g. a head for another task: these are
+            initialised from torch's default generator.
+
+    Raises:
+        ValueError: in one line that names the checkpoint and the remedy.
     """
     source = section.path or section.hub
     assert source is not None, "load_checkpoint without a checkpoint"
@@ -66,6 +74,15 @@ def _check_complete(
     found: dict[str, Any],
     fresh: tuple[str, ...],
 ) -> None:
+    """Raise ValueError where weights are missing, or of another shape, that must come from the checkpoint.
+
+    Args:
+        model_class: the class of the model.
+        config: the model's config.
+        section: the job's `model`, which names the checkpoint.
+        found: transformers' information on loading.
+        fresh: prefixes of parameter names that may be missing or of another shape.
+    """
     missing = sorted(name for name in found["missing_keys"] if not name.startswith(fresh))
     if missing:
         remedy = (

@@ -9,8 +9,13 @@ from frostline_trainer.families.cells import Cell
 def bidirectional_mask(x: Tensor, valid: Tensor | None, attention: str) -> Tensor | None:
     """The mask of an encoder block: every token attends to all valid tokens.
 
-    x: hidden states (samples, tokens, width). valid: (samples, tokens), 1 = valid, or None. attention: "sdpa" gets a
-    boolean mask (samples, 1, tokens, tokens), "eager" an additive one of x's type, None means that nothing is masked.
+    Args:
+        x: hidden states (samples, tokens, width).
+        valid: (samples, tokens), 1 = valid; None: all are.
+        attention: "sdpa" gets a boolean mask, "eager" an additive one of x's type.
+
+    Returns:
+        (samples, 1, tokens, tokens); None: nothing is masked.
     """
     if valid is None or _all_valid(valid):
         return None
@@ -21,8 +26,13 @@ def bidirectional_mask(x: Tensor, valid: Tensor | None, attention: str) -> Tenso
 def causal_mask(x: Tensor, valid: Tensor | None, attention: str, cell: Cell | None = None) -> Tensor | None:
     """The mask of a decoder block: a token attends to itself and to the valid tokens before it.
 
-    As bidirectional_mask; None (sdpa only) means plain causality, which the kernel implements itself. cell: x holds only these
-    tokens, and the mask is (samples, 1, tokens of the cell, tokens up to its end), never None.
+    Args:
+        x, valid, attention: as in `bidirectional_mask`.
+        cell: the tokens that `x` holds; None: all.
+
+    Returns:
+        (samples, 1, tokens, tokens); with `cell` (samples, 1, tokens of the cell, tokens up to its end), never None. None (sdpa
+        only): plain causality, which the kernel implements itself.
     """
     if cell is not None:
         return _mask_of_cell(x, valid, attention, cell)

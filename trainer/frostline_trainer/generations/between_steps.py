@@ -25,7 +25,18 @@ from frostline_trainer.step.run_state import RunState
 
 
 class BetweenSteps:
-    """Carries out the actions between steps. The next generation can repeat each: only a finished one is in the run state."""
+    """Carries out the actions between steps. The next generation can repeat each: only a finished one is in the run state.
+
+    Args:
+        context, state: the run's, on this worker.
+        calendar: the steps of the intervals.
+        mailbox: the controller's notices.
+        client: sends events to the controller.
+        saving: writes checkpoints, and restores one for a rollback.
+        entrance: keeps the chain of boundaries at which values pass through the codec.
+        caching: connects the cache to the stages of a new freeze point.
+        preparation: the groups of generations, of which older ones are closed here.
+    """
 
     def __init__(self, context: RunContext, state: RunState, calendar: DecisionCalendar, mailbox: Mailbox, client: ControlClient,
                  saving: Saving, entrance: Entrance, caching: CacheUse, preparation: Preparation) -> None:  # fmt: skip

@@ -28,7 +28,12 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Entered:
-    """A generation of which this worker is a member. index: the worker's global rank."""
+    """A generation of which this worker is a member.
+
+    Attributes:
+        index: the worker's global rank.
+        link: the worker's measured links.
+    """
 
     plan: Plan
     index: int
@@ -51,7 +56,17 @@ class Entrance:
     def enter(self, plan: Plan, groups: Groups, recovery: Recovery, clock: PhaseClock, caching: CacheUse) -> Entered | None:
         """Bring this worker's state to the plan's start, and build its generation. None for a leaver, which only sends state.
 
-        Raises RuntimeError if a participant is lost meanwhile. Each piece has its correct state tag at any moment.
+        Each piece has its correct state tag at any moment.
+
+        Args:
+            plan: the plan to enter.
+            groups: the process groups that were formed for the plan.
+            recovery: this worker's votes, with the step that it may still commit.
+            clock: the phase clock.
+            caching: connects the generation to the cache.
+
+        Raises:
+            RuntimeError: a participant is lost meanwhile.
         """
         self._drop_unnamed(plan)
         if plan.start in (CONTINUE, SURVIVORS):

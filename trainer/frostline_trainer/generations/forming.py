@@ -24,7 +24,7 @@ SWITCH_POLL_SECONDS = 0.02
 
 
 class NotFormed(RuntimeError):
-    """The groups of a plan that does not continue a running generation were not formed. until: the plan's generation."""
+    """The groups of a plan that does not continue a running generation were not formed. `until` is the plan's generation."""
 
     def __init__(self, until: GenerationId, reason: str) -> None:
         super().__init__(reason)
@@ -38,7 +38,13 @@ class Preparation:
     members during a step.
 
     Args:
+        context: the run's model, on this worker.
+        identity: this worker's ids and addresses.
+        mailbox: has the announced plans.
+        client: reports to the controller that a plan is ready, or why it is not.
         step: Called for the worker's last committed step.
+
+    Attributes:
         on_stand_by: Called while the newest plan does not name this worker.
     """
 

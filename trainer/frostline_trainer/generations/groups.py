@@ -55,8 +55,8 @@ class Groups:
         interrupted: set before any group is interrupted.
         unconnected: NCCL communicators that `connect` has to connect.
         communicators: the number of NCCL communicators.
-        communicator_bytes: device memory that was taken while they were connected, including what the previous generation
-            allocated meanwhile.
+        communicator_bytes: device memory that was taken while the communicators were connected, including what the previous
+            generation allocated meanwhile.
     """
 
     store: Any
@@ -157,7 +157,7 @@ class Formation:
         backend: of the groups along axes; world and moving are always gloo.
         timeout: for all to arrive.
         host: the address at which others reach this worker.
-        machine: its machine's id, if sums may have two levels; "": they have one.
+        machine: id of this worker's machine, if sums may have two levels; "": they have one.
         traffic: counts the groups' bytes; None: nobody reads the count.
     """
 

@@ -26,8 +26,13 @@ def make_registration(
 ) -> control_pb2.RegisterRequest:
     """The worker's registration, with a digest of its initial weights, which no step has changed yet.
 
-    profiles: the run's, one for each kind of device. If this worker's kind is not among them, its units are measured now, which
-    takes a moment.
+    Args:
+        identity: this worker's ids and addresses.
+        context: the run's model and data, on this worker.
+        store_port: port of this worker's store.
+        steps_per_epoch: steps of an epoch.
+        profiles: the run's, one for each kind of device. If this worker's kind is not among them, its units are measured now,
+            which takes a moment.
     """
     refusal = cache_refusal(context.job)
     context.weights_digest = weights_digest(context)
@@ -61,7 +66,18 @@ def make_registration(
 def heartbeat(worker_id: str, step: int, clock: PhaseClock, generation: GenerationId | None, links: Links,
               cache: CacheProfile | None, uncovered_pieces: Sequence[int] = (), memory: MemoryUse | None = None,
               ) -> control_pb2.HeartbeatRequest:  # fmt: skip
-    """A heartbeat with the worker's current progress; only the newest counts. uncovered_pieces: as of its last vote."""
+    """A heartbeat with the worker's current progress; only the newest counts.
+
+    Args:
+        worker_id: the worker.
+        step: its last committed step.
+        clock: its phase clock.
+        generation: the generation that it runs; None: none.
+        links: its measured links.
+        cache: the measured cache; None: it is not measured.
+        uncovered_pieces: pieces without a copy in another failure domain, as of its last vote.
+        memory: the memory of its device; None: not measured.
+    """
     now = clock.now()
     request = control_pb2.HeartbeatRequest(
         worker_id=worker_id,
@@ -94,7 +110,13 @@ def heartbeat(worker_id: str, step: int, clock: PhaseClock, generation: Generati
 
 
 def memory_use(context: RunContext, groups: Groups, counted: int) -> MemoryUse:
-    """Memory use of this worker's device in the generation of `groups`. counted: bytes of a step's tensors; 0: not counted."""
+    """Memory use of this worker's device in a generation.
+
+    Args:
+        context: the run's model, on this worker.
+        groups: the generation's process groups.
+        counted: bytes of a step's tensors, for a CPU; 0: not counted.
+    """
     peak, size = peak_of(context.device)
     return MemoryUse(
         peak_bytes=peak,

@@ -9,12 +9,22 @@ from frostline_trainer.transport.collectives import Group, receive_bytes, send_b
 
 
 def move_pieces(context: RunContext, plan: Plan, worker_id: str, moving: Group, tag: StateTag) -> int:
-    """Send and receive this worker's pieces as the plan says. Returns the bytes received.
+    """Send and receive this worker's pieces as the plan says.
 
     A received piece is torn until it is complete, and at `tag` then. Pieces that were sent are kept (until `release_unneeded`).
-    Raises RuntimeError if a participant is lost meanwhile.
 
-    tag: the state at which the plan starts; each source must have it.
+    Args:
+        context: the run's model, on this worker.
+        plan: the plan to enter.
+        worker_id: this worker.
+        moving: the group of all participants.
+        tag: the state at which the plan starts; each source must have it.
+
+    Returns:
+        Bytes received.
+
+    Raises:
+        RuntimeError: a participant is lost meanwhile.
     """
     table, places = plan.pieces, plan.places
     sent = []

@@ -27,7 +27,11 @@ class OwnStore:
         self._stopping = threading.Event()
 
     def watch(self, report: Callable[[int, int], bool]) -> None:
-        """Poll the store from a thread. report: called with (old port, new port) of a replaced store until it returns True."""
+        """Poll the store from a thread.
+
+        Args:
+            report: called with (old port, new port) of a replaced store until it returns True.
+        """
         if not self._pings:
             log.warning("the store of this torch does not answer a ping: it is not watched")
             return

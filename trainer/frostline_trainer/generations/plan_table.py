@@ -54,7 +54,7 @@ class PlanTable:
         newest: The newest generation received, in plans and in fences.
         promised: No generation up to this one is entered any more.
         fence: The newest generation that the controller has fenced.
-        fence_reason: Why it has; empty after the fence was answered.
+        fence_reason: Why the controller has fenced it; empty after the fence was answered.
     """
 
     worker_id: str

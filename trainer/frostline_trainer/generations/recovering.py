@@ -26,6 +26,12 @@ class Recovery:
 
     Only the training thread uses it.
 
+    Args:
+        worker_id: this worker.
+        context, state: the run's, on this worker.
+        mailbox: has the plan table, with the outcomes of plans.
+        client: sends the report.
+
     Attributes:
         ran: the generation of which this worker was last a member, and to which prepared gradients belong.
         seen: the votes of the newest steps; the training loop adds them.
@@ -76,7 +82,12 @@ class Recovery:
         self._failed = None
 
     def report(self, failure: RuntimeError, newest_received: GenerationId) -> None:
-        """Send the report, in the background. newest_received: this worker promises to enter no generation up to this one."""
+        """Send the report, in the background.
+
+        Args:
+            failure: why the generation ended here.
+            newest_received: this worker promises to enter no generation up to this one.
+        """
         request = control_pb2.ReportRecoveryRequest(
             worker_id=self._worker_id,
             incarnation=self._client.response.incarnation if self._client.response is not None else 0,

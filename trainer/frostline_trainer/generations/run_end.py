@@ -35,8 +35,15 @@ STATUS = {Ended.FINISHED: RunStatus.COMPLETED, Ended.DRAINED: RunStatus.SUSPENDE
 class Conclusion:
     """The end of a run in a worker: final evaluation, last checkpoint, final model.
 
-    run_dir: folder of the final model. clock: the phase clock; it is notified of each part that is done, so that neither a large
-    split nor a slow disk looks like a hang."""
+    Args:
+        context, state: the run's, on this worker.
+        saving: this worker's checkpoints.
+        client: sends the outcome to the controller.
+        mailbox: the controller's notices; the notice of the run's end ends the wait.
+        run_dir: folder of the final model.
+        clock: the phase clock. Each part that is done counts as progress, so that neither a large split nor a slow disk looks
+            like a hang.
+    """
 
     def __init__(self, context: RunContext, state: RunState, saving: Saving, client: ControlClient, mailbox: Mailbox,
                  run_dir: Path, clock: PhaseClock) -> None:  # fmt: skip
@@ -68,7 +75,15 @@ class Conclusion:
     def _outcome(
         self, ended: LoopEnd, folder: Path, unwritten: str, digest: str, metrics: dict[str, float]
     ) -> control_pb2.RunOutcome:
-        """The run's outcome. unwritten: why its last files could not be written; empty if they were."""
+        """The run's outcome.
+
+        Args:
+            ended: how training ended.
+            folder: the last checkpoint.
+            unwritten: why the run's last files could not be written; empty if they were.
+            digest: of the final weights.
+            metrics: of the final evaluation, by name.
+        """
         published = is_complete(folder)
         status, message = STATUS[ended.how], ended.message
         if status != RunStatus.FAILED and unwritten:
@@ -92,7 +107,13 @@ def final_score(generation: Generation) -> dict[str, float]:
 
 
 def unwritten_text(step: int, folder: Path, why: str) -> str:
-    """A message for the user: what is missing and what to do. why: the system's error; empty if another member has failed."""
+    """A message for the user: what is missing and what to do.
+
+    Args:
+        step: the last committed step.
+        folder: the last checkpoint.
+        why: the system's error; empty if another member has failed.
+    """
     return (
         f"trained to step {step}, but its weights could not be written to {folder} ({why or 'a share of it is missing'}); "
         "free some space and resume from the last complete checkpoint"
@@ -101,7 +122,16 @@ def unwritten_text(step: int, folder: Path, why: str) -> str:
 
 def make_outcome(status: RunStatus, context: RunContext, state: RunState, digest: str, metrics: dict[str, float], checkpoint: str,
                  message: str = "") -> control_pb2.RunOutcome:  # fmt: skip
-    """The outcome that the controller writes into result.json."""
+    """The outcome that the controller writes into result.json.
+
+    Args:
+        status: how the run ended.
+        context, state: the run's, on this worker.
+        digest: of the final weights.
+        metrics: of the final evaluation, by name.
+        checkpoint: the last checkpoint, relative to the checkpoint root; "": there is none.
+        message: for the user; empty: there is none.
+    """
     job = context.job
     settings = {
         "torch": torch.__version__,

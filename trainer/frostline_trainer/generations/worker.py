@@ -47,7 +47,10 @@ log = logging.getLogger(__name__)
 class Worker:
     """One worker. State that outlives a generation is in `self`, state of one generation in an `Entered`.
 
-    profiles: the profiles that the run has measured, one for each kind of device.
+    Args:
+        identity: the worker's ids and addresses.
+        job: the run's job.
+        profiles: the profiles that the run has measured, one for each kind of device.
     """
 
     def __init__(self, identity: Identity, job: Job, profiles: Sequence[WorkerProfile] = ()) -> None:

@@ -33,8 +33,13 @@ new cache, so that values of others are read from the first step on."""
 
 @dataclass
 class _Asked:
-    """The identities of cached values that a generation needs. identities: functions that compute them, for its boundary and for
-    the previous boundary, if there is one. known: whether they have been computed.
+    """The identities of cached values that a generation needs.
+
+    Attributes:
+        identities: functions that compute the identities, for the generation's boundary and for the previous one, if there is
+            one.
+        num_values: pairs of sample and variant.
+        known: whether the identities have been computed.
     """
 
     cache: BoundaryCache
@@ -46,7 +51,12 @@ class _Asked:
 class CacheUse:
     """Connects the worker's generations to its BoundaryCache, which is created when it is first needed.
 
-    A shared cache is opened with the token that the run was given for it, the run's own cache with the worker's token.
+    Args:
+        context: the run's model and data, on this worker.
+        cache_address: host:port of the cache server.
+        token: the worker's token, for the run's own cache. A shared cache is opened with the token that the run was given for it.
+        worker_id: this worker.
+        run_dir: the run directory.
     """
 
     def __init__(self, context: RunContext, cache_address: str, token: str, worker_id: str, run_dir: Path) -> None:
@@ -171,7 +181,10 @@ class CacheUse:
     def _identity_of(self, boundary: int, chain: list[int], tile: int) -> Callable[[], CacheIdentity]:
         """A function that computes the identity of a boundary's values: of model, data, numerics and current frozen weights.
 
-        tile: samples that the prefix computes together.
+        Args:
+            boundary: the freeze point at which the prefix ends.
+            chain: boundaries at which values pass through the codec.
+            tile: samples that the prefix computes together.
         """
         context, codec = self._context, self._context.job.cache.codec
         points = [(point, codec) for point in chain if point <= boundary] if codec != "none" else []

@@ -55,7 +55,12 @@ class DealtPrefix:
 def all_have(group: Group, prefix: object, device: torch.device) -> bool:
     """Whether each member of a group reads the prefix through a cache. Collective.
 
-    Members may differ: one may have joined before there was a cache server. device: of the group's tensors.
+    Members may differ: one may have joined before there was a cache server.
+
+    Args:
+        group: the members.
+        prefix: this member's reader; None: it has no cache.
+        device: of the group's tensors.
     """
     count = torch.tensor([float(prefix is not None)], device=device)
     group.all_reduce_sum(count)

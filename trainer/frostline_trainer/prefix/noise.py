@@ -12,7 +12,14 @@ from frostline_trainer.step.transfer import to_device
 
 
 def add_feature_noise(hidden: torch.Tensor, samples: Sequence[int], step: int, seed: int, scale: float) -> torch.Tensor:
-    """Boundary activations (samples, tokens, width) plus Gaussian noise of `scale` x each sample's RMS; padding unchanged."""
+    """Boundary activations plus Gaussian noise of `scale` x each sample's RMS; padding items stay unchanged.
+
+    Args:
+        hidden: (samples, tokens, width); it is not changed.
+        samples: sample numbers, one for each row; below 0: a padding item.
+        step, seed: the noise depends on them and on the sample's number alone.
+        scale: standard deviation of the noise over the RMS.
+    """
     noisy = hidden.clone()
     rows = [row for row, sample in enumerate(samples) if sample >= 0]
     drawn = [_noise(hidden.shape[1:], seed_of("feature-noise", seed, step, samples[row])) for row in rows]

@@ -25,7 +25,9 @@ def find_padding_dependence(context: RunContext, own: np.ndarray) -> str:
     zeros for padding. At the samples' own tokens, outputs and gradients of weights and inputs must have the same bits; padding
     must get a gradient of exactly 0.
 
-    own: how many tokens each training sample has before its padding.
+    Args:
+        context: the run's model and data, on this worker.
+        own: how many tokens each training sample has before its padding.
     """
     samples = _padded_samples(context, own)
     inputs = context.on_device(context.data.train.collate(samples, [0] * len(samples)))
@@ -57,6 +59,7 @@ def _padded_samples(context: RunContext, own: np.ndarray) -> list[int]:
 
 def _is_blind(context: RunContext, number: int, hidden: torch.Tensor, inputs: Inputs, padding: torch.Tensor,
               samples: list[int]) -> bool:  # fmt: skip
+    """Whether a unit gives the same bits with zeros for padding, and padding gets no gradient. Arguments as in `_results`."""
     found = [_results(context, number, entry, inputs, padding, samples)
              for entry in (hidden, hidden.masked_fill(padding[:, :, None], 0))]  # fmt: skip
     same = all(torch.equal(_bits(one), _bits(other)) for one, other in zip(*[results for results, _ in found], strict=True))
@@ -65,7 +68,16 @@ def _is_blind(context: RunContext, number: int, hidden: torch.Tensor, inputs: In
 
 def _results(context: RunContext, number: int, hidden: torch.Tensor, inputs: Inputs, padding: torch.Tensor,
              samples: list[int]) -> tuple[list[torch.Tensor], torch.Tensor]:  # fmt: skip
-    """The results of a unit's forward and backward that must not change, and whether padding got a gradient."""
+    """The results of a unit's forward and backward that must not change, and whether padding got a gradient.
+
+    Args:
+        context: the run's model and data, on this worker.
+        number: of the unit.
+        hidden: the unit's input (samples, tokens, width).
+        inputs: the micro-batch's inputs.
+        padding: bool (samples, tokens), true for padding.
+        samples: numbers of the samples.
+    """
     unit, is_head = context.cut.units[number], number == context.num_units - 1
     counts = context.task.loss_counts(context.data.train, samples)
     stage = Stage([unit], number, 0, stage_settings(context))

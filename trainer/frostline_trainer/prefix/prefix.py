@@ -20,8 +20,13 @@ from frostline_trainer.step.transfer import gather, host_memory_for, scatter, to
 class PrefixReader:
     """Boundary activations of one split at one freeze point, on a worker of stage 0.
 
-    stage: holds units [0, freeze_point). cache: a BoundaryCache set to this boundary.
-    previous_boundary: the boundary whose values may still be read and advanced, or None.
+    Args:
+        context: the run's model, on this worker.
+        stage: holds units [0, freeze_point).
+        split: the split.
+        cache: a BoundaryCache that is set to this boundary.
+        freeze_point: the boundary.
+        previous_boundary: the boundary whose values may still be read and advanced; None: there is none.
     """
 
     def __init__(self, context: RunContext, stage: Stage, split: Any, cache: Any, freeze_point: int,
@@ -97,6 +102,12 @@ class PrefixReader:
         """Run units [first, freeze_point) for the rows at `places`, in tiles, and store the results.
 
         The cache gets values that have not been through the codec: encoding twice may change bits.
+
+        Args:
+            samples, variants: of all rows.
+            places: the rows to compute.
+            out: (rows, tokens, width); rows at `places` hold the inputs if `first` is above 0, and the results afterwards.
+            first: the first unit to run.
         """
         size = self._context.micro_batch_size
         for start in range(0, len(places), size):
@@ -108,7 +119,14 @@ class PrefixReader:
     def _run_tile(
         self, samples: Sequence[int], variants: Sequence[int], tile: list[int], out: torch.Tensor, first: int
     ) -> torch.Tensor:
-        """Compute one tile, padded to the micro-batch's shape unless samples are computed singly; its rows, before the codec."""
+        """Compute one tile and return its rows, before the codec.
+
+        The tile is padded to the micro-batch's shape, unless samples are computed singly.
+
+        Args:
+            samples, variants, out, first: as in `_compute`.
+            tile: the rows to compute, at most a micro-batch.
+        """
         padding = [] if self._stage.settings.one_sample_tiles else [-1] * (self._context.micro_batch_size - len(tile))
         indices, kinds = [samples[p] for p in tile] + padding, [variants[p] for p in tile] + [0] * len(padding)
         inputs = self._context.on_device(inputs_of(self._split, indices, kinds, samples=first == 0))

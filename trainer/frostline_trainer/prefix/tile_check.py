@@ -106,7 +106,15 @@ def _arrangements(size: int) -> list[tuple[str, list[int]]]:
 
 def _forward(context: RunContext, unit: nn.Module, hidden: torch.Tensor | None, inputs: Inputs,
              one_sample_tiles: bool = False) -> torch.Tensor:  # fmt: skip
-    """Compute one frozen unit as in a run; its mode and its trainable parameters are restored."""
+    """Compute one frozen unit as in a run; its mode and its trainable parameters are restored.
+
+    Args:
+        context: the run's model, on this worker.
+        unit: the unit.
+        hidden: the unit's input (samples, tokens, width); None for the embedding.
+        inputs: the micro-batch's inputs.
+        one_sample_tiles: whether samples are computed one by one.
+    """
     settings = stage_settings(context, one_sample_tiles)
     training, learning = unit.training, [parameter.requires_grad for parameter in unit.parameters()]
     try:

@@ -43,8 +43,13 @@ CONNECT_SECONDS = 0.1
 
 @dataclass
 class Slot:
-    """The place of one worker in the pod. connection: to the preload process, open while the worker lives. joined: the file that
-    the worker creates when it has joined the run."""
+    """The place of one worker in the pod.
+
+    Attributes:
+        connection: to the preload process, open while the worker lives.
+        process_id: the worker's; 0: there is none.
+        joined: the file that the worker creates when it has joined the run.
+    """
 
     local_rank: int
     connection: socket.socket | None = None

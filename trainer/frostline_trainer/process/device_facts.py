@@ -38,7 +38,12 @@ def device_facts(device: torch.device) -> DeviceFacts:
 
 
 def device_uuid(visible: str, reported: str) -> str:
-    """The device's UUID: the agent's, else CUDA's, which for a MIG instance may be its GPU's. reported: CUDA's, bare."""
+    """The device's UUID: the agent's, else CUDA's, which for a MIG instance may be its GPU's.
+
+    Args:
+        visible: CUDA_VISIBLE_DEVICES, with the UUID that the agent has chosen.
+        reported: CUDA's UUID, bare.
+    """
     if re.fullmatch(r"(GPU|MIG)-[^,\s]+", visible):
         return visible
     return reported if reported.startswith(("GPU-", "MIG-")) else f"GPU-{reported}"
@@ -63,7 +68,11 @@ def library_versions() -> dict[str, str]:
 
 
 def cublas_version(maps: str) -> str:
-    """The version of the cuBLAS library that this process has loaded; empty if it has not. maps: text of /proc/self/maps."""
+    """The version of the cuBLAS library that this process has loaded; empty if it has loaded none.
+
+    Args:
+        maps: text of /proc/self/maps.
+    """
     loaded = re.search(r"\S*/libcublas\.so[.\d]*$", maps, re.MULTILINE)
     if loaded is None:
         return ""

@@ -91,8 +91,12 @@ def parse_listing(text: str) -> list[tuple[str, list[str]]]:
 def visible(gpus: Sequence[tuple[str, list[str]]], wanted: str | None) -> list[str]:
     """The UUIDs that workers may get; for a GPU with MIG instances, those of the instances.
 
-    wanted: the pod's CUDA_VISIBLE_DEVICES; None: all. As in CUDA, entries are indices or beginnings of UUIDs, entries after the
-    first invalid one are ignored, and the index of a GPU with instances names its first instance.
+    As in CUDA, entries of `wanted` are indices or beginnings of UUIDs, entries after the first invalid one are ignored, and the
+    index of a GPU with instances names its first instance.
+
+    Args:
+        gpus: (UUID, UUIDs of its MIG instances) of each GPU of the pod.
+        wanted: the pod's CUDA_VISIBLE_DEVICES; None: all.
     """
     whole = [instances or [uuid] for uuid, instances in gpus]
     if wanted is None:

@@ -60,5 +60,5 @@ def ordinal_of(pod_name: str) -> int:
 
 
 def worker_id_of(env: Mapping[str, str], nonce: str = "") -> str:
-    """The id of the worker that was started with this environment. nonce: used if the environment has none."""
+    """The id of the worker that was started with this environment. The default `nonce` is used if the environment has none."""
     return make_worker_id(env.get("FROSTLINE_POD_UID", "pod"), env.get("FROSTLINE_WORKER_NONCE", nonce))

@@ -55,7 +55,8 @@ def warm_up() -> None:
 def check_untouched(descriptors: Path = Path("/proc/self/fd")) -> None:
     """Raise RuntimeError if an import has opened a GPU: forks of this process could not use CUDA then.
 
-    descriptors: folder with a link for each open file.
+    Args:
+        descriptors: folder with a link for each open file.
     """
     opened = {os.readlink(link) for link in descriptors.iterdir() if link.is_symlink()}
     if gpus := sorted(name for name in opened if name.startswith("/dev/nvidia")):
@@ -67,7 +68,12 @@ def check_untouched(descriptors: Path = Path("/proc/self/fd")) -> None:
 
 @dataclass
 class _Child:
-    """A connection, and the worker that was requested over it. process_id: 0 before the fork. env: the worker's environment."""
+    """A connection, and the worker that was requested over it.
+
+    Attributes:
+        process_id: the worker's; 0 before the fork.
+        env: the worker's environment.
+    """
 
     connection: socket.socket
     received: bytes = b""
@@ -77,7 +83,14 @@ class _Child:
 
 @dataclass
 class Preload:
-    """The preload process's server on one socket. reporter: process id of the exit reporter; 0 before the first worker."""
+    """The preload process's server on one socket.
+
+    Attributes:
+        path: of the socket.
+        children: the workers that live, by process id.
+        reporter: process id of the exit reporter; 0 before the first worker.
+        reporter_pipe: this process's end of the reporter's pipe; -1 before the first worker.
+    """
 
     path: Path
     children: dict[int, _Child] = field(default_factory=dict)
@@ -152,7 +165,10 @@ class Preload:
     def _fork_into(self, env: dict[str, str], log: str | None, body: Callable[[], int]) -> int:
         """Fork, and return the child's process id. The child closes the preload process's files, runs `body` and exits.
 
-        log: file of its output; None: this process's own output.
+        Args:
+            env: the child's environment.
+            log: file of the child's output; None: this process's own output.
+            body: returns the child's exit status.
         """
         process_id = os.fork()
         if process_id != 0:

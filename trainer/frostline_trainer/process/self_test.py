@@ -23,7 +23,13 @@ class SickDevice(RuntimeError):
 
 
 def examine_gpu(device: torch.device, probe: Callable[[], str], digest: str) -> None:
-    """Raise SickDevice if the GPU fails the test. digest: the result of a first call of `probe`."""
+    """Raise SickDevice if the GPU fails the test.
+
+    Args:
+        device: the GPU.
+        probe: computes the probe's digest.
+        digest: the result of a first call of `probe`.
+    """
     compare_probes(digest, probe())
     free, _ = torch.cuda.mem_get_info(device)
     try:

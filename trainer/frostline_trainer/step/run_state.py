@@ -10,6 +10,7 @@ import threading
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from frostline_contract.intervals import DecisionCalendar
+from frostline_contract.lineage import Place
 from frostline_contract.plan import Decision, GenerationId, Plan, StateTag
 from frostline_contract.statistics import IntervalStatistics, StepRecord
 
@@ -110,7 +111,7 @@ class RunState(BaseModel):
         """Drop durable records up to (lineage, step), and statistics up to (lineage, interval); None: drop none of that kind."""
         with self._lock:
             if step is not None:
-                self.records = [r for r in self.records if (r.lineage, r.step) > (lineage, step)]
+                self.records = [r for r in self.records if r.place > Place(lineage, step)]
             if interval is not None:
                 self.statistics = [s for s in self.statistics if (s.lineage, s.number) > (lineage, interval)]
 

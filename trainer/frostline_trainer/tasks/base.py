@@ -17,9 +17,10 @@ LOSS_SUM, LOSS_COUNT, PREDICTION = 0, 1, 2
 class Task(Protocol):
     """A task: how logits become a loss, rows of an evaluation, and metrics.
 
-    main_metric: the name of the metric that represents the task in reports, one of those that `metrics` returns.
-
-    num_columns: columns of an evaluated row. padding_blind (optional, default False): the loss reads no logits of padding tokens.
+    Attributes:
+        main_metric: the name of the metric that represents the task in reports, one of those that `metrics` returns.
+        num_columns: columns of an evaluated row.
+        padding_blind (optional, default False): the loss reads no logits of padding tokens.
     """
 
     main_metric: str

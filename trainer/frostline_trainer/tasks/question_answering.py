@@ -53,10 +53,14 @@ class QuestionAnswering:
 
 
 def best_spans(logits: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The best span of each window: first and last token [n] and score [n].
+    """The best span of each window. A span runs forward over tokens of the context and has at most ANSWER_TOKENS_MAX tokens.
 
-    logits: [n, tokens, 2]. allowed: bool [n, tokens], tokens of the context. A span starts and ends there, runs forward and
-    has at most ANSWER_TOKENS_MAX tokens. A window without context gets score -inf.
+    Args:
+        logits: [n, tokens, 2], scores of a span's first and last token.
+        allowed: bool [n, tokens], tokens of the context.
+
+    Returns:
+        First and last token [n] and score [n]; the score of a window without context is -inf.
     """
     scores = loss_precision(logits).masked_fill(~allowed[..., None], float("-inf"))
     tokens = scores.shape[1]

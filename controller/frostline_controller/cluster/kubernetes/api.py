@@ -33,7 +33,7 @@ JSON, JSON_PATCH, MERGE_PATCH = "application/json", "application/json-patch+json
 
 
 class ApiError(ClusterError):
-    """The API server refused a request, or could not be reached. status: the HTTP status; 0 where there was no answer."""
+    """The API server refused a request, or could not be reached. `status` is the HTTP status; 0 where there was no answer."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -97,7 +97,13 @@ class Api:
         return self._call("GET", path, query)
 
     def text(self, path: str, seconds: float = READ_SECONDS, **query: Any) -> str:
-        """Return a text that is not JSON: a log, or a page through the API server's proxy. seconds: the longest silence."""
+        """Return a text that is not JSON: a log, or a page through the API server's proxy.
+
+        Args:
+            path: of the URL, from its first "/".
+            seconds: the longest silence before the request fails.
+            query: the URL's query.
+        """
         response = self._send("GET", path, query, None, JSON, (CONNECT_SECONDS, seconds), accept="*/*")
         return bytes(response.data).decode("utf-8", errors="replace")
 
@@ -116,7 +122,9 @@ class Api:
     def delete(self, path: str, body: Json) -> Json:
         """Delete an object; return the server's answer.
 
-        body: DeleteOptions.
+        Args:
+            path: of the object's URL, from its first "/".
+            body: DeleteOptions.
         """
         return self._call("DELETE", path, {}, body)
 
@@ -143,6 +151,7 @@ class Api:
         self._client.rest_client.pool_manager.clear()
 
     def _call(self, method: str, path: str, query: Json, body: Any = None, content_type: str = JSON) -> Json:
+        """Send one request and return the JSON of the answer. Raises ApiError. Arguments as in `_send`."""
         response = self._send(method, path, query, body, content_type, (CONNECT_SECONDS, READ_SECONDS))
         try:
             return json.loads(response.data)
@@ -151,6 +160,17 @@ class Api:
 
     def _send(self, method: str, path: str, query: Json, body: Any, content_type: str, timeout: tuple[float, float],
               stream: bool = False, accept: str = JSON) -> Any:  # fmt: skip
+        """Send one request and return the answer. Raises ApiError.
+
+        Args:
+            path: of the URL, from its first "/".
+            query: the URL's query; fields that are None are left out.
+            body: the request's body; None: it has none.
+            content_type: media type of the body.
+            timeout: seconds until the connection must stand, and of silence after that.
+            stream: leave the answer's body to be read by the caller.
+            accept: media type of the answer.
+        """
         headers = {"Content-Type": content_type, "Accept": accept}
         try:
             self._client.update_params_for_auth(headers, [], [TOKEN_KEY])

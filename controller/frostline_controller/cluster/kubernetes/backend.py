@@ -23,8 +23,12 @@ PATCH_TRIES, PATCH_WAIT_SECONDS = 5, 0.2
 class KubernetesBackend:
     """ClusterBackend over one StatefulSet.
 
-    namespace, name: of the StatefulSet. selector: labels of its pods, as "a=b,c=d". Reads are served from watches, so that they
-    cost the API server nothing; this process's own writes are visible to its reads at once.
+    Reads are served from watches, so that they cost the API server nothing; this process's own writes are visible to its reads at
+    once.
+
+    Args:
+        namespace, name: of the StatefulSet.
+        selector: labels of the pods, as "a=b,c=d".
     """
 
     def __init__(self, api: Api, namespace: str, name: str, selector: str) -> None:
@@ -149,9 +153,12 @@ class KubernetesBackend:
 
 
 def _patch(held: dict[str, str], changes: dict[str, str | None], test: dict[str, str | None]) -> list[Json]:
-    """Return the JSON patch that makes `changes` to annotations, if the values in `test` still hold.
+    """Return the JSON patch of changes to annotations.
 
-    held: the existing annotations, as far as is known.
+    Args:
+        held: the existing annotations, as far as is known.
+        changes: new values; None removes an annotation.
+        test: values that must still hold, else the patch is refused; None: the annotation must not exist.
     """
     patch: list[Json] = []
     if not held:  # nothing below it can be tested; test that it is empty, so that no other writer's annotations are lost

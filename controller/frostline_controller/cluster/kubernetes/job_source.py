@@ -19,9 +19,11 @@ JOB_KEY = "job.yaml"
 
 
 class JobSource:
-    """The job file of a release, watched in its ConfigMap.
+    """The job file of a release, watched in its ConfigMap. `close` ends the watch.
 
-    namespace, name: of the ConfigMap. release: the run's name, which replaces the job file's. `close` ends the watch.
+    Args:
+        namespace, name: of the ConfigMap.
+        release: the run's name, which replaces the name in the job file.
     """
 
     def __init__(self, api: Api, namespace: str, name: str, release: str) -> None:

@@ -17,9 +17,12 @@ The label may have been removed, or a former leader's late write may have put it
 
 
 class LeaderLabel:
-    """The label by which the Service finds the controller pod that leads.
+    """The label by which the Service finds the controller pod that leads. Methods block and raise ApiError.
 
-    pod_name: of this process's pod. Blocking; raises ApiError.
+    Args:
+        namespace: of the release.
+        release: name of the release, whose controller pods may have the label.
+        pod_name: the pod of this process.
     """
 
     def __init__(self, api: Api, namespace: str, release: str, pod_name: str) -> None:

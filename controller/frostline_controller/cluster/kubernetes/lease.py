@@ -57,7 +57,12 @@ def seconds_awake_or_not() -> float:
 class LeaderLease:
     """Leader election by a Lease: held by at most one controller at a time, renewed in a thread.
 
-    identity: of this process (pod UID and a nonce). on_lost: called, from a thread, when this process must stop acting.
+    Args:
+        namespace, name: of the Lease.
+        identity: of this process: its pod's UID and a nonce.
+        times: the times of the election.
+        on_lost: called, from a thread, when this process must stop acting.
+        clock: seconds that also pass while the machine is suspended.
     """
 
     def __init__(self, api: Api, namespace: str, name: str, identity: str, times: LeaseTimes, on_lost: Callable[[], None],

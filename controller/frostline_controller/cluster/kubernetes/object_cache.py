@@ -26,7 +26,9 @@ WAIT_SECONDS_FIRST, WAIT_SECONDS_MAX = 0.5, 15.0
 class ObjectCache:
     """The objects of one list of the API server, kept up to date by a thread that lists and watches.
 
-    path, query: of the list. on_change: called, from the cache's thread, after every change.
+    Args:
+        path, query: of the list's URL.
+        on_change: called, from the cache's thread, after every change.
     """
 
     def __init__(self, api: Api, path: str, query: dict[str, str], on_change: Callable[[], None]) -> None:

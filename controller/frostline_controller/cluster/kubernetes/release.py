@@ -16,7 +16,11 @@ PAGE_SECONDS = 120.0
 class Release:
     """A Helm release on the cluster: the StatefulSet, its annotations and events, as the command line sees them.
 
-    name: of the Helm release and so of the run. Raises NotFound where the namespace has no such release, ApiError.
+    Methods raise NotFound where the namespace has no such release, and ApiError.
+
+    Args:
+        namespace: of the release.
+        name: of the release and so of the run.
     """
 
     def __init__(self, api: Api, namespace: str, name: str) -> None:

@@ -71,7 +71,13 @@ class LocalBackend:
         self.change(ask)
 
     def break_machine(self, kind: str, pod: str, seconds: float) -> None:
-        """Ask the local cluster for a planned fault of a node or service (`cluster.py`); pod: one on the node, or empty."""
+        """Ask the local cluster for a planned fault of a node or service (`cluster.py`).
+
+        Args:
+            kind: as in `Breakable.break_machine`.
+            pod: a pod on the node; empty for a service.
+            seconds: how long a node is cut off.
+        """
         asked = {"kind": kind, "pod": pod, "seconds": seconds}
         self.change(lambda found: found["spec"].setdefault("breakages", []).append(asked))
 

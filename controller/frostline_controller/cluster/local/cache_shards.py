@@ -16,8 +16,11 @@ log = logging.getLogger(__name__)
 class CacheShards:
     """The shards of a cache: own Redis servers, or the servers that the job names.
 
-    Call `start`, then `stop` in every case; all calls come from one thread. folder: a run directory, or the folder of a cache
-    that several runs share; it holds password, secret and logs.
+    Call `start`, then `stop` in every case; all calls come from one thread.
+
+    Args:
+        folder: a run directory, or the folder of a cache that several runs share; it holds password, secret and logs.
+        section: the job's `cache`.
     """
 
     def __init__(self, folder: Path, section: CacheSection) -> None:

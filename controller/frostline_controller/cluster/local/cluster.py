@@ -5,8 +5,7 @@ deleted or die, and keeps the controller, the cache server and the preload proce
 ends everything.
 
 `placement.pods_per_node` pods share a node, `node-<k>`. A node that was killed or cut off does not come back: its pods are
-replaced on `node-<k>-<n>`. The processes of a node that was cut off go on running, as on a real cluster, but are no longer
-managed.
+replaced on `node-<k>-<n>`. Processes of a node that was cut off go on running, as on a real cluster, but are managed no longer.
 """
 
 import logging
@@ -45,8 +44,7 @@ GRACE_SECONDS = 15.0
 
 @dataclass(frozen=True)
 class ClusterFailure:
-    """A service or pod that does not stay up. code: its exit code. leaves_no_result: no process is left to write the run's
-    result."""
+    """A service or pod that does not stay up. With `leaves_no_result` no process is left to write the run's result."""
 
     message: str
     code: int
@@ -61,10 +59,14 @@ class ClusterFailure:
 class LocalCluster:
     """The pods and services of one run directory. `start` returns at once; `failure` names a process that does not stay up.
 
-    env: added to every child's environment (tests set FROSTLINE_WORKER_MODULE). services: kept running beside the pods.
-    breakable: further targets of planned faults, by kind; called in the cluster's thread. All pods share one preload process.
-    Where FROSTLINE_PRELOAD names the socket of an existing one, none is started, so that many short runs can share it.
-    FROSTLINE_PRELOAD=pods: each pod has its own, as on Kubernetes, so that a new pod starts cold.
+    All pods share one preload process: the existing one whose socket FROSTLINE_PRELOAD names, so that many short runs can share
+    it, else one that is started here. With FROSTLINE_PRELOAD=pods each pod has its own, as on Kubernetes, so that a new pod
+    starts cold.
+
+    Args:
+        services: kept running beside the pods.
+        env: added to every child's environment (tests set FROSTLINE_WORKER_MODULE).
+        breakable: further targets of planned faults, by kind; called in the cluster's thread.
     """
 
     def __init__(

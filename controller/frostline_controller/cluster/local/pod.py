@@ -30,7 +30,7 @@ class Pod:
         """Make a pod of this machine; no process is started yet.
 
         Args:
-            folder: working directory of its processes.
+            folder: working directory of the pod's processes.
             cuts: folder with one file per pod that is cut off from the services, named by uid, with the end of the cut.
         """
         self.name, self.node, self.uid = name, node, str(uuid.uuid4())
@@ -76,8 +76,11 @@ class Pod:
         return self.phase == FAILED and bool(self.exit_code)
 
     def advance(self, keep_trying: bool = False) -> None:
-        """Start the agent where it is due, record its end, kill it after its grace period. keep_trying: also start a failed
-        agent."""
+        """Start the agent where it is due, record its end, kill it after its grace period.
+
+        Args:
+            keep_trying: whether an agent that has failed is started again.
+        """
         code = self._agent.take_end()
         if code is not None:
             self._note_end(code)

@@ -104,6 +104,15 @@ def start_redis(folder: Path, memory_bytes: int, port: int = 0, password: str | 
 
 
 def _start_once(server: Path, folder: Path, memory_bytes: int, port: int, password: str) -> RedisProcess:
+    """Start a server on one port; return it before it answers.
+
+    Args:
+        server: path of the program.
+        folder: folder of the server's log and configuration.
+        memory_bytes: maxmemory.
+        port: on 127.0.0.1.
+        password: of the server.
+    """
     log, config = folder / f"redis-{port}.log", folder / f"redis-{port}.conf"
     config.unlink(missing_ok=True)
     with os.fdopen(os.open(config, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
@@ -122,7 +131,15 @@ def _start_once(server: Path, folder: Path, memory_bytes: int, port: int, passwo
 
 
 def _configuration(folder: Path, memory_bytes: int, port: int, password: str, log: Path) -> str:
-    """Return redis.conf. Output buffers count against maxmemory, so they are bounded, well above a client's window of 2 MB."""
+    """Return redis.conf. Output buffers count against maxmemory, so they are bounded, well above a client's window of 2 MB.
+
+    Args:
+        folder: working directory of the server.
+        memory_bytes: maxmemory.
+        port: on 127.0.0.1.
+        password: without it no client may read or write.
+        log: the server's log.
+    """
     return "\n".join(
         [
             "bind 127.0.0.1",

@@ -21,10 +21,10 @@ class Service:
     """A program to keep running.
 
     Attributes:
-        first_arguments: arguments of its first start only.
-        final_codes: exit codes after which it stays down.
-        needed: the run cannot go on without it, so it is given up after repeated early ends; other services are restarted for
-            ever.
+        first_arguments: arguments of the first start only.
+        final_codes: exit codes after which the program stays down.
+        needed: whether the run cannot go on without the program. Then the program is given up after repeated early ends; other
+            services are restarted for ever.
     """
 
     name: str
@@ -38,7 +38,10 @@ class Service:
 def controller_service(run_dir: Path, replay: Path | None = None, said_once: tuple[str, ...] = ()) -> Service:
     """Return the controller as a service; the successor of a killed one has a new incarnation.
 
-    said_once: arguments of the first start, for example --resume.
+    Args:
+        run_dir: the run directory.
+        replay: a run directory whose decisions are followed; None: there is none.
+        said_once: arguments of the first start only, for example --resume.
     """
     argv = [*python_module("frostline_controller"), "--run-dir", str(run_dir)]
     if replay is not None:
@@ -49,10 +52,14 @@ def controller_service(run_dir: Path, replay: Path | None = None, said_once: tup
 def cache_service(
     run_dir: Path, shards: list[str], memory_bytes: int | None = None, password: str = "", shared: bool = False
 ) -> Service:
-    """Return the cache server over Redis servers at host:port as a service. The run goes on without it: its failure means no
-    cache.
+    """Return the cache server as a service. A run goes on without it: the server's failure means no cache.
 
-    shared: several runs use it, at the same time or one after the other.
+    Args:
+        run_dir: the run directory, or the folder of a shared cache.
+        shards: host:port of each Redis server.
+        memory_bytes: limit of all shards together; None: the shards' own.
+        password: of the Redis servers; empty: none.
+        shared: whether several runs use the server, at the same time or one after the other.
     """
     argv = [*python_module("frostline_cache_server"), "--run-dir", str(run_dir), "--shards", ",".join(shards)]
     if memory_bytes is not None:
@@ -64,7 +71,12 @@ def cache_service(
 
 
 def preload_service(socket: str, run_dir: Path | None = None) -> Service:
-    """Return the warm process that forks workers as a service. run_dir: the run of the workers; None: several runs."""
+    """Return the warm process that forks workers as a service.
+
+    Args:
+        socket: path of the socket at which workers are requested.
+        run_dir: the run of the workers; None: several runs.
+    """
     env = {"FROSTLINE_RUN_DIR": str(run_dir)} if run_dir is not None else {}
     return Service("preload", (*python_module("frostline_trainer.process.preload"), socket), env=env)
 
@@ -72,7 +84,12 @@ def preload_service(socket: str, run_dir: Path | None = None) -> Service:
 class ServiceProcess:
     """A service that is restarted whenever it dies, after a longer wait for each early end in a row.
 
-    `say` receives the messages for the user.
+    Args:
+        service: the program.
+        env: environment of the process; the service's own variables replace those of the same name.
+        logs: folder of the log, which is named after the service.
+        folder: working directory of the process.
+        say: receives the messages for the user.
     """
 
     def __init__(self, service: Service, env: dict[str, str], logs: Path, folder: Path, say: Callable[[str], None]) -> None:
@@ -98,7 +115,8 @@ class ServiceProcess:
     def advance(self, restart: bool = True) -> None:
         """Handle the end of the process where it has ended, and start the next process where that is due.
 
-        restart: False while the cluster ends.
+        Args:
+            restart: whether a next process may be started; not while the cluster ends.
         """
         code = self._child.take_end()
         if code is not None:

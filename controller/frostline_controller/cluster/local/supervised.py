@@ -18,13 +18,19 @@ LOOK_SECONDS = 0.02
 class SupervisedChild:
     """One program and its present process. All calls come from one thread, which lives as long as the process.
 
-    backoff: counts the early ends in a row. lived_seconds: lifetime of the last process that ended.
+    Attributes:
+        backoff: counts the early ends in a row.
+        lived_seconds: lifetime of the last process that ended.
     """
 
     def __init__(self, env: dict[str, str], log: Path, folder: Path, backoff: Backoff) -> None:
         """Make the supervisor of one process, which is not started yet.
 
-        log: file to which its output is appended. folder: its working directory.
+        Args:
+            env: environment of the process.
+            log: file to which the process's output is appended.
+            folder: working directory of the process.
+            backoff: the waits between restarts.
         """
         self.env, self.log, self.backoff = env, log, backoff
         self._folder = folder

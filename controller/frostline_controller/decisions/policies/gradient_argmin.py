@@ -19,7 +19,13 @@ from frostline_controller.decisions.inputs import FreezeInputs, Proposal, blocks
 
 @dataclass(frozen=True)
 class Nomination:
-    """One evaluation of Eq. (1), in blocks. frozen: the result, real. cap, argmin: its two operands, argmin inclusive."""
+    """One evaluation of Eq. (1), in blocks.
+
+    Attributes:
+        frozen: the result, a real number of blocks.
+        cap: the operand that limits one evaluation's freeze to the fraction `alpha` of the active blocks.
+        argmin: the operand of the gradients: the number of blocks up to the one with the lowest score, that block included.
+    """
 
     frozen: float
     cap: float
@@ -27,9 +33,12 @@ class Nomination:
 
 
 def equation_one(frozen: float, scores: Sequence[float], alpha: float) -> Nomination:
-    """Eq. (1). frozen: blocks frozen so far, a real number. scores: one a block; those of frozen blocks are ignored.
+    """Eq. (1): the number of blocks to freeze. Where no active block is left, nothing changes.
 
-    Of equal scores the first block's counts. Where no active block is left nothing changes.
+    Args:
+        frozen: blocks frozen so far, a real number.
+        scores: one for each block. Scores of frozen blocks are ignored; of equal scores the first block's counts.
+        alpha: the fraction of the active blocks that one evaluation may freeze.
     """
     cap = frozen + alpha * (len(scores) - frozen)
     active = range(whole_blocks(frozen), len(scores))

@@ -14,7 +14,14 @@ from frostline_controller.decisions.inputs import FreezeInputs, Proposal, blocks
 
 
 def settled_blocks(changes: tuple[float, ...], frozen: int, num_blocks: int, most: float) -> int:
-    """Number of the first blocks, the `frozen` ones included, whose outputs changed by at most `most`. changes: by unit."""
+    """Number of blocks from the first one on, the `frozen` ones included, whose outputs changed by at most `most`.
+
+    Args:
+        changes: the change of each unit's output, by unit: block b is unit b + 1.
+        frozen: number of blocks that are frozen.
+        num_blocks: number of blocks of the model.
+        most: the largest change of a settled block.
+    """
     settled = frozen
     while settled < num_blocks and changes[settled + 1] <= most:
         settled += 1

@@ -16,7 +16,14 @@ def closed_form(num_blocks: int, alpha: float, intervals: int) -> int:
 
 
 def freezeout(num_blocks: int, t0: float, progress: float, cubed: bool) -> int:
-    """Blocks whose freezing time has come at the share `progress` (0 to 1) of the run."""
+    """Number of blocks whose freezing time has come.
+
+    Args:
+        num_blocks: number of blocks of the model.
+        t0: freezing time of the first block, as a share of the run, before it is cubed.
+        progress: the share of the run that is done, 0.0 to 1.0.
+        cubed: whether freezing times are cubed.
+    """
     times = [t0 + (1.0 - t0) * block / num_blocks for block in range(num_blocks)]
     return sum(1 for time in times if (time**3 if cubed else time) <= progress + ROUNDING)
 

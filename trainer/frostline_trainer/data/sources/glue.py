@@ -16,9 +16,13 @@ from frostline_trainer.data.split import digest_of
 class GlueTask:
     """Layout of one task's files and its metric.
 
-    first, second, label: column names, or column numbers if the file has no header. names: labels as words, by class.
-    regression: the label is a score. short_rows: how many malformed rows the published file is known to have; up to so many
-    rows with too few fields are left out, more are an error.
+    Attributes:
+        first, second, label: column names, or column numbers if the file has no header.
+        metric: the task's own metric.
+        names: labels as words, by class.
+        regression: whether the label is a score.
+        short_rows: how many malformed rows the published file is known to have. Up to so many rows with too few fields are left
+            out, more are an error.
     """
 
     first: str | int

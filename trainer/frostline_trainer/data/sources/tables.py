@@ -37,7 +37,15 @@ def _read(
 ) -> Texts | Documents:
     """Read the columns that data.columns names (default: text, optional text_pair, label; for language modelling only text).
 
-    Raises ValueError with file, row, value and remedy for malformed rows, missing columns and labels that are not numbers.
+    Args:
+        job: the job.
+        path: the file.
+        kind: "csv" or "jsonl".
+        load: reads a file's columns with the help of a scratch folder.
+        fault: why a file cannot be read, in words; None if it can.
+
+    Raises:
+        ValueError: with file, row, value and remedy: malformed rows, missing columns, or labels that are not numbers.
     """
     file = required_path(path, kind, f"a {kind} file")
     if not file.is_file():
