@@ -118,9 +118,10 @@ class Actor:
             _hold(targets, act.seconds)
 
     def _own_as_second(self, index: int, running: Running) -> None:
-        """Resume the run beside its owner, which must be refused. An owner that ends meanwhile proves nothing."""
+        """Resume the run beside its owner, which must be refused. An owner whose run ends meanwhile proves nothing."""
         code, said = self._ask("resume", str(running.folder), "--quiet", "--no-report")
-        if running.process.poll() is None and (code != USER_MISTAKE or "is running" not in said):
+        refused = code == USER_MISTAKE and ("is running" in said or "has completed" in said)
+        if running.process.poll() is None and not refused:
             self._complain(index, f"a second owner ended with {code}: {said}")
 
     def _reshape(self, index: int, act: Act, running: Running) -> None:

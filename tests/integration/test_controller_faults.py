@@ -59,6 +59,21 @@ def test_a_pod_is_deleted_at_its_step_once(
     assert len(backend.read_object()["spec"]["deletions"]) == 1
 
 
+def test_a_member_that_a_successor_has_not_met_is_named_too(world: Callable[..., World]) -> None:
+    """Chaos, seed 20263311: a node was cut off before its member had come back, and nobody was named."""
+    made = world(faults=[{"kind": "kill_pod", "step": 5, "worker": 1}])
+    made.start()
+    put_pods(made)
+    made.at(4)
+    away = made.workers[1]
+    away.silence()
+    made.restart_controller()
+    here = made.workers[0]
+    here.connect_again()
+    here.heartbeat(5)
+    assert wait_for(lambda: said(made, 0), "the fault's file")["worker_ids"] == [away.worker_id]
+
+
 @pytest.mark.parametrize("kind", ["kill_node", "cut_node"])
 def test_a_node_takes_all_its_pods(world: Callable[..., World], kind: str) -> None:
     made = world(faults=[{"kind": kind, "step": 2, "worker": 1, "seconds": 3.5}])

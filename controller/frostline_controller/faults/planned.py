@@ -14,6 +14,7 @@ import time
 from frostline_contract.durable_files import create_durably
 from frostline_contract.job.cluster import DEFAULT_PHASE, FAULTS_OF_A_WORKER, Fault
 from frostline_contract.phases import ControllerPhase
+from frostline_contract.worker_id import pod_uid_of
 from frostline_controller.cluster.backend import RUNNING, ClusterBackend, PodInfo
 from frostline_controller.faults.breakable import Breakable
 from frostline_controller.members.membership import GONE
@@ -93,11 +94,10 @@ class PlannedFaults:
 
     def _claim(self, index: int, fault: Fault, phase: str, pods: list[PodInfo]) -> bool:
         """Whether this controller carries out the fault. The description is on disk before the fault happens."""
-        uids = {pod.uid for pod in pods}
         said = {
             "index": index,
             "kind": fault.kind,
-            "worker_ids": [w.worker_id for w in self._facts.members if w.pod_uid in uids and w.presence != GONE],
+            "worker_ids": self._workers_of({pod.uid for pod in pods}),
             "pods": [pod.name for pod in pods],
             "step": self._facts.step,
             "phase": phase,
@@ -110,6 +110,12 @@ class PlannedFaults:
         if claimed:
             log.warning("planned fault index=%s kind=%s step=%s pods=%s", index, fault.kind, self._facts.step, said["pods"])
         return claimed
+
+    def _workers_of(self, uids: set[str]) -> list[str]:
+        """Return the workers of these pods, also members that have not connected to this controller since it started."""
+        facts = self._facts
+        here = {worker.worker_id for worker in facts.members if worker.presence != GONE}
+        return sorted(one for one in here | set(facts.awaited()) if pod_uid_of(one) in uids)
 
     async def _record(self) -> None:
         """Write an event for each fault that has happened, also for faults of workers and those that a predecessor did not
