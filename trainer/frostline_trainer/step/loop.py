@@ -59,7 +59,7 @@ class TrainingLoop:
 
     Attributes:
         prepared: The step under way, once its gradients are complete.
-        uncovered: Units that the last vote showed without a unit replica in another failure domain.
+        uncovered: Pieces that the last vote showed without a unit replica in another failure domain.
     """
 
     def __init__(self, generation: Generation, plan: Plan, state: RunState, calendar: DecisionCalendar, mailbox: Mailbox,
