@@ -44,7 +44,7 @@ def test_a_cluster_that_cannot_be_broken_is_the_jobs_mistake(tmp_path: Path) -> 
     pods = [PodInfo("trainer-0", "uid-0", "node-0", RUNNING, 1.0, True)]
     facts = SimpleNamespace(
         job=stage.run.facts.job, step=1, cluster=SimpleNamespace(pods=pods), current=SimpleNamespace(generation="1.1"),
-        ended=False, members=(), state=stage.facts.state,
+        ended=False, members=(), awaited=lambda: (), state=stage.facts.state,
     )  # fmt: skip
     whole = SimpleNamespace(delete_pod=lambda name, grace: None)
     with pytest.raises(ValueError, match="kill_node: a cluster breaks by itself"):
