@@ -1,6 +1,7 @@
 """Inputs for the planner's tests: profiles with round numbers, and the plainest possible search to compare with."""
 
 from itertools import combinations
+from random import Random
 
 from frostline_contract.statistics import LinkProfile, UnitProfile
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs
@@ -15,6 +16,14 @@ def unit(forward: float = 0.01, parameters: int = 4_000_000, activation: int = 1
         activation_bytes=activation,
         output_bytes=output,
     )
+
+
+def random_units(source: Random, most: int) -> list[UnitProfile]:
+    """Return three to `most` units of different seconds and bytes."""
+    count = source.randrange(3, most + 1)
+    return [
+        unit(source.uniform(1e-3, 3e-2), source.randrange(10**5, 2 * 10**7), source.randrange(10**6, 10**7)) for _ in range(count)
+    ]
 
 
 def members(count: int, per_node: int = 2, **fields) -> tuple[MemberInfo, ...]:

@@ -17,7 +17,7 @@ from frostline_controller.planner.leaves import deal_by_speed
 from frostline_controller.planner.plans import buddies_of, uncovered_of
 from frostline_controller.planner.search import COST_TOLERANCE, make_plan
 from frostline_controller.planner.shapes import schedules_for
-from tests.unit.controller.planner_cases import all_bounds, inputs, members, unit
+from tests.unit.controller.planner_cases import all_bounds, inputs, members, random_units, unit
 
 
 def brute_force(case) -> float:
@@ -38,15 +38,12 @@ def brute_force(case) -> float:
 @pytest.mark.parametrize("seed", range(40))
 def test_equals_brute_force_on_small_cases(seed):
     source = random.Random(seed)
-    count = source.randrange(3, 8)
-    units = [
-        unit(source.uniform(1e-3, 3e-2), source.randrange(10**5, 2 * 10**7), source.randrange(10**6, 10**7)) for _ in range(count)
-    ]
+    units = random_units(source, 7)
     cap = source.choice([None, 3 * sum(u.parameter_bytes for u in units) + 10**8])
     case = inputs(
         units,
         source.randrange(1, 7),
-        freeze_point=source.randrange(0, count),
+        freeze_point=source.randrange(0, len(units)),
         link=LinkProfile(reduce_bandwidth_bytes_per_second=source.choice([2e7, 5e8])),
         parallel_slots=source.choice([None, 2]),
         num_microbatches=source.choice([8, 12]),

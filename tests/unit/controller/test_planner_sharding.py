@@ -14,7 +14,7 @@ from frostline_controller.planner.plans import buddies_of, sources_of, uncovered
 from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.simulated_step import placement_cost
 from tests.hand_made_plans import Layout
-from tests.unit.controller.planner_cases import inputs, members, unit
+from tests.unit.controller.planner_cases import inputs, members, random_units, unit
 from tests.unit.controller.test_planner_search import brute_force
 
 RANGES = 4
@@ -57,13 +57,10 @@ def test_each_use_of_a_unit_that_learns_is_a_gather_and_a_step_has_no_other() ->
 @pytest.mark.parametrize("seed", range(12))
 def test_the_plan_with_gathers_at_each_use_equals_brute_force(seed: int) -> None:
     source = random.Random(seed)
-    count = source.randrange(3, 7)
-    units = [
-        unit(source.uniform(1e-3, 3e-2), source.randrange(10**5, 2 * 10**7), source.randrange(10**6, 10**7)) for _ in range(count)
-    ]
+    units = random_units(source, 6)
     cap = source.choice([None, 2 * sum(one.parameter_bytes for one in units) + 10**7])
     case = inputs(
-        units, source.randrange(1, 7), freeze_point=source.randrange(0, count), state_ranges=RANGES,
+        units, source.randrange(1, 7), freeze_point=source.randrange(0, len(units)), state_ranges=RANGES,
         link=LinkProfile(reduce_bandwidth_bytes_per_second=source.choice([2e7, 5e8])),
         placement=PlacementSection(workers=64, schedule="1f1b", shard="use", worker_memory_bytes=cap),
     )  # fmt: skip
