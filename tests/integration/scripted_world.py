@@ -85,7 +85,7 @@ def world(tmp_path: Path) -> Iterator[Callable[..., World]]:
     made: list[World] = []
 
     def make(**sections: object) -> World:
-        made.append(World(tmp_path / str(len(made)), **sections))
+        made.append(World(tmp_path / f"again-{len(made)}" if made else tmp_path, **sections))
         return made[-1]
 
     yield make
