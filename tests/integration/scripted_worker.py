@@ -70,7 +70,7 @@ def start_controller(run_dir: Path, *extra: str, env: dict[str, str] | None = No
         wait_for(lambda: address.exists() or process.poll() is not None, "the controller listens")
     except AssertionError:
         process.kill()
-        process.wait(10)
+        process.wait(60)
         raise
     assert process.poll() is None, (run_dir / "controller.log").read_text()
     return process
@@ -80,10 +80,10 @@ def stop(process: subprocess.Popen[bytes]) -> int:
     """Send SIGTERM, and SIGKILL if the process does not end. Returns the exit code."""
     process.terminate()
     try:
-        return process.wait(10)
+        return process.wait(60)
     except subprocess.TimeoutExpired:
         process.kill()
-        return process.wait(10)
+        return process.wait(60)
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = WAIT_SECONDS) -> Any:

@@ -176,7 +176,7 @@ def test_killed_after_the_pause_is_durable_its_successor_ends_the_members_and_go
     members[0].next("drain")
     with pytest.raises(Exception, match="UNAVAILABLE"):
         save(folder, members[0])
-    assert first.wait(10) == -9
+    assert first.wait(60) == -9
     second = start_controller(folder)
     operator = Operator(folder)
     fresh: list[ScriptedWorker] = []

@@ -74,7 +74,7 @@ def test_the_first_measurement_settles_and_no_later_leader_chooses_again(world):
     asker.close()
 
     run.controller.kill()
-    run.controller.wait(10)
+    run.controller.wait(60)
     (run.folder / "job.yaml").write_text(unsettled)  # as if the controller had died between durable state and file
     run.restart_controller()
     asker = Asker(run.folder)

@@ -247,7 +247,7 @@ def test_a_resume_that_could_not_be_written_at_once_is_a_resume(faulty: Callable
 def test_a_controller_that_waits_for_room_ends_when_it_is_told_to(faulty: Callable[..., World]) -> None:
     run = faulty()
     run.controller.kill()
-    run.controller.wait(10)
+    run.controller.wait(60)
     run.plant("state", times=1000)
     log = run.folder / "controller.log"
     with open(log, "ab") as file:
@@ -260,7 +260,7 @@ def test_a_controller_that_waits_for_room_ends_when_it_is_told_to(faulty: Callab
 def test_a_lock_that_somebody_holds_is_waited_for(faulty: Callable[..., World]) -> None:
     run = faulty()
     run.controller.kill()
-    run.controller.wait(10)
+    run.controller.wait(60)
 
     def waited() -> bool:
         return "end or continue the process that holds it" in (run.folder / "controller.log").read_text()
