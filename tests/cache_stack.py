@@ -123,7 +123,7 @@ def cache_stack(run_dir: Path, num_shards: int = 1, shard_bytes: int = 64 << 20,
             stack.release()
         if stack and stack.server.poll() is None:
             stack.server.terminate()
-            stack.server.wait(10)
+            stack.server.wait(60)
         for shard in stack.shards if stack else shards:
             shard.stop()
 

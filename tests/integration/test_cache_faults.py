@@ -140,7 +140,7 @@ def test_a_shard_that_talks_junk_is_left_alone(tmp_path: Path) -> None:
         thread = threading.Thread(target=junk, daemon=True)
         thread.start()
         stack.server.terminate()
-        assert stack.server.wait(10) == 0
+        assert stack.server.wait(60) == 0
         port = listener.getsockname()[1]
         real = stack.shards[0]
         fake = type(real)(real.process, "127.0.0.1", port, real.password, real.log, real.config)
@@ -170,7 +170,7 @@ def test_a_cache_server_that_is_killed_and_comes_back_elsewhere_is_found_again(t
         store(cache, [1, 2])
         before = stack.address
         stack.server.kill()
-        stack.server.wait(10)
+        stack.server.wait(60)
         wait_until(lambda: all_hit(cache, [1, 2]))  # the data path needs no cache server
         stack.server = start_cache_server(tmp_path, stack.shards)
         assert stack.address != before

@@ -27,7 +27,7 @@ AT_ONCE_SECONDS = 0.3
 def proxied(stack: CacheStack, seed: int = 0) -> Iterator[RedisProxy]:
     """Restart the cache server so that all clients reach the shard through a proxy."""
     stack.server.terminate()
-    assert stack.server.wait(10) == 0
+    assert stack.server.wait(60) == 0
     with RedisProxy(stack.shards[0], seed) as proxy:
         stack.server = start_cache_server(stack.run_dir, [proxy.shard])
         yield proxy
