@@ -52,7 +52,7 @@ def test_a_joiner_that_gives_up_disturbs_only_the_plan_that_names_it(world: Call
         worker_id=joiner.worker_id, incarnation=1, generation={"incarnation": 1, "counter": following.generation.counter},
         error="ValueError: no room",
     )  # fmt: skip
-    joiner.stub.ReportRecovery(request, timeout=5)
+    joiner.stub.ReportRecovery(request, timeout=60)
     assert "no room" in run.workers[0].next("withdraw").reason
     assert run.operator.status().generation.counter == plan.generation.counter
 

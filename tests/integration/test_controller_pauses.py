@@ -31,7 +31,7 @@ GOES_ON = "too few workers stay: SIGTERM; goes on by itself from step 20 when mi
 
 
 def leave(worker: ScriptedWorker) -> None:
-    worker.stub.Leave(pb.LeaveRequest(worker_id=worker.worker_id, reason="SIGTERM"), timeout=5)
+    worker.stub.Leave(pb.LeaveRequest(worker_id=worker.worker_id, reason="SIGTERM"), timeout=60)
 
 
 def save(folder: Path, worker: ScriptedWorker, step: int = 20) -> None:

@@ -210,7 +210,7 @@ def test_some_have_switched_and_some_have_not(world: Callable[..., World]) -> No
 def test_the_only_holder_takes_part_though_it_leaves(world: Callable[..., World]) -> None:
     run, plan = pipeline(world, 3)
     leaving, staying, dead = run.members(plan)
-    leaving.stub.Leave(pb.LeaveRequest(worker_id=leaving.worker_id, reason="SIGTERM"), timeout=5)
+    leaving.stub.Leave(pb.LeaveRequest(worker_id=leaving.worker_id, reason="SIGTERM"), timeout=60)
     following = staying.next_plan("continue")
     assert leaving.worker_id in following.leavers
     run.kill(dead)
@@ -229,7 +229,7 @@ def test_who_wants_to_leave_carries_on_until_a_checkpoint_where_nobody_else_is_l
     leaving, dead = run.members(plan)
     run.kill(dead)
     leaving.next("fence")
-    leaving.stub.Leave(pb.LeaveRequest(worker_id=leaving.worker_id, reason="SIGTERM"), timeout=5)
+    leaving.stub.Leave(pb.LeaveRequest(worker_id=leaving.worker_id, reason="SIGTERM"), timeout=60)
     leaving.recover(plan, 20, UNITS, fenced=True)
     answer = leaving.next_plan("survivors")
     assert answer.placement.workers == (leaving.worker_id,)

@@ -59,7 +59,7 @@ def test_a_pod_that_lost_all_its_workers_at_once_loses_no_step(world: Callable[.
 
 def test_a_member_that_was_given_up_while_its_stream_lived_is_asked_in_the_next_failure(world: Callable[..., World]) -> None:
     """A short partition loses heartbeats and no connection (chaos, seed 20261427: the answer waited for it for ever)."""
-    quick = {**QUICK, "dead_after_seconds": 1.0, "join_settle_seconds": 0.0, "join_pause_seconds": 0.0}
+    quick = {**QUICK, "dead_after_seconds": 2.0, "join_settle_seconds": 0.0, "join_pause_seconds": 0.0}
     run = world(placement={"workers": 2, "pp_degree": 1, "dp_degree": 2}, controller=quick)
     plan = started(run, 2)
     quiet, other = run.members(plan)
@@ -70,7 +70,7 @@ def test_a_member_that_was_given_up_while_its_stream_lived_is_asked_in_the_next_
     other.enter(alone, 20)
     stream = quiet._threads[0]
     quiet.register()
-    stream.join(5)
+    stream.join(60)
     assert not stream.is_alive(), "it opens another, which begins with all that is in force"
     quiet.watch()
     quiet._beating.clear()

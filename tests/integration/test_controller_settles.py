@@ -43,7 +43,7 @@ class Asker:
         self._stub = control_pb2_grpc.ControlStub(self._channel)
 
     def training(self, offered: plan_pb2.SizeProfiles | None = None):
-        answer = self._stub.DescribeJob(pb.DescribeJobRequest(measured=offered), timeout=5)
+        answer = self._stub.DescribeJob(pb.DescribeJobRequest(measured=offered), timeout=60)
         return parse_job(read_yaml(answer.job)).training
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ def distrust(
             distrusted_from=first, cache_distrusted=cache, distrusted_workers=workers,
             distrusted_detail=detail or {"audited_step": "20", "micro_batch": "3"},
         ),
-        timeout=5,
+        timeout=60,
     )  # fmt: skip
 
 

@@ -118,7 +118,7 @@ def test_a_joiner_is_taken_in_and_a_leaver_let_go_though_the_plan_could_not_be_w
         worker.enter(wide, 6)
     wait_for(lambda: run.operator.status().generation.counter == wide.generation.counter, "the switch is known")
     run.plant("state")
-    joiner.stub.Leave(pb.LeaveRequest(worker_id=joiner.worker_id, reason="SIGTERM"), timeout=5)
+    joiner.stub.Leave(pb.LeaveRequest(worker_id=joiner.worker_id, reason="SIGTERM"), timeout=60)
     assert joiner.worker_id not in run.workers[0].next_plan("continue").placement.workers
     run.met("state")
 
@@ -171,7 +171,7 @@ def test_two_members_that_leave_are_both_paused_for(faulty: Callable[..., World]
     run = faulty(placement={"workers": 2, "min_workers": 2})
     run.plant("state")
     for worker in run.workers:
-        worker.stub.Leave(pb.LeaveRequest(worker_id=worker.worker_id, reason="SIGTERM"), timeout=5)
+        worker.stub.Leave(pb.LeaveRequest(worker_id=worker.worker_id, reason="SIGTERM"), timeout=60)
     assert "too few workers stay" in run.workers[0].next("drain").reason
     wait_for(lambda: {worker.state for worker in run.operator.status().workers} == {"leaving"}, "both are leaving")
     run.plant("state")
