@@ -88,10 +88,10 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     running = threading.Thread(target=loop.run_forever)
     running.start()
     server = WebServer()
-    yield Served(server, loop, asyncio.run_coroutine_threadsafe(server.start("127.0.0.1", 0), loop).result(5))
-    asyncio.run_coroutine_threadsafe(server.close(), loop).result(5)
+    yield Served(server, loop, asyncio.run_coroutine_threadsafe(server.start("127.0.0.1", 0), loop).result(60))
+    asyncio.run_coroutine_threadsafe(server.close(), loop).result(60)
     loop.call_soon_threadsafe(loop.stop)
-    running.join(5)
+    running.join(60)
     loop.close()
 
 
@@ -166,7 +166,7 @@ def test_pages_of_a_standby_and_of_a_leader(served: Served, tmp_path: Path) -> N
         served.server.lead(stage.facts, stage.store)
         return stage
 
-    stage = asyncio.run_coroutine_threadsafe(lead(), served.loop).result(10)
+    stage = asyncio.run_coroutine_threadsafe(lead(), served.loop).result(60)
     status, kind, content = page_of(served, "/metrics")
     assert (status, kind) == (200, web.METRICS_TYPE) and b"frostline_leading 1.0" in content
     status, kind, content = page_of(served, "/status?now")

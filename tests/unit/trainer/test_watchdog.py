@@ -54,7 +54,7 @@ def test_a_thread_blocked_on_a_peer_comes_back() -> None:
     blocked = threading.Thread(target=lambda: got.append(line.own.recv(1)))
     blocked.start()
     watchdog.interrupt("1.1")
-    blocked.join(10)
+    blocked.join(60)
     assert got == [b""], "the group after a broken one is interrupted too"
     watchdog.stop()
     line.close()
