@@ -296,6 +296,36 @@ def test_a_joiner_that_everybody_waits_for_is_to_blame(started: Callable[..., tu
     assert wire_tuple(fence.generation) == (prepared.generation.incarnation, prepared.generation.counter)
 
 
+def test_a_lost_joiner_is_no_failure_of_members_that_still_enter_their_own_generation(
+    started: Callable[..., tuple[World, Plan]],
+) -> None:
+    """After a failure the survivors enter its answer, while the next plan is prepared with a joiner already, and the joiner ends."""
+    run, plan = started(3, start_timeout_seconds=0.5)
+    lost, *others = run.members(plan)
+    run.kill(lost)
+    for other in others:
+        other.next("fence")
+        other.recover(plan, 20, UNITS, fenced=True, error="")
+    answer = others[0].next_plan("survivors")
+    for other in others:
+        other.generation = None
+        other.stand("reshape", waiting=True)
+    (joiner,) = run.join(1)
+    run.operator.command("reshape", pp_degree=3, dp_degree=1)
+    prepared = joiner.next_plan("continue")
+    assert prepared.base == answer.generation
+    run.kill(joiner)
+    withdrawn = others[0].next("withdraw")
+    assert wire_tuple(withdrawn.generation) == (prepared.generation.incarnation, prepared.generation.counter)
+    for other in others:
+        other.enter(answer, 20)
+        other.stand("schedule", step=21)
+    wait_for(lambda: [one for one in run.lines("events.jsonl") if one["kind"] == "failure"], "the event of the one failure")
+    wait_for(lambda: run.operator.status().step >= 21, "the next step")
+    assert len([line for line in run.lines("plans.jsonl") if line.get("start") == "survivors"]) == 1
+    assert all(message.WhichOneof("message") != "fence" for other in others for message in list(other.messages.queue))
+
+
 def wire_tuple(generation: plan_pb2.GenerationId) -> tuple[int, int]:
     return generation.incarnation, generation.counter
 
