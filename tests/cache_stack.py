@@ -21,7 +21,7 @@ from frostline_controller.cluster.local.redis_process import RedisProcess, start
 from frostline_rpc.auth import WORKER, Tokens
 from frostline_trainer.cache.boundary_cache import BoundaryCache
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 """Far above what the cache server needs to start, or to admit a boundary, on a busy machine."""
 
 
@@ -78,7 +78,7 @@ def admitted_fraction(cache: BoundaryCache) -> float:
     return boundary.fraction if boundary is not None else 0.0
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_until(true: Callable[[], bool], seconds: float = START_SECONDS) -> None:
     """Wait until `true()` holds; the test fails where it stays false."""
     deadline = time.monotonic() + seconds
     while not true():
