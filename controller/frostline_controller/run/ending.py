@@ -12,6 +12,7 @@ from frostline_contract.run_status import ENDED, RunStatus, status_word
 from frostline_controller.ledger.keeping import Bookkeeping
 from frostline_controller.members.membership import GONE
 from frostline_controller.members.start_wait import is_left_over
+from frostline_controller.reshape.triggers import not_made
 from frostline_controller.run.drain import Drain
 from frostline_controller.run.epochs import current_epoch, reopen
 from frostline_controller.run.facts import RunFacts
@@ -190,6 +191,8 @@ class Ending:
         self.end_reason = outcome.message or f"the run is {state}"
         if not self._event_recorded:
             self._event_recorded = True
+            for request in not_made(facts) if state == RunStatus.COMPLETED else ():  # any other end may be followed by a resume
+                await outbox.event("command", f"{request}: not made, the run has completed", step=outcome.steps)
             await outbox.event("end", f"{state}: {outcome.message}" if outcome.message else state, step=outcome.steps)
         if facts.current is not None:
             await store.plans.append([plan_end_line(facts.current.generation, outcome.steps)])
