@@ -7,7 +7,6 @@ from pathlib import Path
 
 from google.protobuf.json_format import ParseDict
 
-from frostline_contract.durable_files import replace_durably
 from frostline_contract.run_status import ENDED, RunStatus, status_word
 from frostline_controller.ledger.keeping import Bookkeeping
 from frostline_controller.members.membership import GONE
@@ -199,7 +198,7 @@ class Ending:
         await self._bookkeeping.close(facts.clock())
         flags = {"user_mistake": self._user_mistake, "crash_loop": self._crash_loop}
         record = result_record(facts, store, outcome, state, **flags)
-        await asyncio.to_thread(replace_durably, store.places.result, json.dumps(record, indent=2))
+        await store.replace(store.places.result, json.dumps(record, indent=2))
         await store.commit(state=state, message=outcome.message[:MESSAGE_CHARACTERS], prepared=None, paused=False)
         facts.message = outcome.message
         outbox.streams.send_all(pb.WatchPlanResponse(end=pb.EndNotice(reason=self.end_reason)))

@@ -70,7 +70,7 @@ class Settling:
             await self._settle(settled, with_settled(facts.job, settled))
         assert facts.state.settled is not None
         job = with_settled(facts.job, facts.state.settled)
-        await asyncio.to_thread(replace_durably, self._store.places.job, dump_job(job))
+        await self._store.replace(self._store.places.job, dump_job(job))
         facts.follow(job)
 
     async def _settle(self, settled: Settled, job: Job) -> None:
