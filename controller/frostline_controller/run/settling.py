@@ -53,10 +53,12 @@ class Settling:
             self._facts.wake.set()
 
     async def start(self) -> None:
-        """Write an event with the reason for the numbers of a job that was settled before the start."""
-        recorded = RunDirectory(self._store.places.path).read_facts().get("settled")
-        if isinstance(recorded, dict) and self._facts.state.settled is None:
+        """Write an event with the reason for the numbers of a job that was settled before the start, unless it is written."""
+        recorded, settled = RunDirectory(self._store.places.path).read_facts().get("settled"), self._facts.state.settled
+        if isinstance(recorded, dict) and settled is None:
             await self._settle(Settled.model_validate(recorded), self._facts.job)
+        elif settled is not None and not self._store.events.counts["numerics"]:
+            await self._outbox.event("numerics", settled.reason)
 
     async def advance(self) -> None:
         """Settle the job once a worker has measured. Raises ValueError where no choice fits the memory, Conflict, OSError."""
