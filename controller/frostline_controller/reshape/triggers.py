@@ -64,7 +64,7 @@ class ReshapeTriggers:
     def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox, choosing: PlanChoice, reshaping: Reshaping) -> None:
         self._facts, self._store, self._outbox = facts, store, outbox
         self._choosing, self._reshaping = choosing, reshaping
-        self._told: PinnedShape | None = None
+        self._reported: PinnedShape | None = None
         self.wish = ""
         self._wishes = 0
         self._cause = "reshape"
@@ -210,8 +210,8 @@ class ReshapeTriggers:
     async def _say_not_made(self, why: str) -> None:
         """Write why the open request for a shape, if there is one, is not carried out. Once, though the write behind it fails."""
         pinned = self._facts.state.pinned
-        if pinned is not None and pinned.open_request and pinned is not self._told:
-            self._told = pinned
+        if pinned is not None and pinned.open_request and pinned is not self._reported:
+            self._reported = pinned
             await self._outbox.event("command", f"{pinned.open_request}: not made, {why}")
 
     async def _take_scheduled(self) -> None:

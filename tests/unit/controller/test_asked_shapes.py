@@ -47,7 +47,7 @@ async def command(stage: Stage, pp_degree: int) -> None:
     await accepted
 
 
-def told(stage: Stage) -> list[str]:
+def not_made(stage: Stage) -> list[str]:
     return [line["reason"] for line in stage.store.events.all() if "not made" in line["reason"]]
 
 
@@ -61,7 +61,7 @@ def test_a_scheduled_reshape_whose_plan_was_dropped_is_made_again_before_the_nex
             await stage.enter(again, 6)
             assert (again.switch_from, stage.facts.state.pinned.open_request) == (6, "")
             await prepared(stage, {"dp": 2, "pp": 1})
-            assert told(stage) == []
+            assert not_made(stage) == []
 
     asyncio.run(story())
 
@@ -102,7 +102,7 @@ def test_a_shape_that_needs_more_workers_is_told_once_and_made_when_they_are_the
             await stage.reported("command", "reshape to pp 3 x dp 1 scheduled at step 6: not made, 2 of 3 workers are there")
             await stage.join(2)
             await prepared(stage, THREE_STAGES)
-            assert len(told(stage)) == 1
+            assert len(not_made(stage)) == 1
 
     asyncio.run(story())
 
@@ -161,7 +161,7 @@ def test_an_overtaken_request_is_told(tmp_path: Path) -> None:
             overtaken = "overtaken by reshape by command: pp 3 x dp 1"
             await stage.reported("command", f"{COMMANDED}: not made, {overtaken}")
             await command(stage, 3)
-            assert len(told(stage)) == 1, "the same request again overtakes nothing"
+            assert len(not_made(stage)) == 1, "the same request again overtakes nothing"
 
     asyncio.run(story())
 
@@ -173,7 +173,7 @@ def test_a_completed_run_tells_what_was_not_made(tmp_path: Path) -> None:
             await command(stage, 2)
             stage.controller.ending.note_outcome(pb.RunOutcome(status="completed", steps=64))
             await stage.until(lambda: stage.facts.ended, "the run's end")
-            assert [text.removesuffix(": not made, the run has completed") for text in told(stage)] == [
+            assert [text.removesuffix(": not made, the run has completed") for text in not_made(stage)] == [
                 COMMANDED, "reshape to pp 2 x dp 1 scheduled at step 62", "reshape to pp 2 x dp 1 scheduled at step 100",
             ]  # fmt: skip
 
