@@ -16,6 +16,7 @@ class Trait(Flag):
         IN_STEP: the phase belongs to a step that has no record yet.
         OUTSIDE: the worker is in no generation, or no other member waits for what it computes.
         WAITING: the worker has nothing left to do and waits for the controller.
+        AT_REST: a registered worker waits for a plan, outside all generations.
         ONCE_A_STEP: a planned fault may name the phase, which is entered in every step.
         AT_TIMES: a planned fault may name the phase, which is entered only on occasion.
     """
@@ -25,6 +26,7 @@ class Trait(Flag):
     IN_STEP = auto()
     OUTSIDE = auto()
     WAITING = auto()
+    AT_REST = auto()
     ONCE_A_STEP = auto()
     AT_TIMES = auto()
 
@@ -54,8 +56,8 @@ class Phase(StrEnum):
     CHECKPOINT = "checkpoint", Trait.AT_TIMES
     FREEZE = "freeze", Trait.AT_TIMES
     ROLLBACK = "rollback", Trait.AT_TIMES
-    START = "start", Trait.OUTSIDE
-    SPARE = "spare", Trait.OUTSIDE
+    START = "start", Trait.OUTSIDE | Trait.AT_REST
+    SPARE = "spare", Trait.OUTSIDE | Trait.AT_REST
     RECOVERY = "recovery", Trait.OUTSIDE | Trait.AT_TIMES
     RESHAPE = "reshape", Trait.OUTSIDE | Trait.AT_TIMES
     LOAD = "load", _COMPUTE
@@ -94,6 +96,7 @@ OWN_WORK = _with(Trait.OWN_WORK)
 IN_STEP = _with(Trait.IN_STEP)
 OUTSIDE = _with(Trait.OUTSIDE)
 WAITING = _with(Trait.WAITING)
+AT_REST = _with(Trait.AT_REST)
 _PLACES: dict[str, int] = {phase: place for place, phase in enumerate(Phase)}
 FAULT_PHASES = tuple(
     sorted(

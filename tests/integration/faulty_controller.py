@@ -17,7 +17,7 @@ from frostline_contract.annotations import FENCE
 from frostline_controller import __main__ as program
 from frostline_controller.cluster.local.backend import LocalBackend
 from frostline_controller.recovery import plans as starting
-from frostline_controller.run import ending, epochs
+from frostline_controller.run import epochs, store
 from frostline_controller.run.journal import Journal
 
 PLANTED = "planted.json"
@@ -57,6 +57,6 @@ if __name__ == "__main__":
         LocalBackend.patch_annotations, lambda backend, changes, tests: "state" if FENCE in tests else ""
     )
     starting.raise_epoch = met_before(epochs.raise_epoch, lambda root, plan: "epoch")
-    ending.replace_durably = met_before(ending.replace_durably, lambda path, text: path.name)
+    store.replace_durably = met_before(store.replace_durably, lambda path, text: path.name)
     program.replace_durably = met_before(program.replace_durably, lambda path, text: path.name)
     sys.exit(program.main(sys.argv[1:]))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from frostline_contract.backoff import Backoff
-from frostline_contract.phases import FAULT_PHASES, IN_STEP, OUTSIDE, OWN_WORK, Phase, place_of
+from frostline_contract.phases import AT_REST, FAULT_PHASES, IN_STEP, OUTSIDE, OWN_WORK, Phase, place_of
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import ENDED, RESUMABLE, RunStatus
 from frostline_contract.worker_id import make_worker_id, pod_uid_of
@@ -23,6 +23,7 @@ def test_phases_have_one_order_and_an_unknown_word_counts_as_a_steps_beginning()
 def test_what_a_member_does_in_a_step_is_not_outside_of_it() -> None:
     assert not IN_STEP & OUTSIDE and not OWN_WORK & OUTSIDE
     assert {Phase.VOTE, Phase.TALLY, Phase.SEEN} == IN_STEP - OWN_WORK, "in these a member waits for the others' ballots"
+    assert AT_REST <= OUTSIDE and {Phase.START, Phase.SPARE} == AT_REST, "in these a worker waits for a plan"
     assert FAULT_PHASES[0] is Phase.LOAD and Phase.DONE not in FAULT_PHASES and Phase.START not in FAULT_PHASES
 
 

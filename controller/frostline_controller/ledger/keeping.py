@@ -1,13 +1,10 @@
 """The keeping of the run's books: fed by workers' reports and pods, written to ledger.json, taken over by a next controller."""
 
-import asyncio
 import json
 import logging
 import time
 from statistics import median
-from typing import Any
 
-from frostline_contract.durable_files import replace_durably
 from frostline_contract.run_directory import read_json
 from frostline_contract.run_status import RunStatus
 from frostline_controller.ledger import saved, steps, sums
@@ -74,7 +71,7 @@ class Bookkeeping:
             "books": self._facts.books.dump(now),
         }  # fmt: skip
         try:
-            await asyncio.to_thread(self._replace, values)
+            await self._store.replace(self._store.places.ledger, json.dumps(values) + "\n")
         except OSError as error:
             log.warning("ledger.json cannot be written, trying again later error=%s", error)
 
@@ -92,10 +89,6 @@ class Bookkeeping:
             tuple(unit.forward_seconds for unit in profile.units), tuple(unit.backward_seconds for unit in profile.units),
             profile.micro_batch_size, facts.identity.prefix_cost,
         )  # fmt: skip
-
-    def _replace(self, values: dict[str, Any]) -> None:
-        self._store.may_write()
-        replace_durably(self._store.places.ledger, json.dumps(values) + "\n")
 
     def _note_workers(self, now: float) -> None:
         facts, books = self._facts, self._facts.books

@@ -24,15 +24,13 @@ late heartbeat says nothing about the training thread. While any member still mo
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from frostline_contract.phases import WAITING, Phase, place_of
+from frostline_contract.phases import AT_REST, WAITING, place_of
 
 DEADLINE_FACTOR = 5.0
 FIRST_FACTOR = 10.0
 """For a phase without history. A first step allocates, compiles and warms caches, which may take a minute for each of several
 stages; with the default floor this deadline is ten minutes."""
 EQUAL_FACTOR = 3.0
-AT_REST = frozenset((Phase.START, Phase.SPARE))
-"""Phases in which a registered worker waits for a plan."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,5 @@
 """The profiles of the run's workers: handed to later joiners, and kept in profile.json for `frostline plan --profile`."""
 
-import asyncio
-
-from frostline_contract.durable_files import replace_durably
 from frostline_contract.statistics import CacheProfile, WorkerProfile
 from frostline_controller.members.membership import Worker
 from frostline_controller.planner.measurements import measured_cache, measured_link, reference_profile
@@ -63,7 +60,7 @@ class ProfileFile:
         )
         if profile == known:
             return
-        await asyncio.to_thread(replace_durably, store.places.profile, profile.model_dump_json(indent=2) + "\n")
+        await store.replace(store.places.profile, profile.model_dump_json(indent=2) + "\n")
         self._written = profile
 
     def _cache_of(self, workers: tuple[Worker, ...], generation: str) -> CacheProfile | None:

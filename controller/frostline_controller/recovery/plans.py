@@ -24,6 +24,7 @@ from frostline_controller.run.checkpoints import CheckpointsGone, has_been_used,
 from frostline_controller.run.epochs import current_epoch, raise_epoch
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
+from frostline_controller.run.pinned import pinned_under
 from frostline_controller.run.plan_log import plan_end_line, plan_line
 from frostline_controller.run.plug import RoundPlug
 from frostline_controller.run.store import RunStore
@@ -55,6 +56,8 @@ class StartingPlans:
         epoch: bool = False, wrong_bits: WrongBits | None = None,
     ) -> Plan:  # fmt: skip
         """Make one plan for all `workers` that fit, from the newest complete checkpoint or from the initial weights.
+
+        A checkpoint that is still being written is not waited for (docs/adr/0007-failure-model.md, "What is not promised").
 
         Args:
             workers: the usable workers.
@@ -186,7 +189,7 @@ class StartingPlans:
             state=RunStatus.DRAINING if drains else RunStatus.RUNNING,
             message=facts.state.message if drains else "",
             paused=drains and facts.state.paused,
-            start_degrees=facts.state.start_degrees or placement.degrees,
+            start_degrees=facts.state.start_degrees or placement.degrees, pinned=pinned_under(plan, facts.state.pinned),
             wrong_bits=self._with_earlier(wrong_bits.answered_by(plan)) if wrong_bits is not None else facts.state.wrong_bits,
         )  # fmt: skip
         facts.message, facts.entered = "", {}

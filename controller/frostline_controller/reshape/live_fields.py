@@ -50,6 +50,7 @@ class LiveFields:
         """
         facts, store, outbox = self._facts, self._store, self._outbox
         if self._offers is not None and self._offers.changed():
+            store.may_write()  # `accept` writes the job file
             job, said = await asyncio.to_thread(self._offers.accept, store.places.path)
             if job != facts.job:
                 facts.follow(job)

@@ -4,14 +4,15 @@ import logging
 
 from frostline_contract.job.cluster import ScheduledReshape
 from frostline_contract.lineage import ROLLBACK
-from frostline_contract.mesh import in_words
+from frostline_contract.mesh import Mesh, in_words
 from frostline_controller.planner.adapter import Choice
 from frostline_controller.planner.choice import PlanChoice
 from frostline_controller.planner.verdict import differ
 from frostline_controller.reshape.preparation import open_window
 from frostline_controller.reshape.two_phase import Reshaping
-from frostline_controller.run.durable import PinnedShape
 from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.outbox import Outbox
+from frostline_controller.run.pinned import PinnedShape
 from frostline_controller.run.store import RunStore
 
 log = logging.getLogger(__name__)
@@ -54,10 +55,16 @@ class Joins:
 
 
 class ReshapeTriggers:
-    """Keeps the request for a new placement until a plan for it is prepared, or the planner finds that no change pays."""
+    """Keeps the request for a new placement until a plan for it is prepared, or the planner finds that no change pays.
 
-    def __init__(self, facts: RunFacts, store: RunStore, choosing: PlanChoice, reshaping: Reshaping) -> None:
-        self._facts, self._store, self._choosing, self._reshaping = facts, store, choosing, reshaping
+    The request for a shape (by a command or the job's schedule) is durable, with the pinned shape, and is kept until a vote has
+    switched to the shape or an event has said why not: a plan that is dropped is made again.
+    """
+
+    def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox, choosing: PlanChoice, reshaping: Reshaping) -> None:
+        self._facts, self._store, self._outbox = facts, store, outbox
+        self._choosing, self._reshaping = choosing, reshaping
+        self._reported: PinnedShape | None = None
         self.wish = ""
         self._wishes = 0
         self._cause = "reshape"
@@ -91,6 +98,7 @@ class ReshapeTriggers:
         """Prepare a plan where one is requested, no other is prepared, and the window is open long enough."""
         facts = self._facts
         await self._take_scheduled()
+        self._ask_again()
         if not self.wish or self._reshaping.busy or facts.current is None or facts.step < self._deferred_to:
             return
         if facts.awaited() or self._rollback_pending() or (self._patient and self._is_early()):
@@ -105,6 +113,7 @@ class ReshapeTriggers:
             return
         answering = self._wishes
         choice = await self._choice(freeze_point, first)
+        await self._answer_pinned(choice, freeze_point)
         if choice is None or not choice.pays:
             if choice is not None:
                 log.info("no reshape wish=%r reason=%r", self.wish, choice.reason)
@@ -150,25 +159,100 @@ class ReshapeTriggers:
         reason = choice.reason if due or not choice.verdict else f"{choice.verdict}; {choice.reason}"
         return Choice(choice.placement, (choice.pays and differs) or due, reason, choice.verdict)
 
-    async def _take_scheduled(self) -> None:
-        """Pin the shape of the job's next reshape as soon as the decision in force at its step is known."""
-        facts, store = self._facts, self._store
-        done = facts.state.reshapes_done
-        scheduled = sorted(facts.job.reshapes, key=lambda one: one.step)
-        if done >= len(scheduled) or facts.calendar is None or facts.current is None or self._reshaping.busy:
+    async def pin(self, shape: PinnedShape, reshapes_done: int | None = None) -> None:
+        """Make the request for a shape durable, and ask for it; of another one that is still open, an event says that it is not
+        made.
+
+        Args:
+            shape: the shape, with its request.
+            reshapes_done: how many of the job's scheduled reshapes are taken up with this one; None: it is none of them.
+        """
+        before = self._facts.state.pinned
+        done = self._facts.state.reshapes_done if reshapes_done is None else reshapes_done
+        if before is not None and before.open_request != shape.open_request:
+            await self._say_not_made(f"overtaken by {shape.open_request}")
+        await self._store.commit(pinned=shape, reshapes_done=done)
+        self.ask(shape.open_request)
+
+    def _ask_again(self) -> None:
+        """Ask for the pinned shape again where its request is open and no plan for it is left: it was dropped, or the controller
+        that had asked has died."""
+        pinned = self._facts.state.pinned
+        if pinned is not None and pinned.open_request and not self.wish and not self._reshaping.busy:
+            self.ask(pinned.open_request, patient=True)
+
+    async def _answer_pinned(self, choice: Choice | None, freeze_point: int) -> None:
+        """Close the request for a shape where the planner's answer is no plan for it: it is in force, or cannot be had.
+
+        A shape that lacks workers stays pinned until they are there; one that the planner refuses does not.
+
+        Args:
+            choice: the planner's answer; None: it refused, and the status says why.
+            freeze_point: the freeze point for which it was asked.
+        """
+        facts, pinned = self._facts, self._facts.state.pinned
+        if pinned is None or not pinned.open_request:
             return
-        one: ScheduledReshape = scheduled[done]
+        kept: PinnedShape | None = pinned.answered
+        needed, there = Mesh.of(pinned.degrees).size, len(facts.available())
+        if choice is not None and choice.placement.degrees == pinned.degrees:
+            if choice.pays:
+                return
+        elif pinned.freeze_point != freeze_point:
+            await self._say_not_made(f"it was asked for at freeze point {pinned.freeze_point}, and that is {freeze_point} now")
+        elif there < needed:
+            await self._say_not_made(f"{there} of {needed} workers are there; when all are, at this freeze point, it is made")
+        else:
+            await self._say_not_made(choice.reason if choice is not None else facts.message)
+            kept = None
+        await self._store.commit(pinned=kept)
+
+    async def _say_not_made(self, why: str) -> None:
+        """Write why the open request for a shape, if there is one, is not carried out. Once, though the write behind it fails."""
+        pinned = self._facts.state.pinned
+        if pinned is not None and pinned.open_request and pinned is not self._reported:
+            self._reported = pinned
+            await self._outbox.event("command", f"{pinned.open_request}: not made, {why}")
+
+    async def _take_scheduled(self) -> None:
+        """Pin the shape of the job's next reshape as soon as the decision in force at its step is known.
+
+        A request that is still open has until that step; then this one overtakes it.
+        """
+        facts, pinned = self._facts, self._facts.state.pinned
+        to_come = _to_come(facts)
+        if not to_come or facts.calendar is None or facts.current is None or self._reshaping.busy:
+            return
+        one = to_come[0]
+        if pinned is not None and pinned.open_request and facts.step + 1 < one.step:
+            return
         known = max((decision.number for decision in facts.surviving()), default=0)
         if facts.calendar.due_before(one.step) > known:
             return
-        pinned = PinnedShape(
+        shape = PinnedShape(
             degrees=one.degrees, schedule=one.schedule, virtual_stages=one.virtual_stages, slices=one.slices,
             shard=one.shard, from_step=one.step, freeze_point=open_window(facts, one.step).freeze_point,
+            open_request=_in_words(one),
         )  # fmt: skip
-        await store.commit(pinned=pinned, reshapes_done=done + 1)
-        self.ask(f"reshape to {in_words(one.degrees)} scheduled at step {one.step}")
+        await self.pin(shape, facts.state.reshapes_done + 1)
 
     def _rollback_pending(self) -> bool:
         """Whether a rollback is decided and its lineage has no record yet; meanwhile no vote can switch."""
         start = self._facts.state.lineages[-1]
         return start.kind == ROLLBACK and self._store.records.lineage < start.lineage
+
+
+def not_made(facts: RunFacts) -> list[str]:
+    """Return the requests for a shape that are neither carried out nor answered, in words."""
+    pinned = facts.state.pinned
+    taken_up = [pinned.open_request] if pinned is not None and pinned.open_request else []
+    return [*taken_up, *map(_in_words, _to_come(facts))]
+
+
+def _to_come(facts: RunFacts) -> list[ScheduledReshape]:
+    """The job's scheduled reshapes that are not taken up yet, by step."""
+    return sorted(facts.job.reshapes, key=lambda one: one.step)[facts.state.reshapes_done :]
+
+
+def _in_words(one: ScheduledReshape) -> str:
+    return f"reshape to {in_words(one.degrees)} scheduled at step {one.step}"

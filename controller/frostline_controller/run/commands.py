@@ -12,11 +12,12 @@ from frostline_contract.sharding import shard_problem
 from frostline_controller.cluster.backend import ClusterState
 from frostline_controller.recovery.budget import RetryBudget
 from frostline_controller.reshape.pods import PodCount
+from frostline_controller.reshape.preparation import open_window
 from frostline_controller.reshape.triggers import ReshapeTriggers
-from frostline_controller.run.durable import PinnedShape
 from frostline_controller.run.ending import Ending
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
+from frostline_controller.run.pinned import PinnedShape
 from frostline_controller.run.store import RunStore
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_rpc.errors import InvalidRequest, Refused
@@ -148,10 +149,10 @@ class Commands:
             await store.commit(forced_freeze_point=request.freeze_point if kind == "freeze" else 0)
             reason += f": freeze point {facts.state.forced_freeze_point} with the next decision"
         elif kind == "reshape":
-            pinned = PinnedShape(degrees=_shape_asked(request).degrees, freeze_point=facts.freeze_point())
-            await store.commit(pinned=pinned)
-            reason += f": {in_words(pinned.degrees)}"
-            self._adapting.ask(reason)
+            degrees = _shape_asked(request).degrees
+            reason += f": {in_words(degrees)}"
+            freeze_point = open_window(facts).freeze_point
+            await self._adapting.pin(PinnedShape(degrees=degrees, freeze_point=freeze_point, open_request=reason))
         elif kind == "checkpoint":
             outbox.streams.send_all(pb.WatchPlanResponse(checkpoint=pb.CheckpointNotice(reason=reason)))
         elif kind == "resize":

@@ -76,7 +76,7 @@ class Controller:
         self.settling = Settling(facts, store, outbox)
         self.first_plan = FirstPlan(facts, wait=wait, starting=self.starting, entry=self.entry)
         self.deciding = DecisionTaker(facts, store, outbox, replayed)
-        self.adapting = ReshapeTriggers(facts, store, self.choosing, self.reshaping)
+        self.adapting = ReshapeTriggers(facts, store, outbox, self.choosing, self.reshaping)
         self.following = LiveFields(facts, store, outbox, self.adapting, offers)
         self.drain, self.bookkeeping = Drain(facts, store, outbox), Bookkeeping(facts, store)
         self.ending = Ending(facts, store, outbox, pods, self.drain, checkpoint_root, self.bookkeeping)

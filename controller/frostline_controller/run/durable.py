@@ -10,7 +10,7 @@ import json
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -20,12 +20,13 @@ from frostline_contract.job.automatic import Settled
 from frostline_contract.lineage import Cuts, LineageStart, lineage_above
 from frostline_contract.mesh import with_degrees
 from frostline_contract.plan import MICRO_BATCH, SAMPLE, Decision, GenerationId, Plan, PrefixTile
-from frostline_contract.record import Degrees, Frozen, Shaped
+from frostline_contract.record import Frozen
 from frostline_contract.run_status import ENDED, RunStatus
 from frostline_controller.cluster.backend import ClusterBackend, ClusterState, Conflict
 from frostline_controller.decisions.kept import pack_decisions, unpack_decisions
 from frostline_controller.recovery.budget import RetryBudget
 from frostline_controller.recovery.facts import WrongBits
+from frostline_controller.run.pinned import PinnedShape
 
 STATE_BYTES_MAX = 200 * 1024
 """Limit of the state. The API server takes 256 KiB of annotations in all (docs/design.md 12.5); the rest is for other ones."""
@@ -76,24 +77,6 @@ class RunIdentity(Frozen):
     def prefix_cost(self) -> float:
         """The cost of computing the frozen prefix, relative to computing it in whole micro-batches."""
         return max(1.0, self.sample_tile_cost) if self.prefix_tile == SAMPLE else 1.0
-
-
-class PinnedShape(Shaped):
-    """The shape requested by a command. It holds while the freeze point is `freeze_point`.
-
-    Attributes:
-        slices: token slices of each micro-batch; None: the job's value.
-        shard: how replicas share the state; None: the job's value.
-        from_step: the first step that may switch to the shape.
-    """
-
-    degrees: Degrees
-    schedule: str = "1f1b"
-    virtual_stages: int = 1
-    slices: int | None = None
-    shard: Literal["none", "step", "use"] | None = None
-    from_step: int = 0
-    freeze_point: int = 0
 
 
 class FailedDevice(Frozen):

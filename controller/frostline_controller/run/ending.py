@@ -7,11 +7,11 @@ from pathlib import Path
 
 from google.protobuf.json_format import ParseDict
 
-from frostline_contract.durable_files import replace_durably
 from frostline_contract.run_status import ENDED, RunStatus, status_word
 from frostline_controller.ledger.keeping import Bookkeeping
 from frostline_controller.members.membership import GONE
 from frostline_controller.members.start_wait import is_left_over
+from frostline_controller.reshape.triggers import not_made
 from frostline_controller.run.drain import Drain
 from frostline_controller.run.epochs import current_epoch, reopen
 from frostline_controller.run.facts import RunFacts
@@ -190,13 +190,15 @@ class Ending:
         self.end_reason = outcome.message or f"the run is {state}"
         if not self._event_recorded:
             self._event_recorded = True
+            for request in not_made(facts) if state == RunStatus.COMPLETED else ():  # any other end may be followed by a resume
+                await outbox.event("command", f"{request}: not made, the run has completed", step=outcome.steps)
             await outbox.event("end", f"{state}: {outcome.message}" if outcome.message else state, step=outcome.steps)
         if facts.current is not None:
             await store.plans.append([plan_end_line(facts.current.generation, outcome.steps)])
         await self._bookkeeping.close(facts.clock())
         flags = {"user_mistake": self._user_mistake, "crash_loop": self._crash_loop}
         record = result_record(facts, store, outcome, state, **flags)
-        await asyncio.to_thread(replace_durably, store.places.result, json.dumps(record, indent=2))
+        await store.replace(store.places.result, json.dumps(record, indent=2))
         await store.commit(state=state, message=outcome.message[:MESSAGE_CHARACTERS], prepared=None, paused=False)
         facts.message = outcome.message
         outbox.streams.send_all(pb.WatchPlanResponse(end=pb.EndNotice(reason=self.end_reason)))

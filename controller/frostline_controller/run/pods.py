@@ -8,7 +8,10 @@ from frostline_controller.run.store import RunStore
 
 
 class Pods:
-    """The calls of the cluster's backend that concern pods. Only the reconciler's task writes through this class."""
+    """The calls of the cluster's backend that concern pods. Only the reconciler's task writes through this class.
+
+    Writes raise the error of `RunStore.may_write` where this controller no longer leads.
+    """
 
     def __init__(self, facts: RunFacts, store: RunStore, backend: ClusterBackend) -> None:
         self._facts, self._store, self._backend = facts, store, backend
@@ -25,6 +28,7 @@ class Pods:
         """Write spec.replicas. The intent is durable first, so that a successor finishes the write and does not take it for a
         request."""
         await self._store.commit(replicas=pods, scaling_from=self._facts.cluster.spec_replicas)
+        self._store.may_write()  # no fence: the successor would take a late number for a user's request
         await asyncio.to_thread(self._backend.scale, pods)
         await self._store.commit(scaling_from=-1)
         await self.reread()
@@ -35,5 +39,6 @@ class Pods:
 
     async def delete(self, uid: str) -> None:
         """Delete the pod with this uid at once, if it still exists."""
+        self._store.may_write()
         for pod in [pod for pod in self._facts.cluster.pods if pod.uid == uid]:
             await asyncio.to_thread(self._backend.delete_pod, pod.name, 0.0)

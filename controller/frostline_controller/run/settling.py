@@ -53,10 +53,12 @@ class Settling:
             self._facts.wake.set()
 
     async def start(self) -> None:
-        """Write an event with the reason for the numbers of a job that was settled before the start."""
-        recorded = RunDirectory(self._store.places.path).read_facts().get("settled")
-        if isinstance(recorded, dict) and self._facts.state.settled is None:
+        """Write an event with the reason for the numbers of a job that was settled before the start, unless it is written."""
+        recorded, settled = RunDirectory(self._store.places.path).read_facts().get("settled"), self._facts.state.settled
+        if isinstance(recorded, dict) and settled is None:
             await self._settle(Settled.model_validate(recorded), self._facts.job)
+        elif settled is not None and not self._store.events.counts["numerics"]:
+            await self._outbox.event("numerics", settled.reason)
 
     async def advance(self) -> None:
         """Settle the job once a worker has measured. Raises ValueError where no choice fits the memory, Conflict, OSError."""
@@ -70,7 +72,7 @@ class Settling:
             await self._settle(settled, with_settled(facts.job, settled))
         assert facts.state.settled is not None
         job = with_settled(facts.job, facts.state.settled)
-        await asyncio.to_thread(replace_durably, self._store.places.job, dump_job(job))
+        await self._store.replace(self._store.places.job, dump_job(job))
         facts.follow(job)
 
     async def _settle(self, settled: Settled, job: Job) -> None:

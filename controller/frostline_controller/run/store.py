@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from frostline_contract.durable_files import replace_durably
 from frostline_contract.job import Job, section_digests
 from frostline_contract.run_directory import RunDirectory
 from frostline_controller.recovery.budget import RetryBudget
@@ -45,7 +46,7 @@ class RunStore:
         folder: the run directory.
         durable: reads and writes the state of this controller's incarnation.
         state: the state that `durable` found when this controller took over.
-        may_write: called before each write to the run's files; raises where this controller no longer leads.
+        may_write: called before each write to the run's files or pods; raises where this controller no longer leads.
     """
 
     def __init__(
@@ -100,6 +101,15 @@ class RunStore:
         """Remove the annotation of `removing` where no commit has done so, since the request needed no change of the state."""
         if self._removing:
             await self.commit()
+
+    async def replace(self, file: Path, text: str) -> None:
+        """Replace one of the run's files durably. Raises OSError, and the error of `may_write`."""
+
+        def write() -> None:
+            self.may_write()
+            replace_durably(file, text)
+
+        await asyncio.to_thread(write)
 
     def close(self) -> None:
         """Close the logs."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from frostline_contract.job.automatic import Settled
 from frostline_controller.run.durable import FailedDevice
 from frostline_proto.v1 import control_pb2 as pb
 from tests.unit.controller.test_service_sizing import Stage, ask, first_plan, leading
@@ -48,5 +49,20 @@ def test_a_gpu_in_quarantine_is_told_by_the_next_controller(tmp_path: Path) -> N
             async with leading(tmp_path) as stage:
                 await stage.reported("quarantine", "GPU GPU-1 of node n failed 2 times")
         assert stage.store.events.counts["quarantine"] == 1
+
+    asyncio.run(story())
+
+
+def test_what_was_settled_is_told_by_the_next_controller(tmp_path: Path) -> None:
+    """The first one's event waited for room on its disk."""
+
+    async def story() -> None:
+        dying = Stage(tmp_path)
+        await dying.store.commit(settled=Settled(micro_batch_size=4, reduction_leaves=8, reason="the fastest"))
+        dying.run.close()
+        for _ in range(2):
+            async with leading(tmp_path) as stage:
+                await stage.reported("numerics", "the fastest")
+        assert stage.store.events.counts["numerics"] == 1
 
     asyncio.run(story())

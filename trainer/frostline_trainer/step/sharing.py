@@ -129,12 +129,9 @@ class Sharing:
 
         kept: pieces whose state this member holds; their weights are not overwritten. only: names of weights; None: all.
         """
-        weights, places = weights_of(module), self._places(unit, module, only)
+        places = self._places(unit, module, only)
         rows = self._gathered(module, places)
-        for dp_rank, placed in enumerate(places):
-            for one in placed if dp_rank != self._dp_rank else ():
-                if one.piece not in kept:
-                    one.of(weights).copy_(rows[dp_rank][one.start : one.end])
+        _copy_rows(rows, places, weights_of(module), {*kept, *(own.piece for own in places[self._dp_rank])})
         return rows[1:].numel()
 
     @torch.no_grad()
@@ -143,9 +140,7 @@ class Sharing:
         places = self._places(unit, module, None)
         rows = self._gathered(module, places)
         weights = fill_module(module)
-        for dp_rank, placed in enumerate(places):
-            for one in placed:
-                one.of(weights).copy_(rows[dp_rank][one.start : one.end])
+        _copy_rows(rows, places, weights, but=())
         return sum(tensor.nbytes for tensor in weights.values())
 
     def _gathered(self, module: nn.Module, places: list[list[Placed]]) -> torch.Tensor:
@@ -182,3 +177,11 @@ class Sharing:
                         placed.append(Placed(piece, part, start, end))
             found.append(placed)
         return found
+
+
+def _copy_rows(rows: torch.Tensor, places: list[list[Placed]], weights: Mapping[str, torch.Tensor], but: Collection[int]) -> None:
+    """Copy the replicas' messages, one row each, into a unit's weights. but: pieces that are not copied."""
+    for row, placed in zip(rows, places, strict=True):
+        for one in placed:
+            if one.piece not in but:
+                one.of(weights).copy_(row[one.start : one.end])

@@ -4,7 +4,7 @@ The Lease of another process has expired when it has not changed for its duratio
 process's own monotonic clock. The times in the Lease come from other machines' clocks and are never compared. The clock goes on
 while the machine is suspended, since the others' clocks do. A leader's own time is counted from before its last request to renew.
 Writes of a leader whose time is over are fenced by the incarnation in the durable state, and `may_write` keeps such a leader from
-appending to the run's files, whatever `leads` returns a moment later.
+writing the run's files and pods, whatever `leads` returns a moment later.
 """
 
 import datetime
