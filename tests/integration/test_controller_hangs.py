@@ -299,7 +299,7 @@ def test_a_joiner_that_everybody_waits_for_is_to_blame(started: Callable[..., tu
 def test_a_lost_joiner_is_no_failure_of_members_that_still_enter_their_own_generation(
     started: Callable[..., tuple[World, Plan]],
 ) -> None:
-    """After a failure the survivors enter its answer, while the next plan is prepared with a joiner already, and the joiner ends."""
+    """The survivors of a failure enter its answer; the next plan is prepared with a joiner already, and the joiner ends."""
     run, plan = started(3, start_timeout_seconds=0.5)
     lost, *others = run.members(plan)
     run.kill(lost)
