@@ -47,8 +47,12 @@ class EventLog:
         self._journal.close()
 
     def all(self) -> list[Line]:
-        """Return every event so far: from the file, and those that could not be written yet."""
-        return [*self._journal.lines(), *self._unwritten]
+        """Return every event so far, once: from the file, and those that could not be written yet.
+
+        An event may be in the file for a moment before it is taken from those.
+        """
+        written = list(self._journal.lines())
+        return [*written, *(line for line in self._unwritten if line not in written)]
 
     def holds(self, kind: str, step: int, lineage: int) -> bool:
         """Whether an event with this key was taken, by this controller or by one before."""

@@ -46,16 +46,18 @@ class Journal:
         self._cut_torn_line()
         self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115  (open for the journal's life)
         self._order = asyncio.Lock()
+        self._end = os.fstat(self._file.fileno()).st_size
+        """The length of what is durable: beyond it is a write that is under way or has failed."""
         self._cut_to: int | None = None
         """The length to which the file is still to be cut: beyond it is what a failed write has left. None: nothing is."""
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield the lines written before, without the whole file in memory."""
-        end = 0
+        """Yield the durable lines, without the whole file in memory. Another thread may write meanwhile."""
+        end, last = 0, self._end
         with open(self.path, "rb") as file:
             for number, line in enumerate(file, start=1):
                 end += len(line)
-                if self._cut_to is not None and end > self._cut_to:
+                if end > last:
                     return
                 try:
                     yield json.loads(line)
@@ -89,6 +91,7 @@ class Journal:
                 while written < len(data):
                     written += os.write(self._file.fileno(), data[written:])
                 os.fsync(self._file.fileno())
+                self._end = start + len(data)
             except OSError:
                 self._cut_to = start
                 with contextlib.suppress(OSError):  # the next write tries again

@@ -114,6 +114,23 @@ def test_an_event_of_the_controllers_own_is_written_later_where_it_cannot_be_now
     assert [line["kind"] for line in lines(tmp_path / "events.jsonl")] == ["freeze", "end"]
 
 
+def test_an_event_is_read_once_and_whole_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:8]))  # a line takes many writes
+    log = EventLog(tmp_path / "events.jsonl")
+
+    async def run() -> set[int]:
+        found, keeping = set[int](), asyncio.create_task(log.keep(event_line("start", 0.0, reason="first plan " * 50)))
+        while not keeping.done():
+            await asyncio.sleep(0)
+            found.add(len(log.all()))
+        return {*found, len(log.all())}
+
+    for _ in range(20):
+        before = log.counts["start"]
+        assert asyncio.run(run()) <= {before, before + 1}
+
+
 def test_an_event_that_could_not_be_written_is_not_known(tmp_path: Path, failing: Callable[[int], None]) -> None:
     log = EventLog(tmp_path / "events.jsonl")
     line = event_line("checkpoint", 0.0, step=8, lineage=0)
