@@ -3,65 +3,18 @@
 import signal
 import time
 from collections.abc import Callable
-from typing import Any
 
 import grpc
 import pytest
 
 from frostline_contract.plan import Plan
 from frostline_proto.v1 import control_pb2 as pb
-from frostline_proto.v1 import plan_pb2
 from tests.in_time import fastest_of_three, in_time
+from tests.integration.reporting_worker import CONTROLLER, FLOOR, UNITS, USUAL, ReportingWorker, hangs, started
 from tests.integration.scripted_worker import ScriptedWorker, wait_for
 from tests.integration.scripted_world import World, world
 
-__all__ = ["world"]
-
-FLOOR = 1.5
-CONTROLLER = {"heartbeat_seconds": 0.2, "dead_after_seconds": 30.0, "start_timeout_seconds": 5.0, "hang_floor_seconds": FLOOR}
-UNITS = range(6)
-USUAL = {"schedule": 0.02, "exchange": 0.01, "vote": 0.01}
-
-
-class ReportingWorker(ScriptedWorker):
-    """A worker whose heartbeats report its phase, since when, and whether it waits for others."""
-
-    stands: dict[str, Any] | None = None
-    busy = 0.0
-
-    def stand(self, phase: str, waiting: bool = False, step: int = 20, p99: dict[str, float] | None = None) -> None:
-        self.stands = {"phase": phase, "waiting": waiting, "since": time.monotonic(), "p99": USUAL if p99 is None else p99}
-        self.step = step
-
-    def heartbeat(self, step: int | None = None) -> pb.HeartbeatResponse:
-        self.step = self.step if step is None else step
-        stands = self.stands or {"phase": "schedule", "waiting": False, "since": time.monotonic(), "p99": {}}
-        age = time.monotonic() - stands["since"]
-        request = pb.HeartbeatRequest(
-            worker_id=self.worker_id, generation=self.generation, step=self.step, phase=stands["phase"], phase_seconds=age,
-            waiting_seconds=age if stands["waiting"] else 0.0, phase_p99_seconds=stands["p99"], busy_seconds=self.busy,
-            step_parts={"schedule": self.busy},
-        )  # fmt: skip
-        return self.stub.Heartbeat(request, timeout=5)
-
-
-@pytest.fixture
-def started(world: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[World, Plan]]:
-    """Start a run of that many workers, all members of the first plan, at step 20."""
-    monkeypatch.setattr("tests.integration.scripted_world.ScriptedWorker", ReportingWorker)
-
-    def make(count: int, wanted: int = 0, **controller: float) -> tuple[World, Plan]:
-        run = world(placement={"workers": wanted or count}, controller={**CONTROLLER, **controller})
-        plan = run.start(count)
-        assert len(plan.placement.workers) == count
-        run.at(20)
-        return run, plan
-
-    return make
-
-
-def hangs(run: World) -> list[dict]:
-    return [event for event in run.lines("events.jsonl") if event["kind"] == "hang"]
+__all__ = ["started", "world"]
 
 
 def report_stack(worker: ScriptedWorker, reason: str) -> None:
@@ -269,82 +222,3 @@ def test_slowness_is_in_the_status(started: Callable[..., tuple[World, Plan]]) -
     assert max(by_rank[0], by_rank[2]) <= 1.0
     parts = {worker.worker_id: dict(worker.step_parts) for worker in run.operator.status().workers}
     assert parts[plan.placement.workers[1]] == {"schedule": pytest.approx(run.members(plan)[1].busy)}
-
-
-def test_a_joiner_that_everybody_waits_for_is_to_blame(started: Callable[..., tuple[World, Plan]]) -> None:
-    """Members wait to enter a plan whose joiner does not come: no member enters it, so none reports that it has begun.
-
-    Their reshape, without history, has ten floors; the joiner is ready and has only to enter, so it has one.
-    """
-    run, plan = started(2, wanted=3, start_timeout_seconds=0.5)
-    (joiner,) = run.join(1)
-    run.operator.command("reshape", pp_degree=3, dp_degree=1)
-    prepared = joiner.next_plan("continue")
-    for worker in run.workers:
-        worker.ready(prepared)
-    run.workers[0].next("ready")
-    began = time.monotonic()
-    joiner.stand("start", step=0, p99={})
-    for worker in run.members(plan):
-        worker.stand("reshape", waiting=True, step=prepared.switch_from, p99={})
-    fence = run.workers[0].next("fence")
-    assert time.monotonic() - began >= FLOOR
-    assert fence.reason.startswith(
-        f"worker trainer-{joiner.ordinal} is excluded: worker trainer-{joiner.ordinal} hangs in start "
-    )
-    assert f"the deadline is {FLOOR} s" in fence.reason
-    assert wire_tuple(fence.generation) == (prepared.generation.incarnation, prepared.generation.counter)
-
-
-def test_a_lost_joiner_is_no_failure_of_members_that_still_enter_their_own_generation(
-    started: Callable[..., tuple[World, Plan]],
-) -> None:
-    """The survivors of a failure enter its answer; the next plan is prepared with a joiner already, and the joiner ends."""
-    run, plan = started(3, start_timeout_seconds=0.5)
-    lost, *others = run.members(plan)
-    run.kill(lost)
-    for other in others:
-        other.next("fence")
-        other.recover(plan, 20, UNITS, fenced=True, error="")
-    answer = others[0].next_plan("survivors")
-    for other in others:
-        other.generation = None
-        other.stand("reshape", waiting=True)
-    (joiner,) = run.join(1)
-    run.operator.command("reshape", pp_degree=3, dp_degree=1)
-    prepared = joiner.next_plan("continue")
-    assert prepared.base == answer.generation
-    run.kill(joiner)
-    withdrawn = others[0].next("withdraw")
-    assert wire_tuple(withdrawn.generation) == (prepared.generation.incarnation, prepared.generation.counter)
-    for other in others:
-        other.enter(answer, 20)
-        other.stand("schedule", step=21)
-    wait_for(lambda: [one for one in run.lines("events.jsonl") if one["kind"] == "failure"], "the event of the one failure")
-    wait_for(lambda: run.operator.status().step >= 21, "the next step")
-    assert len([line for line in run.lines("plans.jsonl") if line.get("start") == "survivors"]) == 1
-    assert all(message.WhichOneof("message") != "fence" for other in others for message in list(other.messages.queue))
-
-
-def wire_tuple(generation: plan_pb2.GenerationId) -> tuple[int, int]:
-    return generation.incarnation, generation.counter
-
-
-def test_who_still_hangs_in_a_generation_that_is_over_is_no_joiner_and_is_taken_away(
-    started: Callable[..., tuple[World, Plan]],
-) -> None:
-    """A controller that dies between fencing a hanging member and killing it leaves that member registered, its stream open."""
-    run, plan = started(2, wanted=3, start_timeout_seconds=0.5, join_settle_seconds=0.1, join_pause_seconds=0.1)
-    (stuck,) = run.join(1)
-    stuck.generation = plan_pb2.GenerationId(incarnation=0, counter=7)
-    stuck.stand("load")
-    wait_for(lambda: run.operator.status().workers[2].phase == "load", "its heartbeat")
-    run.operator.command("reshape", pp_degree=2, dp_degree=1)
-    named = {worker_id for line in run.lines("plans.jsonl") for worker_id in line.get("placement", {}).get("workers", ())}
-    assert stuck.worker_id not in named
-
-    def state() -> str:
-        return next(worker.state for worker in run.operator.status().workers if worker.worker_id == stuck.worker_id)
-
-    wait_for(lambda: state() == "gone", "its end")
-    assert run.operator.status().generation.counter == plan.generation.counter
