@@ -36,7 +36,9 @@ def best_simulated(model: CostModel, candidates: list[Candidate], best: Candidat
 def _improve(model: CostModel, candidate: Candidate) -> None:
     """Move the candidate's bounds and regroup its cells as long as that is faster in simulation."""
     inputs = model.inputs
-    operations = 2 * candidate.pp * candidate.virtual * candidate.table.costs.micro_batches * inputs.token_cells * turns_of(inputs)
+    operations = (
+        2 * candidate.pp * candidate.virtual * candidate.table.costs.micro_batches * inputs.token_cells * turns_of(inputs)
+    )
     if candidate.pp == 1:
         return
     schedule = candidate.table.costs.schedule

@@ -153,7 +153,9 @@ def simulated_cost(
         return closed
     peak = closed.peak_bytes if is_plain else _simulated_peak(model, stage_bounds, leaf_bounds, shape, schedule, slices)
     slowest = slowest_replica(counts, speeds)
-    gradients = np.bincount(shape.pp_rank_of_stage(np.arange(shape.num_stages)), np.diff(model.gradient_bytes[list(stage_bounds)]))
+    gradients = np.bincount(
+        shape.pp_rank_of_stage(np.arange(shape.num_stages)), np.diff(model.gradient_bytes[list(stage_bounds)])
+    )
     after = model.exchange(gradients, leaf_bounds) + model.optimizer(gradients) / speeds[slowest]
     way = (stage_bounds, shape, schedule, slices, counts[slowest], speeds[slowest])
     seconds = _mean_seconds(model, way, after.tolist(), closed.parts["vote"])

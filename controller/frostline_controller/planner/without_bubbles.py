@@ -40,7 +40,7 @@ def without_bubbles(
     """
     inputs = model.inputs
     gathers = inputs.gathers_at_use  # a split backward gathers its weights twice, which is not priced
-    if inputs.placement.schedule != "auto" or gathers or not are_measured(inputs):
+    if inputs.placement.schedule != "auto" or inputs.quota is not None or gathers or not are_measured(inputs):
         return best, ""
     least, left, over = price(best), TURNS, 0
     tried: list[tuple[float, Candidate]] = []
@@ -76,7 +76,7 @@ def _promising(model: CostModel, candidates: Sequence[Candidate], limit: float) 
     for one in candidates:
         if one.pp == 1 or one.virtual > 1 or one.workers > (inputs.parallel_slots or one.workers):
             continue
-        forward = inputs.quickest * float(model.compute[-1] - model.backward[-1]) / inputs.speeds[0] / max(1, len(one.slices))
+        forward = float(model.compute[-1] - model.backward[-1]) / inputs.speeds[0] / max(1, len(one.slices))
         least = one.table.bottleneck(one.pp) + forward * (one.pp - 1) / (2 * one.pp)
         found.append((least / inputs.samples_of_step(one.dp), one))
     return [one for least, one in sorted(found, key=lambda pair: (pair[0], pair[1].workers, pair[1].pp)) if least < limit]
