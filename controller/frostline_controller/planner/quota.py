@@ -15,7 +15,6 @@ import numpy as np
 
 from frostline_contract.job import Job
 
-
 TINY_SECONDS = 1e-12
 """Work that is left by rounding alone does not wait for the next period."""
 

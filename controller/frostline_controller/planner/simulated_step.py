@@ -135,8 +135,7 @@ def simulated_cost(
     speeds: list[float],
     slices: tuple[int, ...],
 ) -> StepCost:
-    """Return `step_cost`, with bubble and memory of the simulated step where sequences have cells, backwards are split, or workers
-    have a quota.
+    """Return `step_cost`, with the simulated step's bubble and memory where there are cells, split backwards or quotas.
 
     Args:
         model: the cost model.
@@ -189,7 +188,12 @@ def _mean_seconds(model: CostModel, way: tuple[Any, ...], after: list[float], vo
 
 
 def _seconds(model: CostModel, way: tuple[Any, ...], after: list[float], vote: float, end: End) -> float:
-    """Return the seconds of one simulated step, with the vote. end: of each rank's work; other arguments as in `_mean_seconds`."""
+    """Return the seconds of one simulated step, with the vote.
+
+    Args:
+        model, way, after, vote: as in `_mean_seconds`.
+        end: the end of each rank's work.
+    """
     ends = [0.0] * len(after)
     for one in simulated_step(model, *way, end=end):
         ends[one.pp_rank] = max(ends[one.pp_rank], one.end)
