@@ -21,6 +21,9 @@ from frostline_controller.cluster.local.redis_process import RedisProcess, start
 from frostline_rpc.auth import WORKER, Tokens
 from frostline_trainer.cache.boundary_cache import BoundaryCache
 
+START_SECONDS = 60.0
+"""Far above what the cache server needs to start, or to admit a boundary, on a busy machine."""
+
 
 @dataclass
 class CacheStack:
@@ -66,7 +69,7 @@ class CacheStack:
     ) -> None:
         """Set the boundary and wait until the cache server has admitted it. Part of the set-up: its time is not tested."""
         cache.set_boundary(identity, previous, values)
-        wait_until(lambda: admitted_fraction(cache) > 0.0 and cache.usable, 60.0)
+        wait_until(lambda: admitted_fraction(cache) > 0.0 and cache.usable, START_SECONDS)
 
 
 def admitted_fraction(cache: BoundaryCache) -> float:
@@ -75,7 +78,7 @@ def admitted_fraction(cache: BoundaryCache) -> float:
     return boundary.fraction if boundary is not None else 0.0
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 10.0) -> None:
+def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait until `true()` holds; the test fails where it stays false."""
     deadline = time.monotonic() + seconds
     while not true():
@@ -90,8 +93,13 @@ def start_cache_server(run_dir: Path, shards: list[RedisProcess], *options: str)
     command += [",".join(shard.address for shard in shards), *options]
     with (run_dir / "cache_server.log").open("ab") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"PYTHONUNBUFFERED": "1"})
-    wait_until(lambda: (run_dir / "cache.address").exists() or server.poll() is not None, 20.0)
-    assert server.poll() is None, (run_dir / "cache_server.log").read_text()
+    try:
+        wait_until(lambda: (run_dir / "cache.address").exists() or server.poll() is not None, START_SECONDS)
+        assert server.poll() is None, (run_dir / "cache_server.log").read_text()
+    except AssertionError:
+        server.kill()
+        server.wait()
+        raise
     return server
 
 
@@ -115,7 +123,7 @@ def cache_stack(run_dir: Path, num_shards: int = 1, shard_bytes: int = 64 << 20,
             stack.release()
         if stack and stack.server.poll() is None:
             stack.server.terminate()
-            stack.server.wait(10)
+            stack.server.wait(60)
         for shard in stack.shards if stack else shards:
             shard.stop()
 

@@ -10,6 +10,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
+import psutil
 import torch
 
 from frostline_contract.plan import Plan
@@ -89,6 +90,9 @@ def wait_for_stopped(worker_id: str, plan: dict[str, Any], collective: str) -> f
         group.interrupt()
         group.close()
         return 0.0
+    # The first participant continues it, which must not come before its stop.
+    while group.index == 0 and psutil.Process(int(processes[-1])).status() != psutil.STATUS_STOPPED:
+        time.sleep(0.01)
     interrupted: list[float] = []
     timer = threading.Timer(0.5, lambda: (interrupted.append(time.monotonic()), group.interrupt()))
     timer.start()

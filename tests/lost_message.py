@@ -9,6 +9,7 @@ import torch
 
 from frostline_trainer.transport import gloo
 from frostline_trainer.transport.collectives import Group, connect_store, open_store
+from frostline_trainer.transport.waiting import waits_of
 
 PATIENCE = timedelta(seconds=60)
 
@@ -28,7 +29,14 @@ def main() -> int:
         thread.start()
     for thread in forming:
         thread.join()
-    threading.Timer(0.2, groups[0].interrupt).start()
+    waiter = threading.get_ident()
+
+    def interrupt_the_wait() -> None:
+        while not waits_of(waiter).since:
+            time.sleep(0.01)
+        groups[0].interrupt()
+
+    threading.Thread(target=interrupt_the_wait).start()
     try:
         groups[0].all_reduce_sum(torch.ones(4))
     except RuntimeError as error:

@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from frostline_controller.cluster.local import redis_process
 from frostline_controller.cluster.local.redis_process import RedisProcess, start_redis
+
+redis_process.START_SECONDS = 120.0
+"""Far above what a server needs to start on a busy machine, in all tests."""
 
 
 @pytest.fixture

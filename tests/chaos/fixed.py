@@ -24,6 +24,11 @@ SUBSET = ("4x1-vote", "owner-and-buddy", "whole-node", "handed-over", "stopped",
           "split-brain", "late-decision")  # fmt: skip
 """The cases that run with the other tests."""
 
+TOGETHER_SECONDS = 2.0
+"""Time in which all members of a busy machine reach the same place of a step."""
+SLOW_SECONDS = 0.1
+"""What each of twenty steps takes longer, so that an act from outside finds the run before its end."""
+
 
 def fixed_cases() -> list[Case]:
     """Return all fixed cases, always the same."""
@@ -49,7 +54,9 @@ def case(name: str, faults: list[Fault], aim: str = "whole", **more: Any) -> Cas
 
 def ways() -> list[Case]:
     """Return one case of each way in which state is lost or kept."""
-    three = [planned("kill_worker", 13, worker, "load") for worker in (0, 1, 2)]
+    # They sleep where they are killed, so that all three are there before the first one's death is heard of.
+    asleep = [planned("slow", 13, worker, "load", TOGETHER_SECONDS) for worker in (0, 1, 2)]
+    three = [*asleep, *(planned("kill_worker", 13, worker, "load") for worker in (0, 1, 2))]
     recovery = [planned("kill_worker", 12, 1, "norms"), planned("kill_worker", 11, 3, "recovery")]
     unreached = [planned("kill_controller", 12, 0, "planned"), planned("kill_worker", 14, 2, "prepared")]
     return [
@@ -138,13 +145,16 @@ def jobs() -> list[Case]:
 def from_outside() -> list[Case]:
     """Return one case of each act from outside."""
 
+    slow = [planned("slow", 12, worker, "schedule", SLOW_SECONDS) for worker in range(4)]
+
     def acted(name: str, *acts: Act, aim: str = "outside", **more: Any) -> Case:
-        return case(name, [], aim, acts=acts, shape=(2, 2), **{"checkpoint_every": 5, **more})
+        faults = more.pop("faults", [])
+        return case(name, faults, aim, acts=acts, shape=(2, 2), **{"checkpoint_every": 5, **more})
 
     return [
         acted("drained", Act("drain", 12)),
         acted("killed-run", Act("kill_all", 18), aim="lost"),
-        acted("killed-at-a-write", Act("kill_write", 12, file="statefulset.json", at="name"), aim="lost"),
+        acted("killed-at-a-write", Act("kill_write", 12, file="statefulset.json", at="name"), aim="lost", faults=slow),
         acted("killed-at-the-end", Act("kill_write", 33, file="epochs/", at="name"), aim="lost"),
         acted("no-agent", Act("kill_agent", 12, 1)),
         acted("no-preload", Act("kill_preload", 12), aim="lost"),

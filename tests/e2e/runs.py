@@ -233,7 +233,7 @@ def warm_preload(inside: Sequence[str] = (), **more_env: str) -> Iterator[str]:
             time.sleep(0.05)
         yield str(socket)
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
 
 
 class Workshop:

@@ -39,6 +39,10 @@ def cannot_start(running: Running, words: str) -> bool:
     return any(words in reason for reason in reported)
 
 
+def message_of(workshop: Workshop, running: Running) -> str:
+    return json.loads(workshop.command("status", str(running.folder), "--json").stdout)["message"]
+
+
 def test_a_run_goes_on_while_one_node_has_another_model_or_none(workshop: Workshop, tmp_path: Path) -> None:
     model = save_models(tmp_path)
     changes: dict[str, Any] = {"model": {"path": str(model), "config": {}}, "training": {"steps": STEPS}}
@@ -53,8 +57,8 @@ def test_a_run_goes_on_while_one_node_has_another_model_or_none(workshop: Worksh
     running.wait_until(lambda: cannot_start(running, f"its files at model.path {model} are others"), "another model is refused")
     put(tmp_path, "")
     running.wait_until(lambda: cannot_start(running, f"model.path {model}: there are no weights"), "no model is told")
-    status = json.loads(workshop.command("status", str(running.folder), "--json").stdout)
-    assert status["message"].startswith("1 workers cannot start: trainer-1: model.path"), status["message"]
+    # The status says so a moment after the event.
+    running.wait_until(lambda: message_of(workshop, running).startswith("1 workers cannot start: trainer-1: model.path"), "it")
     put(tmp_path, "one")
     ended = running.end()
     assert ended.digest == reference, "whoever is left computes the same"

@@ -1,6 +1,8 @@
 """Fixtures of the integration tests: warm worker processes, and the table of the combinations tested for exactness."""
 
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +19,13 @@ def warm_workers() -> "Iterator[WarmWorkers]":
     pool = WarmWorkers()
     yield pool
     pool.close()
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder whose path is short enough for a socket in it."""
+    with tempfile.TemporaryDirectory(prefix="frostline-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

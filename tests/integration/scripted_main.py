@@ -9,7 +9,9 @@ import time
 
 def main() -> int:
     """FROSTLINE_SCRIPT: "wait" (until SIGTERM, then 0), "stubborn" (ignores SIGTERM), "exit N", "raise", "gloo"."""
-    script = os.environ["FROSTLINE_SCRIPT"]
+    script, stop = os.environ["FROSTLINE_SCRIPT"], threading.Event()
+    if script in ("wait", "stubborn"):  # before the line that tests wait for
+        signal.signal(signal.SIGTERM, (lambda *_: None) if script == "stubborn" else (lambda *_: stop.set()))
     sys.stdout.write(f"worker pod={os.environ.get('FROSTLINE_POD_NAME')} uid={os.environ.get('FROSTLINE_POD_UID')} "
                      f"device={os.environ.get('CUDA_VISIBLE_DEVICES', '-')} "
                      f"process={os.getpid()} at={time.time():.3f}\n")  # fmt: skip
@@ -20,8 +22,6 @@ def main() -> int:
         raise RuntimeError("planted")
     if script == "gloo":
         return gloo_and_grpc()
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, (lambda *_: None) if script == "stubborn" else (lambda *_: stop.set()))
     while not stop.wait(0.02):
         pass
     print("worker drained", flush=True)
@@ -36,7 +36,7 @@ def gloo_and_grpc() -> int:
 
     with grpc.insecure_channel("127.0.0.1:9") as channel:
         try:
-            channel.unary_unary("/none/Nothing")(b"", timeout=2)
+            channel.unary_unary("/none/Nothing")(b"", timeout=60)
         except grpc.RpcError as error:
             print(f"grpc answered {error.code().name}", flush=True)
     dist.init_process_group("gloo", store=dist.TCPStore("127.0.0.1", 0, 1, True), rank=0, world_size=1)

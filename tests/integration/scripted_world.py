@@ -57,7 +57,7 @@ class World:
     def restart_controller(self, *extra: str) -> None:
         """Send SIGKILL and start a new controller, which finds the durable state; workers reconnect by themselves."""
         self.controller.kill()
-        self.controller.wait(10)
+        self.controller.wait(60)
         self.operator.close()
         self.controller = start_controller(self.folder, *extra, script=self._script)
         self.operator = Operator(self.folder)
@@ -85,7 +85,7 @@ def world(tmp_path: Path) -> Iterator[Callable[..., World]]:
     made: list[World] = []
 
     def make(**sections: object) -> World:
-        made.append(World(tmp_path, **sections))
+        made.append(World(tmp_path / f"again-{len(made)}" if made else tmp_path, **sections))
         return made[-1]
 
     yield make

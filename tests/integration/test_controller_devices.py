@@ -63,7 +63,7 @@ def reaped(run: World, worker: ScriptedWorker, uuid: str, code: int = DEVICE) ->
         request = pb.LeaveRequest(
             worker_id=worker.worker_id, reason="it ended", ended=True, exit_code=code, node=worker.node, device_uuid=uuid
         )
-        other.stub.Leave(request, timeout=5)
+        other.stub.Leave(request, timeout=60)
 
 
 def events(run: World, kind: str) -> list[dict]:
@@ -119,7 +119,7 @@ def short_of_memory(run: World, plan: Plan, victim: ScriptedWorker, step: int) -
                 pieces=[pb.PieceReport(piece=unit, intact=True, state=state) for unit in UNITS], fenced=worker is not victim,
                 error="OutOfMemoryError: CUDA out of memory" if worker is victim else "",
             ),
-            timeout=5,
+            timeout=60,
         )  # fmt: skip
 
 

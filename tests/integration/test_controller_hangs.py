@@ -11,6 +11,7 @@ import pytest
 from frostline_contract.plan import Plan
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import plan_pb2
+from tests.in_time import fastest_of_three, in_time
 from tests.integration.scripted_worker import ScriptedWorker, wait_for
 from tests.integration.scripted_world import World, world
 
@@ -68,6 +69,7 @@ def report_stack(worker: ScriptedWorker, reason: str) -> None:
     worker.records(events=[event])
 
 
+@fastest_of_three
 def test_a_deadlocked_member_is_asked_for_its_stacks_and_excluded(started: Callable[..., tuple[World, Plan]]) -> None:
     run, plan = started(3)
     stuck, *others = run.members(plan)
@@ -78,14 +80,15 @@ def test_a_deadlocked_member_is_asked_for_its_stacks_and_excluded(started: Calla
     notice = stuck.next("stack")
     report_stack(stuck, notice.reason)
     fence = others[0].next("fence")
-    assert FLOOR <= time.monotonic() - began < FLOOR + 2.0, "within the deadline and two seconds"
+    assert time.monotonic() - began >= FLOOR
+    in_time(time.monotonic() - began, FLOOR + 2.0, "the fence, whose deadline is two seconds before that,")
     assert fence.reason.startswith(
         f"worker trainer-{stuck.ordinal} is excluded: worker trainer-{stuck.ordinal} hangs in schedule"
     )
     for other in others:
         other.recover(plan, 20, UNITS, fenced=True, error="")
     answer = others[0].next_plan("survivors")
-    assert time.monotonic() - began < FLOOR + 2.5
+    in_time(time.monotonic() - began, FLOOR + 2.5, "the plan without it")
     assert stuck.worker_id not in answer.participants
     (reported,) = wait_for(lambda: hangs(run), "the event")
     assert (reported["step"], reported["detail"]["stack"]) == (20, "in user code, line 7")
@@ -159,6 +162,7 @@ def test_exclusions_at_one_step_are_charged_to_the_retry_budget(started: Callabl
     assert f"worker trainer-{first.ordinal} hangs in schedule" in reason
 
 
+@fastest_of_three
 def test_a_frozen_member_is_excluded_although_it_says_nothing_any_more(started: Callable[..., tuple[World, Plan]]) -> None:
     run, plan = started(3)
     frozen, *others = run.members(plan)
@@ -167,7 +171,8 @@ def test_a_frozen_member_is_excluded_although_it_says_nothing_any_more(started: 
         other.stand("vote", waiting=True)
     frozen._beating.set()  # its stream stays open, as a stopped process's does
     others[0].next("fence")
-    assert FLOOR <= time.monotonic() - began < FLOOR + 2.0
+    assert time.monotonic() - began >= FLOOR
+    in_time(time.monotonic() - began, FLOOR + 2.0, "the fence")
     for other in others:
         other.recover(plan, 20, UNITS, fenced=True, error="")
     answer = others[0].next_plan("survivors")
@@ -289,6 +294,36 @@ def test_a_joiner_that_everybody_waits_for_is_to_blame(started: Callable[..., tu
     )
     assert f"the deadline is {FLOOR} s" in fence.reason
     assert wire_tuple(fence.generation) == (prepared.generation.incarnation, prepared.generation.counter)
+
+
+def test_a_lost_joiner_is_no_failure_of_members_that_still_enter_their_own_generation(
+    started: Callable[..., tuple[World, Plan]],
+) -> None:
+    """After a failure the survivors enter its answer, while the next plan is prepared with a joiner already, and the joiner ends."""
+    run, plan = started(3, start_timeout_seconds=0.5)
+    lost, *others = run.members(plan)
+    run.kill(lost)
+    for other in others:
+        other.next("fence")
+        other.recover(plan, 20, UNITS, fenced=True, error="")
+    answer = others[0].next_plan("survivors")
+    for other in others:
+        other.generation = None
+        other.stand("reshape", waiting=True)
+    (joiner,) = run.join(1)
+    run.operator.command("reshape", pp_degree=3, dp_degree=1)
+    prepared = joiner.next_plan("continue")
+    assert prepared.base == answer.generation
+    run.kill(joiner)
+    withdrawn = others[0].next("withdraw")
+    assert wire_tuple(withdrawn.generation) == (prepared.generation.incarnation, prepared.generation.counter)
+    for other in others:
+        other.enter(answer, 20)
+        other.stand("schedule", step=21)
+    wait_for(lambda: [one for one in run.lines("events.jsonl") if one["kind"] == "failure"], "the event of the one failure")
+    wait_for(lambda: run.operator.status().step >= 21, "the next step")
+    assert len([line for line in run.lines("plans.jsonl") if line.get("start") == "survivors"]) == 1
+    assert all(message.WhichOneof("message") != "fence" for other in others for message in list(other.messages.queue))
 
 
 def wire_tuple(generation: plan_pb2.GenerationId) -> tuple[int, int]:

@@ -31,7 +31,7 @@ GOES_ON = "too few workers stay: SIGTERM; goes on by itself from step 20 when mi
 
 
 def leave(worker: ScriptedWorker) -> None:
-    worker.stub.Leave(pb.LeaveRequest(worker_id=worker.worker_id, reason="SIGTERM"), timeout=5)
+    worker.stub.Leave(pb.LeaveRequest(worker_id=worker.worker_id, reason="SIGTERM"), timeout=60)
 
 
 def save(folder: Path, worker: ScriptedWorker, step: int = 20) -> None:
@@ -176,7 +176,7 @@ def test_killed_after_the_pause_is_durable_its_successor_ends_the_members_and_go
     members[0].next("drain")
     with pytest.raises(Exception, match="UNAVAILABLE"):
         save(folder, members[0])
-    assert first.wait(10) == -9
+    assert first.wait(60) == -9
     second = start_controller(folder)
     operator = Operator(folder)
     fresh: list[ScriptedWorker] = []

@@ -101,7 +101,7 @@ def test_joiner_is_planned_in_and_a_leaver_is_released(world: Callable[..., Worl
     run.start(2)
     run.at(3)
     leaver = next(worker for worker in run.workers if worker.worker_id == run.workers[1].worker_id)
-    leaver.stub.Leave(pb.LeaveRequest(worker_id=leaver.worker_id, reason="SIGTERM"), timeout=5)
+    leaver.stub.Leave(pb.LeaveRequest(worker_id=leaver.worker_id, reason="SIGTERM"), timeout=60)
     plan = run.workers[0].next_plan("continue")
     assert plan.placement.workers == (run.workers[0].worker_id,)
     run.workers[0].ready(plan)
@@ -202,7 +202,7 @@ def test_suspend_drains_and_resume_starts_from_the_checkpoint(world: Callable[..
     wait_for(lambda: run.operator.status().state == "suspended", "suspended")
     assert json.loads((run.folder / "result.json").read_text())["status"] == "suspended"
     for worker in run.workers:
-        worker.stub.Leave(pb.LeaveRequest(worker_id=worker.worker_id, reason="end", ended=True), timeout=5)
+        worker.stub.Leave(pb.LeaveRequest(worker_id=worker.worker_id, reason="end", ended=True), timeout=60)
         worker.close()
     stop(run.controller)
     run.controller = start_controller(run.folder, "--resume")

@@ -48,7 +48,7 @@ class Pair:
 
     def kill_controller(self) -> None:
         self.controller.kill()
-        self.controller.wait(10)
+        self.controller.wait(60)
 
     def replace_controller(self) -> None:
         """Start another controller; workers have a connection to it, and are not registered yet."""
@@ -103,7 +103,7 @@ def test_killed_between_writing_a_plan_and_announcing_it(pair: Callable[..., Pai
     operator = Operator(run.folder)
     operator.command("reshape", pp_degree=2, dp_degree=1)
     operator.close()
-    assert run.controller.wait(10) == -9
+    assert run.controller.wait(60) == -9
     run.replace_controller()
     run.return_workers()
     plan = run.workers[0].next_plan("continue")
@@ -129,7 +129,7 @@ def test_killed_between_writing_a_switch_and_telling_it(pair: Callable[..., Pair
         worker.ready(plan)
     run.workers[1].next("ready")
     run.workers[0].enter(plan, 5)
-    assert run.controller.wait(10) == -9
+    assert run.controller.wait(60) == -9
     run.replace_controller()
     run.kill_controller()
     run.replace_controller()
@@ -141,7 +141,7 @@ def test_killed_between_writing_a_decision_and_announcing_it(pair: Callable[...,
     run = pair(dies_after="decision", step=9, freeze=FREEZE_AT_1)
     first, second = run.workers
     first.report(statistics(1))
-    assert run.controller.wait(10) == -9
+    assert run.controller.wait(60) == -9
     run.replace_controller()
     run.return_workers()
     decision = to_record(second.next("decision"), Decision)
@@ -263,7 +263,7 @@ def test_superseded_controller_writes_nothing_and_leaves(pair: Callable[..., Pai
     assert raised.incarnation == 2
     assert raised.current is not None
     run.workers[0].report(statistics(1))
-    assert run.controller.wait(10) == 4
+    assert run.controller.wait(60) == 4
     after, _ = DurableStore(LocalBackend(run.folder / "cluster")).take_over()
     assert after.decisions == ()
 
@@ -306,7 +306,7 @@ def test_an_annotated_command_is_carried_out_once_whoever_dies_of_it(pair: Calla
     run = pair(dies_after=dies_after, step=3)
     backend = LocalBackend(run.folder / "cluster")
     backend.patch_annotations({COMMAND: "freeze 2"}, {})
-    assert run.controller.wait(10) == -9
+    assert run.controller.wait(60) == -9
     assert (COMMAND in backend.read().annotations) == (dies_after == "unforced"), "it goes with the patch that makes it durable"
     run.replace_controller()
     run.return_workers()

@@ -43,7 +43,7 @@ class Asker:
         self._stub = control_pb2_grpc.ControlStub(self._channel)
 
     def training(self, offered: plan_pb2.SizeProfiles | None = None):
-        answer = self._stub.DescribeJob(pb.DescribeJobRequest(measured=offered), timeout=5)
+        answer = self._stub.DescribeJob(pb.DescribeJobRequest(measured=offered), timeout=60)
         return parse_job(read_yaml(answer.job)).training
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ def test_the_first_measurement_settles_and_no_later_leader_chooses_again(world):
     asker.close()
 
     run.controller.kill()
-    run.controller.wait(10)
+    run.controller.wait(60)
     (run.folder / "job.yaml").write_text(unsettled)  # as if the controller had died between durable state and file
     run.restart_controller()
     asker = Asker(run.folder)

@@ -20,7 +20,7 @@ LOST = "data.csv: no such file; mount the data"
 def mistake(run: World, worker: ScriptedWorker, text: str = LOST) -> None:
     """Report a mistake as a worker process does before it ends with code 2, whether it has registered or not."""
     request = pb.LeaveRequest(worker_id=worker.worker_id, reason="ended", ended=True, error=text, user_mistake=True)
-    worker.stub.Leave(request, timeout=5)
+    worker.stub.Leave(request, timeout=60)
 
 
 def reported(run: World) -> list[str]:

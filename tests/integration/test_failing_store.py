@@ -53,7 +53,7 @@ def steps(run: World) -> list[int]:
 def test_records_whose_sender_was_cut_off_while_they_were_written_are_written_once(faulty: Callable[..., World]) -> None:
     run = faulty()
     first, second = run.workers
-    run.plant("metrics.jsonl", delay=2.0, fails=False)
+    run.plant("metrics.jsonl", delay=4.0, fails=False)
     slow = threading.Thread(target=lambda: first.records(record(1), record(2), record(3)))
     slow.start()
     run.met("metrics.jsonl")
@@ -71,8 +71,9 @@ def test_records_whose_write_failed_after_their_sender_had_gone_are_not_held(fau
     first = run.workers[0]
     run.plant("metrics.jsonl", delay=1.5)
     request = pb.ReportRecordsRequest(worker_id=first.worker_id, records=[record(1), record(2)], generation=first.generation)
-    with pytest.raises(grpc.RpcError, match="DEADLINE_EXCEEDED"):
-        first.stub.ReportRecords(request, timeout=0.5)
+    call = first.stub.ReportRecords.future(request)
+    run.met("metrics.jsonl")
+    assert call.cancel(), "it is being written"
     assert first.records(record(3)).durable_step == 0
     assert first.records(record(1), record(2)).durable_step == 3
     assert sorted(steps(run)) == [1, 2, 3]
@@ -117,7 +118,7 @@ def test_a_joiner_is_taken_in_and_a_leaver_let_go_though_the_plan_could_not_be_w
         worker.enter(wide, 6)
     wait_for(lambda: run.operator.status().generation.counter == wide.generation.counter, "the switch is known")
     run.plant("state")
-    joiner.stub.Leave(pb.LeaveRequest(worker_id=joiner.worker_id, reason="SIGTERM"), timeout=5)
+    joiner.stub.Leave(pb.LeaveRequest(worker_id=joiner.worker_id, reason="SIGTERM"), timeout=60)
     assert joiner.worker_id not in run.workers[0].next_plan("continue").placement.workers
     run.met("state")
 
@@ -170,7 +171,7 @@ def test_two_members_that_leave_are_both_paused_for(faulty: Callable[..., World]
     run = faulty(placement={"workers": 2, "min_workers": 2})
     run.plant("state")
     for worker in run.workers:
-        worker.stub.Leave(pb.LeaveRequest(worker_id=worker.worker_id, reason="SIGTERM"), timeout=5)
+        worker.stub.Leave(pb.LeaveRequest(worker_id=worker.worker_id, reason="SIGTERM"), timeout=60)
     assert "too few workers stay" in run.workers[0].next("drain").reason
     wait_for(lambda: {worker.state for worker in run.operator.status().workers} == {"leaving"}, "both are leaving")
     run.plant("state")
@@ -246,7 +247,7 @@ def test_a_resume_that_could_not_be_written_at_once_is_a_resume(faulty: Callable
 def test_a_controller_that_waits_for_room_ends_when_it_is_told_to(faulty: Callable[..., World]) -> None:
     run = faulty()
     run.controller.kill()
-    run.controller.wait(10)
+    run.controller.wait(60)
     run.plant("state", times=1000)
     log = run.folder / "controller.log"
     with open(log, "ab") as file:
@@ -259,7 +260,7 @@ def test_a_controller_that_waits_for_room_ends_when_it_is_told_to(faulty: Callab
 def test_a_lock_that_somebody_holds_is_waited_for(faulty: Callable[..., World]) -> None:
     run = faulty()
     run.controller.kill()
-    run.controller.wait(10)
+    run.controller.wait(60)
 
     def waited() -> bool:
         return "end or continue the process that holds it" in (run.folder / "controller.log").read_text()

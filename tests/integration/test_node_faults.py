@@ -28,6 +28,9 @@ from tests.integration.test_local_cluster import ENV, workers
 
 RECEIVED_SECONDS = 0.05
 """Seconds from a worker's SIGKILL until it is reported to the controller, on a machine with a free core."""
+KILLS, KILLS_MAX = 3, 7
+SLOWER_THAN_A_CALL = 5
+"""Bound of that time on any machine, in seconds of `own_seconds`: it goes through two processes more."""
 
 
 @pytest.fixture
@@ -94,7 +97,7 @@ def test_a_node_that_is_cut_off_is_replaced_while_its_processes_live_on(cluster:
     assert old.is_running(), "nobody tells the old worker"
     cut = made.run_dir / "cluster" / "cut"
     assert [file.name for file in cut.iterdir()] == [before["trainer-1"].uid]
-    assert 39.0 < float((cut / before["trainer-1"].uid).read_text()) - asked < 45.0
+    assert asked + 39.0 < float((cut / before["trainer-1"].uid).read_text()) < time.time() + 40.0
     agent = psutil.Process(made.process_id("trainer-1"))
     assert agent.environ()["FROSTLINE_CUT"] == str(cut / again["uid"]), "its own file, which does not exist"
     made.stop(0.2)
@@ -148,11 +151,27 @@ def listen() -> Iterator[Callable[[Path], Listener]]:
         server.stop(0).wait()
 
 
+def own_seconds(listener: Listener, run_dir: Path) -> float:
+    """Return the seconds from a plain child's SIGKILL until this process has told the listener."""
+    with grpc.insecure_channel((run_dir / "controller.address").read_text().strip()) as channel:
+        grpc.channel_ready_future(channel).result(timeout=30)
+        child = subprocess.Popen(["sleep", "60"])
+        killed = time.monotonic()
+        child.kill()
+        child.wait()
+        control_pb2_grpc.ControlStub(channel).Leave(pb.LeaveRequest(worker_id="own"), timeout=30)
+    at, said = listener.received.pop()
+    assert said.worker_id == "own"
+    return at - killed
+
+
 def test_the_controller_hears_of_a_killed_worker_at_once(cluster: Callable[..., LocalCluster], listen: Any) -> None:
+    """A machine's other processes only add to the time, so the fastest of a few counts, beside what a call takes here and now."""
     made = cluster(1)
     listener = listen(made.run_dir)
-    delays = []
-    for number in range(5):
+    delays: list[tuple[float, float]] = []
+    while len(delays) < KILLS or (len(delays) < KILLS_MAX and not any(took < bound for took, bound in delays)):
+        number = len(delays)
         now = wait_for(lambda: (found := workers(made, "trainer-0"))[number:] and found[number], "a worker")  # noqa: B023
         killed = time.monotonic()
         os.kill(int(now["process"]), signal.SIGKILL)
@@ -161,10 +180,9 @@ def test_the_controller_hears_of_a_killed_worker_at_once(cluster: Callable[..., 
         assert said.ended
         assert said.worker_id.startswith(f"{now['uid']}/")
         assert said.reason == "its process ended: SIGKILL"
-        delays.append(at - killed)
-    assert len({said.worker_id for _, said in listener.received}) == 5, "each process has a nonce of its own"
-    # Other processes of the machine may take a core now and then; the promise is about the time of the report itself.
-    assert min(delays) < RECEIVED_SECONDS, delays
+        delays.append((at - killed, max(RECEIVED_SECONDS, SLOWER_THAN_A_CALL * own_seconds(listener, made.run_dir))))
+    assert len({said.worker_id for _, said in listener.received}) == len(delays), "each process has a nonce of its own"
+    assert any(took < bound for took, bound in delays), delays
 
 
 @pytest.mark.parametrize("how", ["agent", "pod", "node"])
@@ -195,7 +213,7 @@ def test_an_end_is_told_when_the_controller_is_back(tmp_path: Path, listen: Any)
         time.sleep(0.3)
         assert not reporting.done()
         listener = listen(tmp_path)
-        assert reporting.result(10) is True
+        assert reporting.result(60) is True
     assert [(said.worker_id, said.reason) for _, said in listener.received] == [("uid/n", "its process ended: exit code 70")]
     assert reporter.connect(env)
 
@@ -232,6 +250,6 @@ def test_a_worker_that_ends_by_itself_is_not_told_of(tmp_path: Path, listen: Any
     listener = listen(tmp_path)
     env = {**os.environ, **ENV, "FROSTLINE_SCRIPT": "exit 2", "FROSTLINE_LOG": str(tmp_path / "log"), "FROSTLINE_POD_UID": "u",
            "FROSTLINE_TOKEN": "t", "FROSTLINE_CONTROLLER": str(tmp_path / "controller.address")}  # fmt: skip
-    code = subprocess.run([sys.executable, "-m", "frostline_trainer.process.agent"], env=env, timeout=30, check=False).returncode
+    code = subprocess.run([sys.executable, "-m", "frostline_trainer.process.agent"], env=env, timeout=120, check=False).returncode
     assert code == 2
     assert listener.received == []

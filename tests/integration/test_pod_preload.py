@@ -24,7 +24,7 @@ def started(tmp_path: Path, script: str, module: str = ENV["FROSTLINE_WORKER_MOD
 def end_of(agent: subprocess.Popen[str]) -> str:
     """Return what an agent said until its end. A pod that stays says nothing more, and is never ready."""
     try:
-        _, said = agent.communicate(timeout=20)
+        _, said = agent.communicate(timeout=180)
     except subprocess.TimeoutExpired:
         agent.terminate()
         pytest.fail("the agent waits for ever for a preload process")

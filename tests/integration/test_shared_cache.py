@@ -53,7 +53,7 @@ def run_id(shard: redis.Redis) -> str:
         return ""
 
 
-def until(kept: SharedCache, true: Callable[[], bool], seconds: float = 20.0) -> None:
+def until(kept: SharedCache, true: Callable[[], bool], seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, f"not within {seconds} s"

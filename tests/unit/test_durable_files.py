@@ -98,7 +98,7 @@ def test_writers_of_one_file_never_share_a_draft(tmp_path: Path, monkeypatch: py
     def slow_for_the_first(handle: int) -> None:
         if threading.current_thread().name == "first" and not begun.is_set():
             begun.set()
-            over.wait(10.0)
+            over.wait(60.0)
         sync(handle)
 
     monkeypatch.setattr(os, "fsync", slow_for_the_first)
@@ -107,7 +107,7 @@ def test_writers_of_one_file_never_share_a_draft(tmp_path: Path, monkeypatch: py
         threading.Thread(target=replace_durably, args=(tmp_path / "job.yaml", text), name=name) for name, text in texts.items()
     )
     first.start()
-    assert begun.wait(10.0)
+    assert begun.wait(60.0)
     second.start()
     second.join()
     over.set()

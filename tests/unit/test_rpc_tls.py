@@ -59,9 +59,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     def add(added: grpc.aio.Server) -> None:
         control_pb2_grpc.add_ControlServicer_to_server(Servicer(), added)
 
-    started, port = asyncio.run_coroutine_threadsafe(start_server(add, "127.0.0.1", 0, TOKENS), loop).result(10)
+    started, port = asyncio.run_coroutine_threadsafe(start_server(add, "127.0.0.1", 0, TOKENS), loop).result(60)
     yield port
-    asyncio.run_coroutine_threadsafe(started.stop(None), loop).result(10)
+    asyncio.run_coroutine_threadsafe(started.stop(None), loop).result(60)
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()

@@ -186,16 +186,21 @@ def test_a_device_that_is_behind_does_nothing_before_its_host_waits(networks: Ca
 def test_a_works_timeout_ends_the_process_and_the_trainers_is_long_enough(
     networks: Callable[..., Network], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    waits = threading.Event()
+
     def act(index: int, group: SimulatedNccl) -> float:
         tensor = torch.full((1,), 1.0 - index)
         if index == 0:
+            assert waits.wait(60.0)
             time.sleep(1.0)
             group.send([tensor], 1, 0).wait()
         else:
+            waits.set()
             group.recv([tensor], 0, 0).wait()
         return float(tensor * 1)
 
     assert meet(networks(), act) == [1.0, 1.0]
+    waits.clear()
     monkeypatch.setattr(nccl, "WORK_SECONDS", timedelta(seconds=0.2))
     with pytest.raises(ProcessEnded, match="member 1 has waited longer than its works may take: recv with 0"):
         meet(networks(finds_deadlocks=False), act)

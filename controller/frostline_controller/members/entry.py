@@ -43,6 +43,12 @@ class EntryWatch:
         if facts.current is not None:
             self._entry = Entry(facts.current, facts.clock(), facts.clock(), "", failed=False)
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether some member of the running generation has not entered it yet, as far as is known."""
+        current = self._facts.current
+        return self._entry is not None and current is not None and self._entry.plan.generation == current.generation
+
     def restore(self) -> None:
         """Take over from a predecessor: follow the newest plan's entry, unless the predecessor has written its event already."""
         facts, plan = self._facts, self._facts.current

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from frostline_contract.phases import WAITING, Phase
 from frostline_contract.plan import GenerationId, Plan
+from frostline_controller.members.entry import EntryWatch
 from frostline_controller.members.hangs import DevicePlace, MemberProgress, Verdict, judge
 from frostline_controller.members.membership import Worker
 from frostline_controller.members.removal import Removals
@@ -42,10 +43,18 @@ class _Hang:
 
 
 class HangWatch:
-    """Judges in every round of the reconciler, and keeps the stacks of suspects until the verdict's event is written."""
+    """Judges in every round of the reconciler, and keeps the stacks of suspects until the verdict's event is written.
 
-    def __init__(self, facts: RunFacts, outbox: Outbox, failures: Failures, removals: Removals) -> None:
+    Args:
+        facts, outbox: the run's.
+        failures: told of hangs, and of members that are gone.
+        removals: deletes the pods of workers that hang outside the running generation.
+        entry: which members have entered the generation.
+    """
+
+    def __init__(self, facts: RunFacts, outbox: Outbox, failures: Failures, removals: Removals, entry: EntryWatch) -> None:
         self._facts, self._outbox, self._failures, self._removals = facts, outbox, failures, removals
+        self._entry = entry
         self._generation: GenerationId | None = None
         self._since = facts.clock()
         self._looked_at = facts.clock()
@@ -89,10 +98,11 @@ class HangWatch:
         """Return the plan whose participants are judged: the current plan, or the prepared one while members of its base enter
         it.
 
-        Members that enter the prepared plan may wait for its joiners.
+        Members that enter the prepared plan may wait for its joiners. Members that still enter the current one do not: a joiner
+        that is gone is no loss to them.
         """
         prepared = self._facts.state.prepared
-        if prepared is None or prepared.base != current.generation:
+        if prepared is None or prepared.base != current.generation or self._entry.is_under_way:
             return current
         base = [self._facts.members.get(worker_id) for worker_id in current.placement.workers]
         switched = any(worker is not None and worker.phase == Phase.RESHAPE for worker in base)

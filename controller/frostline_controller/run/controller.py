@@ -84,7 +84,7 @@ class Controller:
             facts, store, outbox, pods, choosing=self.choosing, adapting=self.adapting, reshaping=self.reshaping
         )
         self.commands = Commands(facts, store, outbox, self.sizing, self.adapting, self.ending)
-        self.hang_watch = HangWatch(facts, outbox, self.failures, self.removals)
+        self.hang_watch = HangWatch(facts, outbox, self.failures, self.removals, self.entry)
         self.silent_pods = SilentPods(facts, self.removals)
         self.straggler_watch = StragglerWatch(facts, outbox, self.adapting)
         self.departures = Departures(facts, outbox, failures=self.failures, adapting=self.adapting, drain=self.drain)

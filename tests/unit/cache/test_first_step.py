@@ -17,7 +17,7 @@ def test_who_waits_for_the_shards_reads_what_others_have_filled_at_once(stack: C
     writer.fill([1, 2], [0, 0], torch.randn(2, 8, 16))
     assert writer.flush()
     reader.set_boundary(name, None, 100)
-    reader.await_shards(10.0)
+    reader.await_shards(60.0)
     assert reader.read([1, 2], [0, 0], torch.empty(2, 8, 16)) == [True, True]
 
 

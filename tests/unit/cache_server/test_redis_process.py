@@ -64,7 +64,7 @@ def test_it_does_not_outlive_a_killed_owner(tmp_path: Path) -> None:
     assert "redis-server" in server.name()
     owner.kill()
     owner.communicate()
-    gone, _ = psutil.wait_procs([server], timeout=5)
+    gone, _ = psutil.wait_procs([server], timeout=60)
     assert gone == [server]
 
 

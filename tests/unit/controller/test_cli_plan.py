@@ -2,7 +2,6 @@
 
 import json
 import math
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from frostline_contract.schedules import BUILT_IN
 from frostline_contract.statistics import UnitProfile, WorkerProfile
 from frostline_controller.cli.main import main
 from frostline_controller.planner.model_size import model_size
+from tests.in_time import fastest_of_three, within
 from tests.unit.controller.synthetic_run import job_values
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -113,6 +113,7 @@ def test_a_mistake_is_one_clear_message(
     assert "Traceback" not in error
 
 
+@fastest_of_three
 def test_two_hundred_units_on_1024_devices_take_seconds_at_most(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = [
         "model.config.num_hidden_layers=198",
@@ -122,10 +123,9 @@ def test_two_hundred_units_on_1024_devices_take_seconds_at_most(tmp_path: Path, 
     ]
     path = tmp_path / "job.yaml"
     path.write_text(dump_job(parse_job(apply_overrides(job_values(), [*settings, "training.reduction_leaves=256"]))))
-    started = time.perf_counter()
-    assert main(["plan", "-f", str(path), "--devices", "1024", "--json"]) == 0
     # The plan alone has a benchmark; this is the whole command with its freeze points and its advice, on a busy machine.
-    assert time.perf_counter() - started < 20
+    with within(20.0, "the command"):
+        assert main(["plan", "-f", str(path), "--devices", "1024", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["plans"][0]["devices"] == 1024
 
 

@@ -69,6 +69,6 @@ def test_who_leads_takes_it_back_and_who_does_not_lets_it_be() -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(60.0):
         while not condition():
             await asyncio.sleep(0.01)

@@ -66,7 +66,7 @@ def test_a_plan_is_serialized_once_for_all_who_hear_it(tmp_path: Path) -> None:
         async with leading(tmp_path) as stage:
             queues = [stage.run.outbox.streams.open(f"uid-{ordinal}/1") for ordinal in (0, 1)]
             await first_plan(stage, 0, 1)
-            first, second = [await asyncio.wait_for(queue.get(), 10.0) for queue in queues]
+            first, second = [await asyncio.wait_for(queue.get(), 60.0) for queue in queues]
             assert first is second
             plan = stage.facts.current
             assert plan is not None and stage.run.outbox.plan_message(plan) is first

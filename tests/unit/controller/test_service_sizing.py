@@ -76,7 +76,7 @@ class Stage:
         await self.until(lambda: self.facts.current == plan, "the plan runs")
 
     async def until(self, condition: Callable[[], Any], what: str) -> Any:
-        deadline = time.monotonic() + 10.0
+        deadline = time.monotonic() + 60.0
         while time.monotonic() < deadline:
             for worker in self.facts.members:
                 worker.last_received = self.facts.clock()
@@ -84,7 +84,7 @@ class Stage:
                 return value
             self.facts.wake.set()
             await asyncio.sleep(0.02)
-        raise AssertionError(f"not within 10 s: {what}; {self.facts.message}; {self.store.events.all()}")
+        raise AssertionError(f"not within 60 s: {what}; {self.facts.message}; {self.store.events.all()}")
 
     async def reported(self, kind: str, words: str) -> str:
         def found() -> str:

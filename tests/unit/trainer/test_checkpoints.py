@@ -20,7 +20,7 @@ from frostline_trainer.verify import Replayer
 from tests.checkpoint_cases import TABLE, content, new_writer, snapshot, steps_found, write_all
 
 
-def wait_until(true: object, seconds: float = 10.0) -> None:
+def wait_until(true: object, seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not true():  # type: ignore[operator]
         assert time.monotonic() < deadline, f"not within {seconds} s"
@@ -62,7 +62,7 @@ def test_a_checkpoint_is_published_when_all_units_are_there_and_the_step_is_stab
     writer = new_writer(received.notices())
     first = snapshot(tmp_path, 5, stable=False, units=(0,))
     writer.write(first)
-    assert first.written.wait(10)
+    assert first.written.wait(120)
     write_all(snapshot(tmp_path, 5, units=(1,), publishes=False))
     time.sleep(5 * checkpoint_writing.POLL_SECONDS)
     with pytest.raises(ValueError, match="no complete checkpoint"):
@@ -94,7 +94,7 @@ def test_a_member_that_cannot_write_its_share_ends_the_waiting_at_once(
     writer = new_writer(received.notices())
     mine = snapshot(tmp_path, 1, units=(0,))
     writer.write(mine)
-    assert mine.written.wait(10)
+    assert mine.written.wait(120)
     (mine.folder / "unit-001.safetensors.partial").mkdir()  # a unit's file cannot be written over it
     theirs = Received()
     write_all(snapshot(tmp_path, 1, units=(1,), publishes=False), notices=theirs.notices())
@@ -174,7 +174,7 @@ def test_several_publish_at_once_and_one_manifest_comes_of_it(tmp_path: Path, re
 
         def at_link(operation: str, step: int, gate: threading.Barrier = gate) -> None:
             if operation == "link":
-                gate.wait(10)
+                gate.wait(120)
 
         notices = received.notices()
         writers = [new_writer(WriterNotices(notices.published, notices.trouble, notices.fenced, at_link)) for _ in range(3)]
@@ -199,7 +199,7 @@ def test_a_writer_of_an_older_epoch_publishes_nothing_and_says_so_once(
     writer = new_writer(received.notices())
     late = snapshot(tmp_path, 2, stable=False)
     writer.write(late)
-    assert late.written.wait(10)
+    assert late.written.wait(120)
     begin_epoch(tmp_path, 1, "0/1.1/1")
     late.stable.set()
     writer.write(snapshot(tmp_path, 3))

@@ -22,7 +22,7 @@ from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.process.plug import Plug
 from tests.integration.scripted_worker import wait_for
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 
 
 class Service(control_pb2_grpc.ControlServicer):

@@ -146,7 +146,7 @@ def test_a_decision_that_does_not_come_is_void_and_says_so() -> None:
 
 
 def test_a_late_decision_is_waited_for_with_stepless_votes() -> None:
-    bench = Bench(wait_seconds=30.0)
+    bench = Bench(wait_seconds=600.0)
     votes: list[int] = []
 
     def count() -> None:
@@ -158,7 +158,7 @@ def test_a_late_decision_is_waited_for_with_stepless_votes() -> None:
     started = time.monotonic()
     assert bench.run().how is Ended.FINISHED
     assert bench.state.freeze_point == 3
-    assert votes.count(6) >= 3 and time.monotonic() - started < 25.0
+    assert votes.count(6) >= 3 and time.monotonic() - started < 300.0
     assert [record.step for record in bench.state.records] == list(range(1, 10)), "no step was redone or lost"
 
 

@@ -144,21 +144,23 @@ def test_the_clock_is_cheap_enough_for_the_step() -> None:
     assert best < 0.0002, f"{best * 1e6:.0f} us a step"
 
 
-def _stuck_in_user_code(gate: threading.Event) -> None:
-    gate.wait(30)
+def _stuck_in_user_code(gate: threading.Event, there: threading.Semaphore) -> None:
+    there.release()
+    gate.wait(120)
 
 
 def test_stacks_show_where_a_deadlocked_thread_is() -> None:
-    gate = threading.Event()
-    thread = threading.Thread(target=_stuck_in_user_code, args=(gate,), name="stuck-one")
+    gate, there = threading.Event(), threading.Semaphore(0)
+    thread = threading.Thread(target=_stuck_in_user_code, args=(gate, there), name="stuck-one")
     thread.start()
+    assert there.acquire(timeout=60)
     answers: list[str] = []
     asker = threading.Thread(target=lambda: answers.append(record("it seems to hang")))
     asker.start()
-    asker.join(10)
+    asker.join(60)
     event = stack_event("uid/9", 12, 3, "it seems to hang")
     gate.set()
-    thread.join(10)
+    thread.join(60)
     (text,) = answers
     assert text.startswith("it seems to hang\n\nthread MainThread")
     assert "stuck-one" in text and "_stuck_in_user_code" in text
@@ -167,17 +169,19 @@ def test_stacks_show_where_a_deadlocked_thread_is() -> None:
 
 
 def test_stacks_are_bounded() -> None:
-    gate = threading.Event()
-    threads = [threading.Thread(target=_stuck_in_user_code, args=(gate,), name=f"stuck-{i}-{'ü' * 200}") for i in range(60)]
+    gate, there = threading.Event(), threading.Semaphore(0)
+    stuck, names = (gate, there), [f"stuck-{i}-{'ü' * 200}" for i in range(60)]
+    threads = [threading.Thread(target=_stuck_in_user_code, args=stuck, name=name) for name in names]
     for thread in threads:
         thread.start()
+        assert there.acquire(timeout=60)
     answers: list[str] = []
     asker = threading.Thread(target=lambda: answers.append(record("many threads")))
     asker.start()
-    asker.join(10)
+    asker.join(60)
     gate.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     (text,) = answers
     assert len(text.encode()) <= STACK_BYTES_MAX
     assert text.endswith(f"... cut at {STACK_BYTES_MAX} bytes")

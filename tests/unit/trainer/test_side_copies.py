@@ -99,6 +99,6 @@ def test_a_device_that_fails_costs_the_checkpoint(tmp_path: Path, writer: Checkp
     share = snapshot(tmp_path, 10)
     share.copied = SimulatedDevice(errors={1: device_error()}).mark()
     writer.write(share)
-    assert share.written.wait(10.0)
+    assert share.written.wait(60.0)
     assert "illegal memory access" in writer.not_written[share.folder]
     assert steps_found(tmp_path) == []

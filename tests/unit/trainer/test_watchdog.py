@@ -28,11 +28,12 @@ class Blocking:
 
     def __init__(self, gate: threading.Event) -> None:
         self._gate = gate
-        self.begun = threading.Event()
+        self.begun, self.ended = threading.Event(), threading.Event()
 
     def interrupt(self) -> None:
         self.begun.set()
-        self._gate.wait(30)
+        self._gate.wait(60)
+        self.ended.set()
 
 
 class Broken:
@@ -40,7 +41,7 @@ class Broken:
         raise RuntimeError("the communicator is gone already")
 
 
-def _wait(condition, seconds: float = 10.0) -> bool:
+def _wait(condition, seconds: float = 60.0) -> bool:
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -53,7 +54,7 @@ def test_a_thread_blocked_on_a_peer_comes_back() -> None:
     blocked = threading.Thread(target=lambda: got.append(line.own.recv(1)))
     blocked.start()
     watchdog.interrupt("1.1")
-    blocked.join(10)
+    blocked.join(60)
     assert got == [b""], "the group after a broken one is interrupted too"
     watchdog.stop()
     line.close()
@@ -64,10 +65,9 @@ def test_the_caller_never_waits_for_an_abort() -> None:
     slow, line = Blocking(gate), Line()
     watchdog.guard("old", (slow,))
     watchdog.guard("new", (line,))
-    started = time.monotonic()
     watchdog.interrupt()
-    assert time.monotonic() - started < 0.5
-    assert slow.begun.wait(10)
+    assert not slow.ended.is_set()
+    assert slow.begun.wait(30)
     assert line.interruptions == 0
     gate.set()
     assert _wait(lambda: line.interruptions == 1)
