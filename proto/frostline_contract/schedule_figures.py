@@ -173,10 +173,22 @@ def timeline(
 
 OperationSeconds = Callable[[int, Operation], float]
 """(pp_rank, operation) -> seconds, sending included."""
+End = Callable[[int, float, float], float]
+"""(pp_rank, start, seconds of work) -> the moment when the rank has done the work, if it does nothing else meanwhile."""
 
 
-def timed(orders: Sequence[Sequence[Operation]], seconds: OperationSeconds) -> list[Timed]:
+def at_once(_: int, start: float, seconds: float) -> float:
+    """The end of work on a rank that nothing halts (`End`)."""
+    return start + seconds
+
+
+def timed(orders: Sequence[Sequence[Operation]], seconds: OperationSeconds, end: End = at_once) -> list[Timed]:
     """A simulated step in which each operation has its own duration; see `timeline`.
+
+    Args:
+        orders: the operations of each pipeline rank of a whole pipeline.
+        seconds: each operation's work.
+        end: called for each rank's operations in their order; differs where something halts ranks.
 
     Raises:
         ValueError: the orders wait for ever.
@@ -198,7 +210,7 @@ def timed(orders: Sequence[Sequence[Operation]], seconds: OperationSeconds) -> l
                 if needed is not None and needed not in ends:
                     break
                 start = max(clocks[r], ends.get(needed, 0.0) if needed is not None else 0.0)
-                clocks[r] = start + seconds(r, operation)
+                clocks[r] = end(r, start, seconds(r, operation))
                 if operation.kind is not Kind.WEIGHT_GRADIENT:
                     ends[(operation.kind is Kind.FORWARD, *operation[1:])] = clocks[r]
                 done.append(Timed(r, operation, start, clocks[r]))

@@ -2,10 +2,7 @@
 
 One unit at a time is on the device, since a model that needs a pipeline would not fit there as a whole.
 
-A worker with a CPU quota (placement.worker_cpus) computes at full speed until it has used its share of the quota's period, and is
-stopped for the rest of the period. So a single short computation would be measured at full speed, while a step, which computes
-all the time, gets only the share. Therefore the seconds of such a worker are CPU seconds divided by its share; other load on the
-machine does not change them.
+A worker with a CPU quota (placement.worker_cpus) measures with a clock of its own (`device_clock.QuotaClock`).
 """
 
 import time
@@ -17,7 +14,6 @@ import torch
 from torch import nn
 
 from frostline_contract.cpu_groups import own_period_seconds
-from frostline_contract.job import Job
 from frostline_contract.statistics import UnitProfile, WorkerProfile
 from frostline_trainer.data.split import first_samples
 from frostline_trainer.families.base import learnable
@@ -25,6 +21,7 @@ from frostline_trainer.memory import metered
 from frostline_trainer.step.building import stage_settings
 from frostline_trainer.step.chunks import Inputs
 from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.device_clock import HostMark, quota_clock_of
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.one_unit import OneUnit
 from frostline_trainer.step.stage import Stage
@@ -33,7 +30,7 @@ from frostline_trainer.step.unit_state import lent_to
 from frostline_trainer.update_cost import Update
 
 REPETITIONS_MIN, REPETITIONS_MAX, SECONDS_ENOUGH = 3, 30, 0.1
-"""Limits of timing a unit, in repetitions and seconds, whichever is reached first. The fastest repetition counts."""
+"""Limits of timing a unit, in repetitions and seconds, whichever is reached first."""
 
 
 def worker_profile(context: RunContext, known: Sequence[WorkerProfile]) -> WorkerProfile:
@@ -98,7 +95,7 @@ class _Measuring:
 
     def __init__(self, context: RunContext, clock: Callable[[], float]) -> None:
         self._context, self._clock = context, clock
-        self._processors = processors_of(context.job) if context.device.type == "cpu" else None
+        self._quota = quota_clock_of(context.job, context.device)
         samples = first_samples(context.data.train, context.micro_batch_size)
         self._inputs: Inputs = context.on_device(context.data.train.collate(samples, [0] * len(samples)))
         self._counts = context.task.loss_counts(context.data.train, samples)
@@ -125,8 +122,8 @@ class _Measuring:
         parameters, gradients = _bytes_of(unit.parameters()), _bytes_of(learning)
         boundary = context.hidden_like()
         return UnitProfile(
-            forward_seconds=min(turn.forward for turn in turns),
-            backward_seconds=(backward := min(turn.backward for turn in turns)),
+            forward_seconds=self._of_turns([turn.forward for turn in turns]),
+            backward_seconds=(backward := self._of_turns([turn.backward for turn in turns])),
             parameter_bytes=parameters,
             optimizer_bytes=(2 if context.job.training.optimizer.name == "adamw" else 1) * gradients,
             activation_bytes=weighed.kept_bytes,
@@ -141,7 +138,7 @@ class _Measuring:
         )
 
     def _in_parts(self, stage: Stage, is_head: bool, learning: Sequence[nn.Parameter]) -> _Parts:
-        """Measure a split backward, each part the fastest of several turns; zeros for the first unit, which has no entry."""
+        """Measure a split backward in several turns; zeros for the first unit, which has no entry."""
         if self._entry() is None or not learning:
             return _Parts(0.0, 0.0, 0)
         turns = [self._turn_in_parts(stage, is_head, learning) for _ in range(REPETITIONS_MIN)]
@@ -153,7 +150,8 @@ class _Measuring:
             run.backward_input(None if is_head else torch.ones_like(output), learning)
             more = meter.now - kept
             run.backward_weights(learning)
-        return _Parts(min(one.input_seconds for one in turns), min(one.weight_seconds for one in turns), max(0, more))
+        into, weights = [one.input_seconds for one in turns], [one.weight_seconds for one in turns]
+        return _Parts(self._of_turns(into), self._of_turns(weights), max(0, more))
 
     def _turn_in_parts(self, stage: Stage, is_head: bool, learning: Sequence[nn.Parameter]) -> _Parts:
         run, output = self._forward(stage, self._entry(), is_head)
@@ -164,11 +162,11 @@ class _Measuring:
         return _Parts(middle, self._since(between), 0)
 
     def _cell_seconds(self, stage: Stage, is_head: bool) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Seconds of (forward, backward) of each cell of the grid, the fastest of several repetitions; empty without cells."""
+        """Seconds of (forward, backward) of each cell of the grid, from several turns; empty without cells."""
         if not self._run(stage, self._entry(), is_head).has_cells:
             return (), ()
         turns = [self._cell_turn(stage, is_head) for _ in range(REPETITIONS_MIN)]
-        forward, backward = (tuple(map(min, zip(*sides, strict=True))) for sides in zip(*turns, strict=True))
+        forward, backward = (tuple(map(self._of_turns, zip(*sides, strict=True))) for sides in zip(*turns, strict=True))
         return forward, backward
 
     def _cell_turn(self, stage: Stage, is_head: bool) -> tuple[list[float], list[float]]:
@@ -190,7 +188,7 @@ class _Measuring:
             started = self._now()
             update()
             turns.append(self._since(started))
-        return min(turns) * _bytes_of(learning) / update.weight_bytes
+        return self._of_turns(turns[1:]) * _bytes_of(learning) / update.weight_bytes
 
     def _turn(self, stage: Stage, is_head: bool, weighed: bool) -> _Turn:
         entry = self._entry()
@@ -221,25 +219,19 @@ class _Measuring:
     def _loss(self, logits: torch.Tensor, inputs: Inputs) -> torch.Tensor:
         return self._context.task.loss(logits, inputs, self._counts)
 
-    def _now(self) -> tuple[float, float]:
-        """Seconds by the clock, and CPU seconds."""
+    def _now(self) -> HostMark:
         if self._context.device.type == "cuda" and torch.cuda.is_available():
             torch.cuda.synchronize(self._context.device)
-        return self._clock(), time.process_time()
+        return self._quota.mark() if self._quota is not None else HostMark(self._clock())
 
-    def _since(self, started: tuple[float, float]) -> float:
-        """Seconds that this worker would take in steady state for the work done since then."""
+    def _since(self, started: HostMark) -> float:
         return self._between(started, self._now())
 
-    def _between(self, started: tuple[float, float], ended: tuple[float, float]) -> float:
-        elapsed, computed = ended[0] - started[0], ended[1] - started[1]
-        return elapsed if self._processors is None else computed / self._processors
+    def _between(self, started: HostMark, ended: HostMark) -> float:
+        return self._quota.seconds(started, ended) if self._quota is not None else ended.at - started.at
 
-
-def processors_of(job: Job) -> float | None:
-    """Average number of processors available to a worker; None without a CPU quota."""
-    share = job.placement.worker_cpus
-    return min(share, float(job.training.threads)) if share is not None else None
+    def _of_turns(self, seconds: Sequence[float]) -> float:
+        return self._quota.of_turns(seconds) if self._quota is not None else min(seconds)
 
 
 def _bytes_of(parameters: Iterable[torch.Tensor]) -> int:

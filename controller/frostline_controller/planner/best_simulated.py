@@ -1,10 +1,11 @@
-"""The best candidate by simulated steps, where micro-batches pass in slices of token cells and the closed form is rough."""
+"""The best candidate by simulated steps, where micro-batches pass in slices of token cells, or a quota halts workers: there the
+closed form is rough."""
 
 from frostline_controller.planner.candidates import Candidate, price_of, seconds_of
 from frostline_controller.planner.climbing import Cut, climb
 from frostline_controller.planner.cost import CostModel
 from frostline_controller.planner.shapes import schedules_for
-from frostline_controller.planner.simulated_step import simulated_cost
+from frostline_controller.planner.simulated_step import simulated_cost, turns_of
 
 JUDGED = 12
 """Most candidates that are simulated."""
@@ -15,9 +16,9 @@ IMPROVED_OPERATIONS = 60_000
 
 
 def best_simulated(model: CostModel, candidates: list[Candidate], best: Candidate) -> tuple[Candidate, str]:
-    """Return the best by simulation of the JUDGED candidates with the least closed form, which slices can put off by a quarter.
+    """Return the best by simulation of the JUDGED candidates with the least closed form, which can be off by a quarter.
 
-    The best of each shape among them is improved by simulation (`planner.climbing`).
+    With cells, the best of each shape among them is improved by simulation (`planner.climbing`).
     """
     limit = seconds_of(model, best) * JUDGED_WITHIN
     near = [candidate for candidate in candidates if candidate.bound <= limit and seconds_of(model, candidate) <= limit]
@@ -26,7 +27,8 @@ def best_simulated(model: CostModel, candidates: list[Candidate], best: Candidat
     for candidate in sorted(near, key=lambda c: price_of(model, c, simulated_cost)):
         if (candidate.pp, candidate.dp, candidate.virtual) not in shapes:
             shapes.add((candidate.pp, candidate.dp, candidate.virtual))
-            _improve(model, candidate)
+            if model.inputs.token_cells > 1:
+                _improve(model, candidate)
     place = min(range(len(near)), key=lambda place: (seconds_of(model, near[place]), place))
     return near[place], f", the best {len(near)} of which were simulated"
 
@@ -34,7 +36,9 @@ def best_simulated(model: CostModel, candidates: list[Candidate], best: Candidat
 def _improve(model: CostModel, candidate: Candidate) -> None:
     """Move the candidate's bounds and regroup its cells as long as that is faster in simulation."""
     inputs = model.inputs
-    operations = 2 * candidate.pp * candidate.virtual * candidate.table.costs.micro_batches * inputs.token_cells
+    operations = (
+        2 * candidate.pp * candidate.virtual * candidate.table.costs.micro_batches * inputs.token_cells * turns_of(inputs)
+    )
     if candidate.pp == 1:
         return
     schedule = candidate.table.costs.schedule

@@ -54,7 +54,7 @@ def make_plan(inputs: PlanInputs, below: float = float("inf")) -> PlannedPlaceme
     priced = sum(candidate.alternative is not None for candidate in candidates)
     if priced < len(candidates):
         words += f", of which {len(candidates) - priced} were ruled out by lower bounds"
-    if inputs.token_cells > 1:
+    if inputs.token_cells > 1 or inputs.quota is not None:
         best, judged = best_simulated(model, candidates, best)
         words += judged
     if is_for_cost := inputs.placement.objective == "cost":

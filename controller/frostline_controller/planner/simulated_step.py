@@ -1,29 +1,33 @@
 """A simulated step: begin and end of each operation of a placement's slowest replica, and the bytes that its ranks hold.
 
-The closed form ranks many plans; where slices differ it can be off by a quarter either way, so the few best are simulated.
+The closed form ranks many plans; where slices differ, or a quota halts workers, it can be off by a quarter either way, so the few
+best are simulated.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from frostline_contract.operations import Kind, Operation
 from frostline_contract.plan import Placement
-from frostline_contract.schedule_figures import Timed, held_at_most, timed
+from frostline_contract.schedule_figures import End, Timed, at_once, held_at_most, timed
 from frostline_contract.schedules import Schedule, schedule_named
 from frostline_contract.shape import ParallelShape
 from frostline_controller.planner.cost import CostModel, StepCost, contention_seconds, replica_micro_batches, step_cost
 from frostline_controller.planner.inputs import PlanInputs, replica_speeds
 from frostline_controller.planner.leaves import most_leaves, slowest_replica
+from frostline_controller.planner.quota import HaltedRanks, spread_offsets
 from frostline_controller.planner.split_costs import first_learning, split_seconds
 from frostline_controller.planner.tensor.built import in_groups_as_built
 from frostline_controller.planner.tensor.groups import lie_at_home
 
 MOST_OPERATIONS = 60_000
 """Most operations of a step that is simulated; in a longer step the fill matters little, and the closed form suffices."""
-
+QUOTA_TURNS = 6
+"""Simulations of a step on workers with a quota, whose periods begin at other moments in each; the mean counts."""
 
 BEFORE_THE_VOTE = ("forward", "backward", "prefix_recompute", "cache_fetch", "p2p", "bubble", "exchange", "optimizer")
 """Parts of the critical pipeline rank's step (`cost.PARTS`)."""
@@ -37,6 +41,7 @@ def simulated_step(
     slices: tuple[int, ...],
     micro_batches: int,
     speed: float = 1.0,
+    end: End = at_once,
 ) -> list[Timed]:
     """Return the timed operations of a replica until its last pipeline rank has ended; exchange, vote and update not included.
 
@@ -48,6 +53,7 @@ def simulated_step(
         slices: cells of each slice; () for a single slice.
         micro_batches: of the replica.
         speed: of the replica's slowest member.
+        end: the end of each rank's work, where something halts ranks.
     """
     bounds = np.asarray(stage_bounds)
     seconds = model.cells.of_stages(model, bounds[:-1], bounds[1:], slices, speed)
@@ -64,7 +70,12 @@ def simulated_step(
             return float(seconds.forward[stage].sum())
         return float(by_kind[operation.kind][stage, operation.slice])
 
-    return timed(_orders(shape, schedule, slices, micro_batches, learning), lasts)
+    return timed(_orders(shape, schedule, slices, micro_batches, learning), lasts, end)
+
+
+def turns_of(inputs: PlanInputs) -> int:
+    """Return how often a step is simulated for its mean time."""
+    return 1 if inputs.quota is None else 2 * QUOTA_TURNS
 
 
 def simulated_memory(
@@ -124,10 +135,7 @@ def simulated_cost(
     speeds: list[float],
     slices: tuple[int, ...],
 ) -> StepCost:
-    """Return `step_cost`, with bubble and memory of the simulated step where sequences have cells or backwards are split.
-
-    In simulation work takes as long after a wait as sustained work does, so for workers with a quota (`planner.quota`) the closed
-    form's times stay.
+    """Return `step_cost`, with the simulated step's bubble and memory where there are cells, split backwards or quotas.
 
     Args:
         model: the cost model.
@@ -136,27 +144,61 @@ def simulated_cost(
         speeds: the speed of each replica's slowest member.
     """
     closed = step_cost(model, stage_bounds, leaf_bounds, shape, schedule, speeds, slices)
-    inputs, owners = model.inputs, shape.pp_rank_of_stage(np.arange(shape.num_stages))
+    inputs = model.inputs
     counts = replica_micro_batches(inputs, leaf_bounds)
-    operations = 2 * shape.num_stages * max(counts) * max(1, len(slices))
     is_plain = inputs.token_cells == 1 and not schedule_named(schedule).splits
-    if is_plain or shape.pp_degree == 1 or operations > MOST_OPERATIONS:
+    operations = turns_of(inputs) * 2 * shape.num_stages * max(counts) * max(1, len(slices))
+    if shape.pp_degree == 1 or operations > MOST_OPERATIONS or (is_plain and inputs.quota is None):
         return closed
-    peak = _simulated_peak(model, stage_bounds, leaf_bounds, shape, schedule, slices)
-    if inputs.quota is not None:
-        return replace(closed, peak_bytes=peak)
+    peak = closed.peak_bytes if is_plain else _simulated_peak(model, stage_bounds, leaf_bounds, shape, schedule, slices)
     slowest = slowest_replica(counts, speeds)
-    ends = np.zeros(shape.pp_degree)
-    for one in simulated_step(model, stage_bounds, shape, schedule, slices, counts[slowest], speeds[slowest]):
-        ends[one.pp_rank] = max(ends[one.pp_rank], one.end)
-    bounds = np.asarray(stage_bounds)
-    gradients = np.bincount(owners, np.diff(model.gradient_bytes[bounds]))
+    gradients = np.bincount(
+        shape.pp_rank_of_stage(np.arange(shape.num_stages)), np.diff(model.gradient_bytes[list(stage_bounds)])
+    )
     after = model.exchange(gradients, leaf_bounds) + model.optimizer(gradients) / speeds[slowest]
+    way = (stage_bounds, shape, schedule, slices, counts[slowest], speeds[slowest])
+    seconds = _mean_seconds(model, way, after.tolist(), closed.parts["vote"])
     before_the_vote = sum(closed.parts[name] for name in BEFORE_THE_VOTE) - model.tie_seconds(shape.pp_degree)
-    parts = closed.parts | {"bubble": max(0.0, closed.parts["bubble"] + float((ends + after).max()) - before_the_vote)}
+    bubble = closed.parts["bubble"] + seconds - closed.parts["vote"] - before_the_vote
+    parts = closed.parts | {"bubble": max(0.0, bubble)}
     busy = sum(parts[name] for name in BEFORE_THE_VOTE if name != "exchange")
     parts["contention"] = contention_seconds(model, sum(counts), shape.dp_degree, shape.world_size, busy)
     return replace(closed, total_seconds=sum(parts.values()), parts=parts, peak_bytes=peak)
+
+
+def _mean_seconds(model: CostModel, way: tuple[Any, ...], after: list[float], vote: float) -> float:
+    """Return the seconds of a simulated step; with a quota, the mean over several offsets of the ranks' periods.
+
+    Args:
+        model: the cost model.
+        way: arguments of `simulated_step`.
+        after: seconds of each rank's exchange and update.
+        vote: seconds of the vote.
+    """
+    quota, ranks = model.inputs.quota, len(after)
+    if quota is None:
+        return _seconds(model, way, after, vote, at_once)
+    found = []
+    for offsets in spread_offsets(quota, ranks, QUOTA_TURNS):
+        halted = HaltedRanks(quota, offsets)
+        # The quotas that are left at a step's start are those which the step before has left.
+        halted.go_on(_seconds(model, way, after, vote, halted.end))
+        found.append(_seconds(model, way, after, vote, halted.end))
+    return sum(found) / len(found)
+
+
+def _seconds(model: CostModel, way: tuple[Any, ...], after: list[float], vote: float, end: End) -> float:
+    """Return the seconds of one simulated step, with the vote.
+
+    Args:
+        model, way, after, vote: as in `_mean_seconds`.
+        end: the end of each rank's work.
+    """
+    ends = [0.0] * len(after)
+    for one in simulated_step(model, *way, end=end):
+        ends[one.pp_rank] = max(ends[one.pp_rank], one.end)
+    voting = max(end(rank, ends[rank], seconds) for rank, seconds in enumerate(after))
+    return max(end(rank, voting, vote) for rank in range(len(after)))
 
 
 def _simulated_peak(

@@ -1,6 +1,7 @@
 """A worker with a share of a processor: the effect of a control group's quota on work after a wait, and on plans."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.plan import Placement
 from frostline_controller.planner.candidates import candidates_of, seconds_of
 from frostline_controller.planner.cost import CostModel
-from frostline_controller.planner.quota import Quota, quota_of
+from frostline_controller.planner.quota import HaltedRanks, Quota, quota_of, spread_offsets
 from frostline_controller.planner.shapes import shape_limits
 from frostline_controller.planner.simulated_step import placement_cost
 from tests.unit.controller.planner_cases import inputs, unit
@@ -62,16 +63,49 @@ def test_only_a_share_that_threads_can_use_up_is_a_quota() -> None:
     assert found(0.01) is found(0.0, worker_cpus=0.4) is found(0.01, worker_cpus=1.0) is None
 
 
-def test_a_pipeline_fills_sooner_where_the_others_have_waited() -> None:
-    case = inputs([unit(0.001)] * 8, 4)
+@pytest.mark.parametrize("work", [0.001, 0.004, 0.0041, 0.0079, 0.0117, 0.05])
+@pytest.mark.parametrize("begin", [0.0, 0.0033, 0.0061, 0.0099])
+def test_a_halted_rank_works_until_its_quota_is_used_up_period_by_period(work: float, begin: float) -> None:
+    ends = HaltedRanks(QUOTA, [0.0]).end(0, begin, work / QUOTA.share)
+    assert ends - begin == pytest.approx(dealt(QUOTA, work, begin))
+
+
+def test_work_in_parts_ends_when_the_same_work_in_one_part_does_also_over_several_steps() -> None:
+    whole, parts = HaltedRanks(QUOTA, [-0.0021]), HaltedRanks(QUOTA, [-0.0021])
+    now = begun = 0.0
+    for number in range(40):
+        now = parts.end(0, now, 0.0037)
+        if number % 7 == 6:
+            parts.go_on(now)
+            begun, now = begun + now, 0.0
+    assert begun + now == pytest.approx(whole.end(0, 0.0, 40 * 0.0037))
+
+
+def test_a_wait_longer_than_a_period_loses_quota_and_a_shorter_one_keeps_it() -> None:
+    ranks = HaltedRanks(QUOTA, [0.0, 0.0])
+    for rank in (0, 1):
+        assert ranks.end(rank, 0.0, 0.01) == pytest.approx(0.004), "a period's quota at full speed"
+    assert ranks.end(0, 0.006, 0.01) == pytest.approx(0.014), "none is left in the first period"
+    assert ranks.end(1, 0.016, 0.01) == pytest.approx(0.020), "the second period's; the one that passed meanwhile is lost"
+
+
+def test_periods_of_simulated_ranks_begin_at_many_moments_of_a_period() -> None:
+    found = sorted(offset / QUOTA.period_seconds for turn in spread_offsets(QUOTA, 4, 6) for offset in turn)
+    assert len(found) == 24 and all(-1 <= one <= 0 for one in found)
+    assert max(later - earlier for earlier, later in pairwise([-1.0, *found, 0.0])) < 0.1
+
+
+@pytest.mark.parametrize("seconds", [3e-4, 1e-3, 3e-3, 1e-2])
+def test_a_simulated_pipeline_with_quotas_takes_its_slowest_ranks_share_and_no_longer_than_without_waits(seconds: float) -> None:
+    case = inputs([unit(seconds)] * 8, 4)
     placement = Placement(
         pp_degree=4, dp_degree=1, stage_bounds=(0, 2, 4, 6, 8), leaf_bounds=(0, 8), workers=("w0", "w1", "w2", "w3")
     )
-    plain, dealt_out = placement_cost(placement, case), placement_cost(placement, replace(case, quota=QUOTA))
-    rest = {name: seconds for name, seconds in plain.parts.items() if name != "bubble"}
-    assert rest == {name: seconds for name, seconds in dealt_out.parts.items() if name != "bubble"}
-    # Each of the others computes less than a period's quota at once.
-    assert dealt_out.parts["bubble"] == pytest.approx(0.4 * plain.parts["bubble"])
+    plain, halted = placement_cost(placement, case), placement_cost(placement, replace(case, quota=QUOTA))
+    rest = {name: taken for name, taken in plain.parts.items() if name != "bubble"}
+    assert rest == {name: taken for name, taken in halted.parts.items() if name != "bubble"}
+    assert 0 <= halted.parts["bubble"] <= plain.parts["bubble"]
+    assert halted.total_seconds == pytest.approx(sum(halted.parts.values()))
 
 
 def test_a_plans_slices_are_its_own_and_not_what_the_job_asks_for() -> None:

@@ -8,6 +8,7 @@ from frostline_contract.statistics import UnitProfile, WorkerProfile
 from frostline_trainer import profile
 from frostline_trainer.process.setup import build_context
 from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.device_clock import processors_of
 from tests.benchmarks.subjects import DIGITS_JOB
 
 UNIT = UnitProfile(
@@ -81,4 +82,4 @@ def test_units_that_compute_cells_are_measured_cell_by_cell() -> None:
 @pytest.mark.parametrize(("share", "threads", "processors"), [("null", 1, None), ("0.4", 1, 0.4), ("3", 2, 2.0), ("1.5", 2, 1.5)])
 def test_no_more_processors_compute_than_there_are_threads(share: str, threads: int, processors: float | None) -> None:
     job = load_job(DIGITS_JOB, [f"placement.worker_cpus={share}", f"training.threads={threads}"])
-    assert profile.processors_of(job) == processors
+    assert processors_of(job) == processors

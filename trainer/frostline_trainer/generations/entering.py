@@ -15,6 +15,7 @@ from frostline_trainer.model import build_cut_model
 from frostline_trainer.prefix.cache_use import CacheUse
 from frostline_trainer.process.device_facts import host_identity
 from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.device_clock import quota_clock_of
 from frostline_trainer.step.digests import weights_digest
 from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.link import Endpoint, Links, measure_links
@@ -101,7 +102,8 @@ class Entrance:
 
     def _links(self, plan: Plan, groups: Groups) -> Links:
         context = self._context
-        here = Endpoint(host_identity(), context.device, context.device_clock)
+        clock = quota_clock_of(context.job, context.device) or context.device_clock
+        here = Endpoint(host_identity(), context.device, clock)
         with context.traffic.aside():
             return measure_links(groups, plan.placement.shape.mesh, here)
 

@@ -5,10 +5,14 @@ are therefore measured by marks in the queue (CUDA events), and read after the d
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Protocol
 
 import torch
+
+from frostline_contract.job import Job
 
 
 class Mark(Protocol):
@@ -33,6 +37,10 @@ class DeviceClock(Protocol):
 
     def seconds(self, start: Mark, end: Mark) -> float:
         """The device's seconds from one mark to a later one; it must have reached both."""
+        ...
+
+    def of_turns(self, seconds: Sequence[float]) -> float:
+        """The seconds of work that was measured several times."""
         ...
 
 
@@ -63,6 +71,40 @@ class HostClock:
         """Seconds of wall-clock time between two calls of `mark`."""
         return end.at - start.at
 
+    def of_turns(self, seconds: Sequence[float]) -> float:
+        """The least: other load on the machine only adds time."""
+        return min(seconds)
+
+
+class QuotaClock:
+    """The clock of a CPU worker with a quota (placement.worker_cpus), for measurements that a plan is made from.
+
+    Such a worker computes at full speed until it has used its share of the quota's period, and is stopped for the rest of the
+    period. So a single short computation would be measured at full speed, while a step, which computes all the time, gets only
+    the share. This clock counts the seconds that work takes in a step: the processor seconds of all threads of the process,
+    divided by the share. Waiting takes none of them.
+
+    Args:
+        processors: average number of processors available to the worker.
+    """
+
+    runs_behind = False
+
+    def __init__(self, processors: float) -> None:
+        self._processors = processors
+
+    def mark(self) -> HostMark:
+        """A mark with the processor seconds that the process has used."""
+        return HostMark(time.process_time())
+
+    def seconds(self, start: HostMark, end: HostMark) -> float:
+        """Seconds that the work between two calls of `mark` takes as a part of sustained work."""
+        return (end.at - start.at) / self._processors
+
+    def of_turns(self, seconds: Sequence[float]) -> float:
+        """The median: what other workers on the machine add, by its caches, they add in steps as well."""
+        return median(seconds)
+
 
 class CudaClock:
     """The clock of a GPU: timed events on the calling thread's current stream."""
@@ -82,7 +124,23 @@ class CudaClock:
         """Seconds between two events that the device has reached (CUDA counts milliseconds)."""
         return start.elapsed_time(end) / 1000.0
 
+    def of_turns(self, seconds: Sequence[float]) -> float:
+        """The least: other load on the device only adds time."""
+        return min(seconds)
+
 
 def clock_of(device: torch.device) -> DeviceClock:
     """The clock of a device."""
     return CudaClock(device) if device.type == "cuda" else HostClock()
+
+
+def quota_clock_of(job: Job, device: torch.device) -> QuotaClock | None:
+    """The clock of a CPU worker with a quota; None for other workers."""
+    processors = processors_of(job)
+    return QuotaClock(processors) if processors is not None and device.type == "cpu" else None
+
+
+def processors_of(job: Job) -> float | None:
+    """Average number of processors available to a worker; None without a CPU quota."""
+    share = job.placement.worker_cpus
+    return min(share, float(job.training.threads)) if share is not None else None

@@ -22,7 +22,8 @@ from frostline_trainer.transport.collectives import Group, machines_of
 
 SMALL, LARGE = 16, 262_144
 """float32 elements of a latency probe and of a bandwidth probe."""
-REPETITIONS = 3
+TURNS = 5
+"""How often a probe is run."""
 UNMEASURED = LinkProfile(
     latency_seconds=0.0, bandwidth_bytes_per_second=0.0, reduce_latency_seconds=0.0, reduce_bandwidth_bytes_per_second=0.0
 )
@@ -41,7 +42,13 @@ class Links:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The measuring member. machine: its kernel's boot id. device, clock: of the tensors that steps send."""
+    """The measuring member.
+
+    Attributes:
+        machine: its kernel's boot id.
+        device: of the tensors that steps send.
+        clock: of that device; of a CPU worker with a quota its own, which counts the work of sending and receiving.
+    """
 
     machine: str
     device: torch.device
@@ -83,7 +90,7 @@ def _of_a_pair(members: int, latency: float, slow: float) -> dict[str, float]:
 
 
 Probe = Callable[[int], float]
-"""Number of float32 elements -> seconds, the fastest of a few."""
+"""Number of float32 elements -> seconds."""
 
 
 class _Meter:
@@ -122,7 +129,7 @@ class _Meter:
     def sum_over(self, group: Group, elements: int) -> float:
         """Seconds of an all-reduce over a group."""
         payload = torch.zeros(elements, device="cpu" if group is self._world else self._here.device)
-        return self._fastest(lambda: group.all_reduce_sum(payload))
+        return self._measured(lambda: group.all_reduce_sum(payload))
 
     @property
     def _world_stands_for_links(self) -> bool:
@@ -137,7 +144,7 @@ class _Meter:
             self._transport.send(payload, other).wait()
             arriving.wait()
 
-        return self._fastest(exchange)
+        return self._measured(exchange)
 
     def _over_world(self, other: int, elements: int) -> float:
         payload, landing = torch.zeros(elements), torch.zeros(elements)
@@ -147,17 +154,17 @@ class _Meter:
             self._world.receive(landing, other, elements)
             sent.wait()
 
-        return self._fastest(exchange)
+        return self._measured(exchange)
 
-    def _fastest(self, exchange: Callable[[], object]) -> float:
-        """The fastest of a few turns, seconds in the device's time; the first turn may include set-up."""
-        clock, best = self._here.clock, float("inf")
-        for _ in range(REPETITIONS):
+    def _measured(self, exchange: Callable[[], object]) -> float:
+        """Seconds of an exchange, from several turns, of which the first may include set-up."""
+        clock, turns = self._here.clock, list[float]()
+        for _ in range(TURNS):
             start = clock.mark()
             exchange()
             end = clock.mark()
             while not end.query():
                 self._groups.check()
                 time.sleep(POLL_SECONDS)
-            best = min(best, clock.seconds(start, end))
-        return best
+            turns.append(clock.seconds(start, end))
+        return clock.of_turns(turns)
