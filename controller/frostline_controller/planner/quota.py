@@ -89,25 +89,25 @@ class HaltedRanks:
     def go_on(self, seconds: float) -> None:
         """Begin the next step, that many seconds after the start of the one before."""
         length = self.quota.period_seconds
-        for rank, offset in enumerate(self.offsets):
+        for pp_rank, offset in enumerate(self.offsets):
             periods = math.ceil((seconds - offset) / length)
-            last, used = self._used.get(rank, (0, 0.0))
-            self.offsets[rank] = offset + periods * length - seconds
-            self._used[rank] = last - periods, used
+            last, used = self._used.get(pp_rank, (0, 0.0))
+            self.offsets[pp_rank] = offset + periods * length - seconds
+            self._used[pp_rank] = last - periods, used
 
 
 def spread_offsets(quota: Quota, ranks: int, turns: int) -> list[list[float]]:
     """Return offsets for several simulations of one step: in no turn do the ranks' periods begin together, as those of machines.
 
-    The offsets of turn t and rank r are the fractional parts of multiples of the golden ratio, which are spread evenly.
+    The offsets are fractional parts of consecutive multiples of the golden ratio, which are spread evenly.
 
     Args:
         quota: of each rank.
         ranks: of the pipeline.
         turns: simulations.
     """
-    golden = (math.sqrt(5) - 1) / 2
-    return [[-quota.period_seconds * ((turn * ranks + rank + 1) * golden % 1) for rank in range(ranks)] for turn in range(turns)]
+    golden, length = (math.sqrt(5) - 1) / 2, quota.period_seconds
+    return [[-length * (number * golden % 1) for number in range(turn * ranks, (turn + 1) * ranks)] for turn in range(turns)]
 
 
 def quota_of(job: Job, period_seconds: float) -> Quota | None:

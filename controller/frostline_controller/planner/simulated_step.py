@@ -197,8 +197,8 @@ def _seconds(model: CostModel, way: tuple[Any, ...], after: list[float], vote: f
     ends = [0.0] * len(after)
     for one in simulated_step(model, *way, end=end):
         ends[one.pp_rank] = max(ends[one.pp_rank], one.end)
-    voting = max(end(rank, ends[rank], seconds) for rank, seconds in enumerate(after))
-    return max(end(rank, voting, vote) for rank in range(len(after)))
+    voting = max(end(pp_rank, ends[pp_rank], seconds) for pp_rank, seconds in enumerate(after))
+    return max(end(pp_rank, voting, vote) for pp_rank in range(len(after)))
 
 
 def _simulated_peak(

@@ -83,8 +83,8 @@ def test_work_in_parts_ends_when_the_same_work_in_one_part_does_also_over_severa
 
 def test_a_wait_longer_than_a_period_loses_quota_and_a_shorter_one_keeps_it() -> None:
     ranks = HaltedRanks(QUOTA, [0.0, 0.0])
-    for rank in (0, 1):
-        assert ranks.end(rank, 0.0, 0.01) == pytest.approx(0.004), "a period's quota at full speed"
+    for pp_rank in (0, 1):
+        assert ranks.end(pp_rank, 0.0, 0.01) == pytest.approx(0.004), "a period's quota at full speed"
     assert ranks.end(0, 0.006, 0.01) == pytest.approx(0.014), "none is left in the first period"
     assert ranks.end(1, 0.016, 0.01) == pytest.approx(0.020), "the second period's; the one that passed meanwhile is lost"
 
