@@ -253,15 +253,28 @@ class DurableStore:
 
     def __init__(self, backend: ClusterBackend) -> None:
         self._backend = backend
+        self._asked = ""  # the fence of the last attempt to take over
 
     def take_over(self) -> tuple[DurableState, ClusterState]:
-        """Raise the incarnation (before anything else), and return the state found under it, and the cluster."""
+        """Raise the incarnation (before anything else), and return the state found under it, and the cluster.
+
+        May be called again after an error. Then the incarnation may be raised already, by the attempt whose answer was lost, and
+        what is read may be older than that: it is raised above it. Raises Conflict where another controller has raised it.
+        """
         cluster = self._backend.read()
         found = cluster.annotations.get(FENCE)
         state = read_state(cluster)
         incarnation = _incarnation_of(found) if found else 0
         raised = state.model_copy(update={"incarnation": incarnation + 1})
-        self._backend.patch_annotations({FENCE: raised.fence, PLAN: encode_state(raised), STATE: raised.state}, {FENCE: found})
+        before, self._asked = self._asked, raised.fence
+        try:
+            self._backend.patch_annotations(
+                {FENCE: raised.fence, PLAN: encode_state(raised), STATE: raised.state}, {FENCE: found}
+            )
+        except Conflict:
+            if not before or self._backend.read().annotations.get(FENCE) != before:
+                raise
+            return self.take_over()
         return raised, cluster
 
     def write(self, old: DurableState, new: DurableState, remove: Mapping[str, str] | None = None) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from frostline_contract.annotations import COMMAND, FENCE, PLAN, REQUESTED_WORKE
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.plan import Decision, GenerationId, Placement, Plan
 from frostline_contract.statistics import IntervalStatistics, StepRecord
-from frostline_controller.cluster.backend import Conflict
+from frostline_controller.cluster.backend import ClusterError, ClusterState, Conflict
 from frostline_controller.cluster.local.backend import LocalBackend
 from frostline_controller.decisions.next_decision import decision_line, read_replay
 from frostline_controller.decisions.surviving import in_force, next_number, surviving_decisions, surviving_statistics
@@ -104,6 +105,45 @@ def test_a_write_whose_answer_was_lost_stands_in_nobodys_way(tmp_path: Path) -> 
     assert decode_state(after[PLAN]) == known.model_copy(update={"counter": 1, "lineage": 2})
     assert (after[FENCE], after[STATE]) == (f"{known.incarnation}.1", "waiting")
     assert REQUESTED_WORKERS not in after
+
+
+class LosesAnAnswer(LocalBackend):
+    """Carries out the first write and loses its answer; what it reads is from before that write, until a write is refused."""
+
+    lost, refused = False, False
+
+    def read(self) -> ClusterState:
+        found = super().read()
+        return found if self.refused else replace(found, annotations={})
+
+    def patch_annotations(self, changes: dict[str, str | None], test: dict[str, str | None]) -> None:
+        try:
+            super().patch_annotations(changes, test)
+        except Conflict:
+            self.refused = True
+            raise
+        if not self.lost:
+            self.lost = True
+            raise ClusterError("the answer was lost")
+
+
+def test_a_start_whose_first_write_was_answered_by_nobody_is_no_conflict_with_itself(tmp_path: Path) -> None:
+    backend = LosesAnAnswer(tmp_path)
+    store = DurableStore(backend)
+    with pytest.raises(ClusterError):
+        store.take_over()
+    state, _ = store.take_over()
+    assert (state.incarnation, backend.read().annotations[FENCE]) == (2, "2.0")
+
+
+def test_a_start_after_a_lost_answer_still_finds_another_controller(tmp_path: Path) -> None:
+    backend = LosesAnAnswer(tmp_path)
+    store = DurableStore(backend)
+    with pytest.raises(ClusterError):
+        store.take_over()
+    DurableStore(LocalBackend(tmp_path)).take_over()
+    with pytest.raises(Conflict):
+        store.take_over()
 
 
 def test_an_annotation_goes_with_the_write_that_answers_it_unless_it_says_something_else_by_now(tmp_path: Path) -> None:
