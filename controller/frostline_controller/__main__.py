@@ -18,10 +18,11 @@ from frostline_controller.cluster.local.backend import LocalBackend
 from frostline_controller.decisions.next_decision import replayed_decisions
 from frostline_controller.planner.inputs import parallel_slots
 from frostline_controller.run.controller import Controller
-from frostline_controller.run.durable import DurableStore, check_same_job
+from frostline_controller.run.durable import DurableStore
 from frostline_controller.run.patience import Stopped, may_pass, patiently
 from frostline_controller.run.plug import plug_of
 from frostline_controller.run.run import Run
+from frostline_controller.run.same_job import check_same_job
 from frostline_controller.run.settling import take_settled
 from frostline_controller.serving.leading import lead, stamp_logs
 from frostline_rpc.auth import Tokens

@@ -29,10 +29,11 @@ from frostline_controller.cluster.kubernetes.lease import LeaderLease, LeaseTime
 from frostline_controller.decisions.next_decision import replayed_decisions
 from frostline_controller.run.checkpoints import CannotWrite, try_to_write
 from frostline_controller.run.controller import Controller
-from frostline_controller.run.durable import DurableStore, check_same_job
+from frostline_controller.run.durable import DurableStore
 from frostline_controller.run.patience import Stopped, patiently
 from frostline_controller.run.plug import plug_of
 from frostline_controller.run.run import Run
+from frostline_controller.run.same_job import check_same_job
 from frostline_controller.run.settling import take_settled
 from frostline_controller.serving.leading import lead, stamp_logs
 from frostline_controller.serving.web import WebServer

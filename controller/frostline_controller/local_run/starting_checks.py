@@ -10,7 +10,8 @@ from frostline_contract.run_directory import RunDirectory
 from frostline_controller.cluster.local.backend import LocalBackend
 from frostline_controller.local_run.errors import UserMistake
 from frostline_controller.run.checkpoints import CannotWrite, found_checkpoints, try_to_write
-from frostline_controller.run.durable import check_same_job, read_state
+from frostline_controller.run.durable import read_state
+from frostline_controller.run.same_job import check_same_job
 from frostline_rpc.auth import Tokens
 
 

@@ -18,7 +18,7 @@ from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.shapes import asked_degrees
 from frostline_controller.planner.simulated_step import placement_cost
 from frostline_controller.planner.verdict import should_reshape
-from frostline_controller.run.pinned import PinnedShape
+from frostline_controller.run.durable import PinnedShape
 
 
 def check_shapes(job: Job, num_units: int) -> None:

@@ -24,7 +24,6 @@ from frostline_controller.run.checkpoints import CheckpointsGone, has_been_used,
 from frostline_controller.run.epochs import current_epoch, raise_epoch
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
-from frostline_controller.run.pinned import pinned_under
 from frostline_controller.run.plan_log import plan_end_line, plan_line
 from frostline_controller.run.plug import RoundPlug
 from frostline_controller.run.store import RunStore
@@ -189,7 +188,7 @@ class StartingPlans:
             state=RunStatus.DRAINING if drains else RunStatus.RUNNING,
             message=facts.state.message if drains else "",
             paused=drains and facts.state.paused,
-            start_degrees=facts.state.start_degrees or placement.degrees, pinned=pinned_under(plan, facts.state.pinned),
+            start_degrees=facts.state.start_degrees or placement.degrees, pinned=facts.state.pinned_under(plan),
             wrong_bits=self._with_earlier(wrong_bits.answered_by(plan)) if wrong_bits is not None else facts.state.wrong_bits,
         )  # fmt: skip
         facts.message, facts.entered = "", {}

@@ -10,9 +10,9 @@ from frostline_controller.planner.choice import PlanChoice
 from frostline_controller.planner.verdict import differ
 from frostline_controller.reshape.preparation import open_window
 from frostline_controller.reshape.two_phase import Reshaping
+from frostline_controller.run.durable import PinnedShape
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
-from frostline_controller.run.pinned import PinnedShape
 from frostline_controller.run.store import RunStore
 
 log = logging.getLogger(__name__)

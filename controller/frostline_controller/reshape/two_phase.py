@@ -18,7 +18,6 @@ from frostline_controller.planner.plans import switching_plan
 from frostline_controller.reshape.preparation import Preparation, open_window
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
-from frostline_controller.run.pinned import pinned_under
 from frostline_controller.run.plan_log import plan_end_line, plan_line
 from frostline_controller.run.plug import RoundPlug
 from frostline_controller.run.store import RunStore
@@ -185,7 +184,7 @@ class Reshaping:
         assert base is not None
         await store.plans.append([plan_end_line(base.generation, step), plan_line(plan, step + 1)])
         continued = (*facts.state.continued, base.generation)[-CONTINUED_KEPT:]
-        await store.commit(current=plan, prepared=None, continued=continued, pinned=pinned_under(plan, facts.state.pinned))
+        await store.commit(current=plan, prepared=None, continued=continued, pinned=facts.state.pinned_under(plan))
         facts.entered = dict(preparation.entered)
         seconds = max((seconds for _, seconds in preparation.entered.values()), default=0.0)
         if preparation.ready:

@@ -14,10 +14,10 @@ from frostline_controller.recovery.budget import RetryBudget
 from frostline_controller.reshape.pods import PodCount
 from frostline_controller.reshape.preparation import open_window
 from frostline_controller.reshape.triggers import ReshapeTriggers
+from frostline_controller.run.durable import PinnedShape
 from frostline_controller.run.ending import Ending
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
-from frostline_controller.run.pinned import PinnedShape
 from frostline_controller.run.store import RunStore
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_rpc.errors import InvalidRequest, Refused

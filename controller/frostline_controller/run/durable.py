@@ -9,30 +9,26 @@ import base64
 import json
 import zlib
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from frostline_contract.annotations import FENCE, PLAN, REQUESTED_WORKERS, STATE
-from frostline_contract.job import Job, JobError, section_digests
 from frostline_contract.job.automatic import Settled
 from frostline_contract.lineage import Cuts, LineageStart, lineage_above
 from frostline_contract.mesh import with_degrees
 from frostline_contract.plan import MICRO_BATCH, SAMPLE, Decision, GenerationId, Plan, PrefixTile
-from frostline_contract.record import Frozen
+from frostline_contract.record import Degrees, Frozen, Shaped
 from frostline_contract.run_status import ENDED, RunStatus
 from frostline_controller.cluster.backend import ClusterBackend, ClusterState, Conflict
-from frostline_controller.decisions.kept import pack_decisions, unpack_decisions
+from frostline_controller.decisions.kept import pack_decisions, unpack_decisions, with_decisions
 from frostline_controller.recovery.budget import RetryBudget
 from frostline_controller.recovery.facts import WrongBits
-from frostline_controller.run.pinned import PinnedShape
 
 STATE_BYTES_MAX = 200 * 1024
 """Limit of the state. The API server takes 256 KiB of annotations in all (docs/design.md 12.5); the rest is for other ones."""
 END_BYTES = 16 * 1024
 """Extra room for the state of a run that has ended, so that its end and the reason can always be written."""
-
 
 OLDER_START = ("start_pp_degree", "start_dp_degree")
 """Fields that older versions wrote instead of `start_degrees`."""
@@ -77,6 +73,31 @@ class RunIdentity(Frozen):
     def prefix_cost(self) -> float:
         """The cost of computing the frozen prefix, relative to computing it in whole micro-batches."""
         return max(1.0, self.sample_tile_cost) if self.prefix_tile == SAMPLE else 1.0
+
+
+class PinnedShape(Shaped):
+    """The shape requested by a command or the job's schedule. It holds while the freeze point is `freeze_point`.
+
+    Attributes:
+        slices: token slices of each micro-batch; None: the job's value.
+        shard: how replicas share the state; None: the job's value.
+        from_step: the first step that may switch to the shape.
+        open_request: the request in words, until a plan with the shape runs or an event has said why not; empty: it is answered.
+    """
+
+    degrees: Degrees
+    schedule: str = "1f1b"
+    virtual_stages: int = 1
+    slices: int | None = None
+    shard: Literal["none", "step", "use"] | None = None
+    from_step: int = 0
+    freeze_point: int = 0
+    open_request: str = ""
+
+    @property
+    def answered(self) -> "PinnedShape":
+        """The same shape, of which nothing is left to do or to say."""
+        return self.model_copy(update={"open_request": ""})
 
 
 class FailedDevice(Frozen):
@@ -161,6 +182,11 @@ class DurableState(Frozen):
         older = with_degrees({name.removeprefix("start_"): values.get(name, 0) for name in OLDER_START})
         return {"start_degrees": older["degrees"]} | {name: value for name, value in values.items() if name not in OLDER_START}
 
+    def pinned_under(self, plan: Plan) -> PinnedShape | None:
+        """Return the pinned shape once `plan` runs; if the plan has that shape, its request is answered."""
+        found = self.pinned
+        return found.answered if found is not None and found.degrees == plan.placement.degrees else found
+
     @property
     def next_lineage(self) -> int:
         """Return the number of a lineage that opens now: above all that were ever planned."""
@@ -227,27 +253,6 @@ def read_state(cluster: ClusterState) -> DurableState:
     return decode_state(text) if text else DurableState()
 
 
-def check_same_job(state: DurableState, job: Job, file: Path) -> None:
-    """Raise JobError where a fixed field of the job is not what the run was started with: the file was edited or torn.
-
-    A state without digests, or of a version with other fields, says nothing about it.
-    """
-    now = section_digests(job)
-    if state.job_digests.get("fields") != now["fields"]:
-        return
-    changed = [name for name, digest in now.items() if state.job_digests.get(name) != digest]
-    if changed:
-        raise JobError(
-            f"{file}: is not the job that the run was started with: fixed fields differ in {', '.join(changed)}; restore the "
-            "file, or start a new run"
-        )
-
-
-def with_decisions(plan: Plan, decisions: tuple[Decision, ...]) -> Plan:
-    """Return the plan as it is announced: with every decision so far."""
-    return plan.model_copy(update={"decisions": decisions})
-
-
 class DurableStore:
     """Reads and writes the durable state of one incarnation. Blocking; Conflict means that another controller leads."""
 
@@ -258,8 +263,7 @@ class DurableStore:
     def take_over(self) -> tuple[DurableState, ClusterState]:
         """Raise the incarnation (before anything else), and return the state found under it, and the cluster.
 
-        May be called again after an error. Then the incarnation may be raised already, by the attempt whose answer was lost, and
-        what is read may be older than that: it is raised above it. Raises Conflict where another controller has raised it.
+        It may be called again after an error: an attempt whose answer was lost may have raised the incarnation. Raises Conflict.
         """
         cluster = self._backend.read()
         found = cluster.annotations.get(FENCE)
@@ -268,9 +272,8 @@ class DurableStore:
         raised = state.model_copy(update={"incarnation": incarnation + 1})
         before, self._asked = self._asked, raised.fence
         try:
-            self._backend.patch_annotations(
-                {FENCE: raised.fence, PLAN: encode_state(raised), STATE: raised.state}, {FENCE: found}
-            )
+            changes = {FENCE: raised.fence, PLAN: encode_state(raised), STATE: raised.state}
+            self._backend.patch_annotations(changes, {FENCE: found})
         except Conflict:
             if not before or self._backend.read().annotations.get(FENCE) != before:
                 raise

@@ -7,8 +7,8 @@ from typing import Any
 
 from frostline_contract.plan import Decision, GenerationId, Plan
 from frostline_controller.cluster.backend import ClusterBackend
+from frostline_controller.decisions.kept import with_decisions
 from frostline_controller.decisions.surviving import due_in
-from frostline_controller.run.durable import with_decisions
 from frostline_controller.run.events import KINDS, event_line
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.store import RunStore

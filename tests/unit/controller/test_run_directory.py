@@ -24,8 +24,9 @@ from frostline_controller.local_run.starting_checks import check_resumable, how_
 from frostline_controller.planner.adapter import check_shapes
 from frostline_controller.report.data import read_run
 from frostline_controller.run.checkpoints import newest_checkpoint
-from frostline_controller.run.durable import DurableState, DurableStore, check_same_job, decode_state, encode_state
+from frostline_controller.run.durable import DurableState, DurableStore, decode_state, encode_state
 from frostline_controller.run.epochs import current_epoch, raise_epoch, reopen
+from frostline_controller.run.same_job import check_same_job
 from frostline_rpc.auth import Tokens
 from tests.unit.controller.synthetic_run import job_values, write_run
 from tests.unit.controller.test_cli import end_of
