@@ -8,7 +8,7 @@ out; plans.jsonl has them.
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from frostline_contract.plan import Decision, Plan
+from frostline_contract.plan import Decision
 
 WORDED = 8
 """How many of the newest decisions keep their reasons."""
@@ -59,8 +59,3 @@ def _follows(last: Decision, decision: Decision, stride: int | None) -> bool:
     moved = {"number": decision.number, "interval": last.interval + 1, "effective_step": decision.effective_step}
     expected = last.model_copy(update={**moved, "reason": decision.reason})
     return _is_plain(last) and decision.number == last.number + 1 and decision == expected and stride in (None, step)
-
-
-def with_decisions(plan: Plan, decisions: tuple[Decision, ...]) -> Plan:
-    """Return the plan as it is announced: with every decision so far."""
-    return plan.model_copy(update={"decisions": decisions})

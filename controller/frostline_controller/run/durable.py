@@ -21,7 +21,7 @@ from frostline_contract.plan import MICRO_BATCH, SAMPLE, Decision, GenerationId,
 from frostline_contract.record import Degrees, Frozen, Shaped
 from frostline_contract.run_status import ENDED, RunStatus
 from frostline_controller.cluster.backend import ClusterBackend, ClusterState, Conflict
-from frostline_controller.decisions.kept import pack_decisions, unpack_decisions, with_decisions
+from frostline_controller.decisions.kept import pack_decisions, unpack_decisions
 from frostline_controller.recovery.budget import RetryBudget
 from frostline_controller.recovery.facts import WrongBits
 
@@ -242,9 +242,8 @@ def decode_state(text: str) -> DurableState:
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError, zlib.error) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"the run's durable state (annotation {PLAN}) is damaged ({reason}); restore it from a copy") from None
-    return state.model_copy(
-        update={name: with_decisions(getattr(state, name), state.decisions) for name in ("current", "prepared") if raw.get(name)}
-    )
+    plans = {name: getattr(state, name) for name in ("current", "prepared") if raw.get(name)}
+    return state.model_copy(update={name: plan.model_copy(update={"decisions": state.decisions}) for name, plan in plans.items()})
 
 
 def read_state(cluster: ClusterState) -> DurableState:

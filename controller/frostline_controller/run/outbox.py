@@ -7,7 +7,6 @@ from typing import Any
 
 from frostline_contract.plan import Decision, GenerationId, Plan
 from frostline_controller.cluster.backend import ClusterBackend
-from frostline_controller.decisions.kept import with_decisions
 from frostline_controller.decisions.surviving import due_in
 from frostline_controller.run.events import KINDS, event_line
 from frostline_controller.run.facts import RunFacts
@@ -50,7 +49,7 @@ class Outbox:
             return known[2]
         step = plan.start_step if plan.start_step >= 0 else self._facts.step
         due = due_in(plan.lineage, self._facts.surviving(), step)
-        wire = to_message(with_decisions(plan, (*decisions, *due)), plan_pb2.Plan)
+        wire = to_message(plan.model_copy(update={"decisions": (*decisions, *due)}), plan_pb2.Plan)
         message = pb.WatchPlanResponse(plan=wire).SerializeToString()
         live = {one.generation for one in self._facts.live_plans}
         self._plan_messages = {name: kept for name, kept in self._plan_messages.items() if name in live}
