@@ -91,7 +91,7 @@ WALKS = (
         Act(WORKER + "generations/entering.py:Entrance.enter"),
         stack(WORKER + "step/committing.py:commit_step"),
     )),
-    Walk("a plan becomes the first step in it", 20, 16, 100, (
+    Walk("a plan becomes the first step in it", 20, 16, 101, (
         Act(CONTROL + "reshape/two_phase.py:Reshaping.prepare"),
         Act(WORKER + "control/mailbox.py:Mailbox.take"),
         Act(WORKER + "generations/forming.py:Preparation._prepare"),
