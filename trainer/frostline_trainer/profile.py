@@ -21,7 +21,7 @@ from frostline_trainer.memory import metered
 from frostline_trainer.step.building import stage_settings
 from frostline_trainer.step.chunks import Inputs
 from frostline_trainer.step.context import RunContext
-from frostline_trainer.step.device_clock import HostMark, quota_clock_of
+from frostline_trainer.step.device_clock import HostClock, HostMark, quota_clock_of
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.one_unit import OneUnit
 from frostline_trainer.step.stage import Stage
@@ -94,8 +94,8 @@ class _Measuring:
     """Runs units on one micro-batch of real samples, as a stage runs them."""
 
     def __init__(self, context: RunContext, clock: Callable[[], float]) -> None:
-        self._context, self._clock = context, clock
-        self._quota = quota_clock_of(context.job, context.device)
+        self._context = context
+        self._clock = quota_clock_of(context.job, context.device) or HostClock(clock)
         samples = first_samples(context.data.train, context.micro_batch_size)
         self._inputs: Inputs = context.on_device(context.data.train.collate(samples, [0] * len(samples)))
         self._counts = context.task.loss_counts(context.data.train, samples)
@@ -122,8 +122,8 @@ class _Measuring:
         parameters, gradients = _bytes_of(unit.parameters()), _bytes_of(learning)
         boundary = context.hidden_like()
         return UnitProfile(
-            forward_seconds=self._of_turns([turn.forward for turn in turns]),
-            backward_seconds=(backward := self._of_turns([turn.backward for turn in turns])),
+            forward_seconds=self._clock.of_turns([turn.forward for turn in turns]),
+            backward_seconds=(backward := self._clock.of_turns([turn.backward for turn in turns])),
             parameter_bytes=parameters,
             optimizer_bytes=(2 if context.job.training.optimizer.name == "adamw" else 1) * gradients,
             activation_bytes=weighed.kept_bytes,
@@ -151,7 +151,7 @@ class _Measuring:
             more = meter.now - kept
             run.backward_weights(learning)
         into, weights = [one.input_seconds for one in turns], [one.weight_seconds for one in turns]
-        return _Parts(self._of_turns(into), self._of_turns(weights), max(0, more))
+        return _Parts(self._clock.of_turns(into), self._clock.of_turns(weights), max(0, more))
 
     def _turn_in_parts(self, stage: Stage, is_head: bool, learning: Sequence[nn.Parameter]) -> _Parts:
         run, output = self._forward(stage, self._entry(), is_head)
@@ -166,7 +166,7 @@ class _Measuring:
         if not self._run(stage, self._entry(), is_head).has_cells:
             return (), ()
         turns = [self._cell_turn(stage, is_head) for _ in range(REPETITIONS_MIN)]
-        forward, backward = (tuple(map(self._of_turns, zip(*sides, strict=True))) for sides in zip(*turns, strict=True))
+        forward, backward = (tuple(map(self._clock.of_turns, zip(*sides, strict=True))) for sides in zip(*turns, strict=True))
         return forward, backward
 
     def _cell_turn(self, stage: Stage, is_head: bool) -> tuple[list[float], list[float]]:
@@ -174,7 +174,7 @@ class _Measuring:
         output = run.forward_by_cell(lambda: marks.append(self._now()))
         gradient, back = None if is_head else torch.ones_like(output), [self._now()]
         run.backward(gradient, lambda: back.append(self._now()))
-        forward, backward = ([self._between(*pair) for pair in pairwise(times)] for times in (marks, back))
+        forward, backward = ([self._clock.seconds(*pair) for pair in pairwise(times)] for times in (marks, back))
         return forward, backward[::-1]
 
     def update(self, index: int) -> float:
@@ -188,7 +188,7 @@ class _Measuring:
             started = self._now()
             update()
             turns.append(self._since(started))
-        return self._of_turns(turns[1:]) * _bytes_of(learning) / update.weight_bytes
+        return self._clock.of_turns(turns[1:]) * _bytes_of(learning) / update.weight_bytes
 
     def _turn(self, stage: Stage, is_head: bool, weighed: bool) -> _Turn:
         entry = self._entry()
@@ -222,16 +222,10 @@ class _Measuring:
     def _now(self) -> HostMark:
         if self._context.device.type == "cuda" and torch.cuda.is_available():
             torch.cuda.synchronize(self._context.device)
-        return self._quota.mark() if self._quota is not None else HostMark(self._clock())
+        return self._clock.mark()
 
     def _since(self, started: HostMark) -> float:
-        return self._between(started, self._now())
-
-    def _between(self, started: HostMark, ended: HostMark) -> float:
-        return self._quota.seconds(started, ended) if self._quota is not None else ended.at - started.at
-
-    def _of_turns(self, seconds: Sequence[float]) -> float:
-        return self._quota.of_turns(seconds) if self._quota is not None else min(seconds)
+        return self._clock.seconds(started, self._now())
 
 
 def _bytes_of(parameters: Iterable[torch.Tensor]) -> int:

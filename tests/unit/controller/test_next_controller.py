@@ -38,6 +38,14 @@ def test_a_request_outlives_the_controller_that_has_read_it(tmp_path: Path, by: 
     asyncio.run(story())
 
 
+async def written_by_the_next_two(folder: Path, kind: str, reason: str) -> int:
+    """Let two more controllers start, one after the other, and return how many events of that kind are written then."""
+    for _ in range(2):
+        async with leading(folder) as stage:
+            await stage.reported(kind, reason)
+    return stage.store.events.counts[kind]
+
+
 def test_a_gpu_in_quarantine_is_told_by_the_next_controller(tmp_path: Path) -> None:
     async def story() -> None:
         dying = Stage(tmp_path)
@@ -45,10 +53,7 @@ def test_a_gpu_in_quarantine_is_told_by_the_next_controller(tmp_path: Path) -> N
         dying.store.amendments.failed_devices = (FailedDevice(node="n", uuid="GPU-1", failures=2),)
         await dying.store.commit()
         dying.run.close()
-        for _ in range(2):
-            async with leading(tmp_path) as stage:
-                await stage.reported("quarantine", "GPU GPU-1 of node n failed 2 times")
-        assert stage.store.events.counts["quarantine"] == 1
+        assert await written_by_the_next_two(tmp_path, "quarantine", "GPU GPU-1 of node n failed 2 times") == 1
 
     asyncio.run(story())
 
@@ -60,9 +65,6 @@ def test_what_was_settled_is_told_by_the_next_controller(tmp_path: Path) -> None
         dying = Stage(tmp_path)
         await dying.store.commit(settled=Settled(micro_batch_size=4, reduction_leaves=8, reason="the fastest"))
         dying.run.close()
-        for _ in range(2):
-            async with leading(tmp_path) as stage:
-                await stage.reported("numerics", "the fastest")
-        assert stage.store.events.counts["numerics"] == 1
+        assert await written_by_the_next_two(tmp_path, "numerics", "the fastest") == 1
 
     asyncio.run(story())

@@ -5,7 +5,7 @@ are therefore measured by marks in the queue (CUDA events), and read after the d
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
@@ -59,16 +59,19 @@ class HostMark:
 
 
 class HostClock:
-    """The clock of a CPU, which has done all work when a call returns."""
+    """The clock of a CPU, which has done all work when a call returns. now: returns seconds; None: wall-clock time."""
 
     runs_behind = False
 
+    def __init__(self, now: Callable[[], float] | None = None) -> None:
+        self._now = now or time.perf_counter
+
     def mark(self) -> HostMark:
         """A mark with the time of this call."""
-        return HostMark(time.perf_counter())
+        return HostMark(self._now())
 
     def seconds(self, start: HostMark, end: HostMark) -> float:
-        """Seconds of wall-clock time between two calls of `mark`."""
+        """Seconds between two calls of `mark`."""
         return end.at - start.at
 
     def of_turns(self, seconds: Sequence[float]) -> float:
