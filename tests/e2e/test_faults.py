@@ -247,6 +247,7 @@ def test_the_guard_takes_a_freeze_that_hurts_back(rolled_back: Ended) -> None:
     assert [event["kind"] for event in rolled_back.events("guard")], rolled_back.lines("events.jsonl")
 
 
+@pytest.mark.wide
 def test_a_rollback_has_the_same_bits_on_three_workers(rolled_back: Ended, workshop: Workshop, tmp_path: Path) -> None:
     ended = workshop.run(tmp_path / "run", HURTS, "--workers", "3")
     assert ended.digest == rolled_back.digest

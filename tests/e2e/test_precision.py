@@ -69,6 +69,7 @@ def test_master_weights_are_kept_and_the_model_is_saved_as_asked(alone: Callable
     assert {tensor.dtype for tensor in saved.values()} == {torch.bfloat16}
 
 
+@pytest.mark.wide
 def test_a_drained_run_is_resumed_in_another_shape(alone: Callable[[str], Ended], workshop: Workshop, tmp_path: Any) -> None:
     running = workshop.start(tmp_path / "run", {**MIXED, "faults": slowed(20, 0.5, workers=2)}, "--workers", "2")
     running.wait_for_step(20)
