@@ -26,7 +26,8 @@ def joined(table: Pieces, unit: int, module: nn.Module, pieces: Mapping[int, Uni
                     assert torch.equal(whole.setdefault(key, given), given), f"{key}: {whole[key]} and {given}"
                     continue
                 tensor = whole.setdefault(key, torch.zeros(weights[part.name].shape, dtype=given.dtype))
-                tensor.view(-1)[part.low : part.high] = given
+                view = part.of(module, tensor)
+                view.copy_(given.view(view.shape))
     return whole
 
 

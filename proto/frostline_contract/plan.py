@@ -183,7 +183,7 @@ class Plan(Frozen):
         job_revision: of the job that the members follow (`frostline_contract.job.job_revision`).
         prefix_tile: how many samples frozen units compute together, the same in every plan of a run.
         backend: the transport of activations and gradients between members. The plan names it, so that all use the same one.
-        state_ranges: how many ranges each unit's state is cut into, one piece each; the same in every plan of a run.
+        state_ranges, state_tiles: how each unit's state is cut (`Pieces.cut`); the same in every plan of a run.
     """
 
     generation: GenerationId
@@ -215,17 +215,18 @@ class Plan(Frozen):
     prefix_tile: PrefixTile = MICRO_BATCH
     backend: Backend = GLOO
     state_ranges: int = Field(default=1, ge=1)
+    state_tiles: int = Field(default=1, ge=1)
 
     @model_validator(mode="before")
     @classmethod
     def _with_indices(cls, values: Any) -> Any:
-        """Convert a plan from before there were pieces: its sources and buddies are worker ids, and it has no state_ranges."""
+        """Convert a plan from before there were pieces: its sources and buddies are worker ids, and it says nothing of cuts."""
         return _named_by_index(values) if isinstance(values, Mapping) else values
 
     @cached_property
     def pieces(self) -> Pieces:
         """The table of the run's pieces."""
-        return Pieces(self.placement.stage_bounds[-1], self.state_ranges)
+        return Pieces.cut(self.placement.stage_bounds[-1], self.state_ranges, self.state_tiles)
 
     @property
     def start_tag(self) -> StateTag | None:
@@ -304,12 +305,10 @@ class Plan(Frozen):
 
 
 def _named_by_index(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A plan's values with sources and buddies as indices. A message with both has the ids for older readers alone.
-
-    Raises ValueError for a worker that is no participant.
-    """
+    """A plan's values with sources and buddies as indices, which count where a message has both. Raises ValueError for a worker
+    that is no participant."""
     found = {name: value for name, value in values.items() if name not in ("sources", "buddies")}
-    found["state_ranges"] = values.get("state_ranges") or 1
+    found |= {name: values.get(name) or 1 for name in ("state_ranges", "state_tiles")}
     for older, name in (("sources", "source_indices"), ("buddies", "buddy_indices")):
         if values.get(older) and not values.get(name):
             placement = Placement.model_validate(values.get("placement") or {})

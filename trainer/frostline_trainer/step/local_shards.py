@@ -26,9 +26,9 @@ def local_shards(unit: nn.Module) -> LocalShards | None:
 
 
 def part_of(unit: nn.Module, piece: int, part: Part, weight: torch.Tensor) -> torch.Tensor:
-    """A part's elements of a weight, flat, by reference. weight: the module's tensor, which is read if it is the state."""
+    """A part's elements of a weight, by reference, as `Part.of` gives them. weight: the module's own, read if it is the state."""
     shards = local_shards(unit)
-    return weight.detach().view(-1)[part.low : part.high] if shards is None else shards[piece, part.name]
+    return part.of(unit, weight.detach()) if shards is None else shards[piece, part.name]
 
 
 def weight_tensors(unit: nn.Module) -> dict[str, torch.Tensor]:

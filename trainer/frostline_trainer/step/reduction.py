@@ -13,6 +13,7 @@ from torch import nn
 from frostline_contract.operations import Kind
 from frostline_contract.plan import Plan
 from frostline_trainer.generations.groups import Groups
+from frostline_trainer.step.alignment import aligned
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.exchange import reduce_gradients
 from frostline_trainer.step.gathering import Gathering
@@ -24,7 +25,6 @@ from frostline_trainer.step.sharing import Sharing
 from frostline_trainer.step.stage import Stage
 from frostline_trainer.step.tied import learning, sum_uses, tie_learns
 from frostline_trainer.tensor.group import complete_gradients
-from frostline_trainer.tensor.state import tiles_of
 from frostline_trainer.transport.collectives import Group
 from frostline_trainer.transport.transport import Transport
 
@@ -160,15 +160,13 @@ class Reduction:
         if unit not in self._learning:  # walking a unit's modules takes longer than its gradient norms
             self._learning[unit] = learning(self._context, self._freeze_point, unit)
         known = {name: p.grad for name, p in self._learning[unit] if p.grad is not None}
-        if table.per_unit == 1 and self._context.job.training.tensor_tiles.inner == 1:
+        if table.per_unit == 1:
             return known.items()
-        if table.per_unit == 1:  # tile by tile if tiles cut a parameter; by range alone if units have several
-            module = self._context.cut.units[unit]
-            return [(name, part) for name, gradient in known.items() for part in tiles_of(module, name, gradient)]
+        module = self._context.cut.units[unit]
         if piece not in self._cut:
-            self._cut[piece] = parts_of(table, piece, self._context.cut.units[unit])
-        parts = [part for part in self._cut[piece] if part.name in known]
-        return [(part.name, known[part.name].view(-1)[part.low : part.high]) for part in parts]
+            self._cut[piece] = parts_of(table, piece, module)
+        parts = [(part, known[part.name]) for part in self._cut[piece] if part.name in known]
+        return [(part.name, aligned(part.of(module, gradient).reshape(-1))) for part, gradient in parts]
 
     def gradients(self, totals: Mapping[int, torch.Tensor]) -> PartGradients | None:
         """The gradients from which the optimizer updates this member's pieces; None: the parameters' `.grad`."""

@@ -5,7 +5,8 @@ learn (the model below adapters) are not state: every worker reads them from the
 weights has shown that they are equal on all workers.
 
 A piece has its parts of the unit's weights (`step.parts`) and their moments; a parameter's step count is in every piece with a
-part of the parameter. With one piece a unit, the piece's state is the unit's, in the same shapes; otherwise each tensor is flat.
+part of the parameter. With one piece a unit, the piece's state is the unit's, in the same shapes; otherwise each tensor is flat,
+and a tile whose elements are not neighbours in its weight is a copy.
 """
 
 import hashlib
@@ -158,13 +159,13 @@ def run_digest(unit_digests: list[bytes]) -> str:
 
 
 def export_piece(table: Pieces, piece: int, unit: nn.Module, moments: Moments) -> UnitState:
-    """The piece's state, by reference where tensors are contiguous."""
+    """The piece's state, by reference where a part's elements lie one behind the other."""
     index = table.unit_of(piece)
     if table.per_unit == 1:
         return export_unit(index, unit, moments)
     weights, state = weights_of(unit), UnitState()
     for part in parts_of(table, piece, unit):
-        state[WEIGHT + part.name] = part_of(unit, piece, part, weights[part.name].contiguous())
+        state[WEIGHT + part.name] = part_of(unit, piece, part, weights[part.name].contiguous()).reshape(-1)
         state |= {f"{moment}/{part.name}": tensor for moment, tensor in moments.get((piece, part.name), {}).items()}
     return state
 
@@ -185,9 +186,10 @@ def import_piece(table: Pieces, piece: int, unit: nn.Module, moments: Moments, s
         make_room(unit, table, piece)
     parts, weights = parts_of(table, piece, unit), weights_of(unit)
     own = {part.name: part_of(unit, piece, part, weights[part.name]) for part in parts}
-    given = _check_weights(f"piece {piece} of unit {index}", own, state)
+    flat = {name: torch.empty(tensor.numel(), dtype=tensor.dtype, device="meta") for name, tensor in own.items()}
+    given = _check_weights(f"piece {piece} of unit {index}", flat, state)
     for name, tensor in given.items():
-        own[name].copy_(tensor)
+        own[name].copy_(tensor.view(own[name].shape))
     device = next(unit.parameters()).device
     for part in parts:
         moments.pop((piece, part.name), None)
