@@ -12,8 +12,10 @@ from frostline_contract.pieces import Pieces
 from frostline_trainer.step.optimizer import Moments, UnitOptimizer
 from frostline_trainer.step.packing import pack, unpack
 from frostline_trainer.step.parts import parts_of
+from frostline_trainer.step.tile_state import keep_tiles, tiles_beside
 from frostline_trainer.step.unit_state import export_piece, export_unit, import_piece, release_unit, unit_digest
 from frostline_trainer.tensor.state import is_cut
+from frostline_trainer.tensor.tiles import Tiles
 from tests.exact_cases import NUM_UNITS, Case, build_case
 from tests.joined_state import joined
 
@@ -100,6 +102,8 @@ def test_pieces_bring_the_whole_state_in_any_order(released: bool) -> None:
     for piece in reversed(TABLE.of_unit(UNIT)):
         import_piece(TABLE, piece, target, arrived, unpack(pack(export_piece(TABLE, piece, source, moments))))
     assert digests(target, arrived) == digests(source, moments)
+    keep_tiles(target, TABLE, UNIT, Tiles(TILES), ())
+    assert digests(target, arrived) == digests(source, moments) and not tiles_beside(target)
     assert all(map(torch.equal, target.state_dict().values(), source.state_dict().values()))
 
 

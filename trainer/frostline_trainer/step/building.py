@@ -52,6 +52,7 @@ class Builder:
     ) -> None:
         self._context, self._placement, self._transport = context, placement, transport
         self._freeze_point, self._settings = freeze_point, settings
+        self._divides_tiles = placement.divides_tiles(context.pieces)
 
     def stage(self, number: int) -> Stage:
         """Make the stage and set its units frozen or learning. After all stages are made, the caller calls `stop_frozen_tie`."""
@@ -134,14 +135,14 @@ class Builder:
             moved()
             held = [piece for piece in self._context.pieces.of_units(units) if piece in needed]
             is_torn = any(self._context.holdings.state(piece) is None for piece in held)
-            if is_torn and not self._placement.gathers_at_use:
+            if is_torn and not (self._placement.gathers_at_use or self._divides_tiles):
                 return ABSENT
             micro_batch = feed.micro_batch(batch, audit.micro_batch, samples=number == 0 and evidence.entry is None)
             micro_batch.boundary = evidence.entry if number == 0 else None
             self._compute_all_tiles(units, audit.owner)
             arguments = (number, micro_batch, evidence, batch.step, self.loss(batch), self.upstream_learns(number))
             if number in own_stages:
-                digest = own.recompute(*arguments)  # also with torn pieces: other replicas wait for this member's gathers
+                digest = own.recompute(*arguments)  # also with torn pieces: others wait for this member's gathers and sums
                 return ABSENT if is_torn else digest
             with on_device(self._context, list(units)):
                 stage = self.stage(number)
@@ -152,7 +153,10 @@ class Builder:
         return compute
 
     def _compute_all_tiles(self, units: range, owner: int) -> None:
-        """Let units compute all tiles, and weight gradients only of the tiles that the owner computes in the step."""
+        """Let units compute all tiles, and weight gradients only of the tiles that the owner computes in the step.
+
+        Where members own their tiles, those of the auditor's group compute together, as in the step.
+        """
         shape, inner = self._placement.shape, self._context.job.training.tensor_tiles.inner
-        for unit in units if inner > 1 else ():
+        for unit in units if inner > 1 and not self._divides_tiles else ():
             share_tiles(self._context.cut.units[unit], alone_for(shape.tp_rank(owner), shape.tp_degree, inner))

@@ -48,6 +48,18 @@ class InGroup:
         for unit in self._context.cut.units:
             share_tiles(unit, self._own if id(unit) in shared else self._whole)
 
+    @property
+    def whole(self) -> Tiles:
+        """All tiles of the run."""
+        assert self._whole is not None, "blocks are not in tiles"
+        return self._whole
+
+    @property
+    def own(self) -> Tiles:
+        """The tiles that this member computes."""
+        assert self._own is not None, "blocks are not in tiles"
+        return self._own
+
     def begin(self) -> None:
         """Forget the agreement on how the prefix is read; called at each freeze point."""
         self._is_dealt = None

@@ -74,7 +74,7 @@ class UnitOptimizer:
         for unit, module in units:
             for updated in _updated_of(unit, module, table, pieces):
                 parameter, name = updated.parameter, updated.key[1]
-                if not parameter.is_contiguous():  # the fused kernel ignores strides
+                if updated.part is None and not parameter.is_contiguous():  # the fused kernel ignores strides
                     raise ValueError(f"parameter {name} of unit {unit} has strides {parameter.stride()}; make it contiguous")
                 (spared if no_decay(module, name, parameter) else decayed).updated.append(updated)
         self._groups = [group for group in (decayed, spared) if group.updated]

@@ -24,6 +24,7 @@ from frostline_trainer.step.programs import Program
 from frostline_trainer.step.sharing import Sharing
 from frostline_trainer.step.stage import Stage
 from frostline_trainer.step.tied import learning, sum_uses, tie_learns
+from frostline_trainer.step.tile_state import gather_tiles
 from frostline_trainer.tensor.group import complete_gradients
 from frostline_trainer.transport.collectives import Group
 from frostline_trainer.transport.transport import Transport
@@ -54,6 +55,7 @@ class Reduction:
         self._spoken = [piece for piece in plan.speaks_for(self._worker) if context.pieces.unit_of(piece) >= freeze_point]
         self._cut: dict[int, list[Part]] = {}
         self._learning: dict[int, list[tuple[str, nn.Parameter]]] = {}
+        self._divides_tiles = plan.placement.divides_tiles(context.pieces)
         self.sharing = self._make_sharing(index)
 
     def _make_sharing(self, index: int) -> Sharing | None:
@@ -95,7 +97,7 @@ class Reduction:
         bounds = self._plan.placement.leaf_bounds
         total = reduce_gradients(buffers, self._groups.replicas, bounds, self._num_leaves, self._context.exact)
         buffers.adopt(total)
-        if (group := self._groups.tensor) is not None:
+        if (group := self._groups.tensor) is not None and not self._divides_tiles:
             complete_gradients(group, [unit for _, unit in self._stages[number].trainable()])
         return total
 
@@ -195,6 +197,8 @@ class Reduction:
         everything: collect all weights; otherwise only those that steps change, and only if they are stale. Units that are
         gathered at each use are left out.
         """
+        if everything and self._divides_tiles:
+            self._complete_frozen(units)
         sharing, gathers = self.sharing, self._plan.placement.gathers_at_use
         if sharing is None or not (sharing.stale or everything):
             return
@@ -204,6 +208,14 @@ class Reduction:
             if (everything or unit >= self._freeze_point) and not (gathers and unit >= self._freeze_point):
                 sharing.gather(unit, module, kept, names)
         sharing.stale = False
+
+    def _complete_frozen(self, units: Iterable[tuple[int, nn.Module]]) -> None:
+        """Collect the tiles that other members of the group own of frozen units, which each member computes whole. Collective."""
+        group, kept = self._groups.tensor, frozenset(self._plan.needs(self._worker))
+        assert group is not None
+        for unit, module in units:
+            if unit < self._freeze_point:
+                gather_tiles(group, module, self._context.pieces, unit, kept)
 
     def gathering(self, units: Iterable[tuple[int, nn.Module]]) -> Gathering | None:
         """The gathers of these units, those that learn; None if they are not gathered at each use."""

@@ -61,18 +61,28 @@ def complete_runs(group: Group, runs: Sequence[tuple[CutRun, Tensor]]) -> None:
     Members may have different numbers of a run's elements, so each sends as many as the member that has most.
     """
     tiles = [[view for one, values in runs for view in one.tile(values, group.size, place)] for place in range(group.size)]
-    room = max((sum(view.numel() for view in views) for views in tiles), default=0)
+    gather_runs(group, [[(place == group.index, view) for view in views] for place, views in enumerate(tiles)])
+
+
+def gather_runs(group: Group, rows: Sequence[Sequence[tuple[bool, Tensor]]]) -> None:
+    """All-gather tensors of one type in place: each member sends its row to all others. Collective.
+
+    rows: by member, (whether the tensor stays as it is here, the tensor).
+    """
+    room = max((sum(view.numel() for _, view in views) for views in rows), default=0)
     if not room:
         return
-    own = torch.cat([view.reshape(-1) for view in tiles[group.index]] or [runs[0][1][:0]])
+    like = next(view for views in rows for _, view in views)
+    own = torch.cat([view.reshape(-1) for _, view in rows[group.index]] or [like.new_empty(0)])
     if own.numel() < room:
         own = torch.nn.functional.pad(own, (0, room - own.numel()))
     gathered = own.new_empty(group.size * room)
     group.all_gather(gathered, own)
-    for place, views in enumerate(tiles):
+    for place, views in enumerate(rows):
         start = place * room
-        for view in views if place != group.index else ():
-            view.copy_(gathered[start : start + view.numel()].view(view.shape))
+        for stays, view in views:
+            if not stays:
+                view.copy_(gathered[start : start + view.numel()].view(view.shape))
             start += view.numel()
 
 

@@ -9,6 +9,17 @@ from frostline_trainer.tensor.linear import TiledLinear
 from frostline_trainer.tensor.tiles import cut_run
 
 
+def cut_layers(unit: nn.Module) -> dict[str, TiledLinear]:
+    """The layer of each parameter that tiles cut, by the parameter's name, in the unit's order."""
+    found = {name: _layer_of(unit, name) for name, _ in unit.named_parameters()}
+    return {name: layer for name, layer in found.items() if layer is not None}
+
+
+def has_memory(tensor: Tensor) -> bool:
+    """Whether a weight has memory for all of its elements; one of a released unit has not."""
+    return tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.element_size()
+
+
 def is_cut(unit: nn.Module, name: str) -> bool:
     """Whether tiles cut a weight of the unit."""
     return _layer_of(unit, name) is not None
