@@ -62,8 +62,8 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 "proto/frostline_contract/shape.py",
-                "self.tp_rank(rank) == tile * self.tp_degree // tiles)",
-                "self.tp_rank(rank) == tile % self.tp_degree)",
+                "tp_rank = tile * self.tp_degree // tiles",
+                "tp_rank = tile % self.tp_degree",
             ),
         ),
         ("tests/unit/test_contract_groups.py",),

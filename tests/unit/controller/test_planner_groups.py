@@ -77,8 +77,7 @@ def test_a_member_has_its_part_of_blocks_that_learn_and_all_of_the_rest() -> Non
 
 def test_a_frozen_block_is_whole_and_its_moments_are_divided() -> None:
     case = inputs(6, 4, freeze_point=2, near_link=FAST)
-    (embedding, frozen, *_), (_, whole, *_) = in_groups_as_built(case, 4, at_home=True).units, case.units
-    assert embedding == case.units[0]
+    frozen, whole = in_groups_as_built(case, 4, at_home=True).units[1], case.units[1]
     assert frozen == whole.model_copy(update={"optimizer_bytes": round(whole.optimizer_bytes / 4)})
 
 
@@ -86,8 +85,7 @@ def test_a_member_holds_the_whole_state_where_it_is_in_ranges() -> None:
     case = inputs(6, 4, freeze_point=2, near_link=FAST, state_ranges=2)
     member = in_groups_as_built(case, 4, at_home=True)
     block, whole = member.units[2], case.units[2]
-    same = ("parameter_bytes", "optimizer_bytes", "working_bytes", "output_bytes")
-    assert all(getattr(block, name) == getattr(whole, name) for name in same), "each member holds its stage's whole state"
+    assert (block.parameter_bytes, block.optimizer_bytes) == (whole.parameter_bytes, whole.optimizer_bytes)
     collected = 3 * (3 / 4 * whole.parameter_bytes / 1e11 + 1e-6)  # gradients of three blocks, once a step
     more = (member.optimizer_seconds_per_byte - case.optimizer_seconds_per_byte) * 4 * whole.parameter_bytes
     assert more == pytest.approx(collected)

@@ -59,8 +59,8 @@ def audits_of(plan: Plan, seed: int, step: int, num_microbatches: int, num_leave
             by_tile = placement.divides_tiles(plan.pieces)
             for place in shape.places_of_owners(replica):
                 if by_tile:
-                    same = [rank for rank in holders if shape.tp_rank(rank) == shape.tp_rank(holders[place])]
-                    peers = tuple(same[replica:] + same[:replica])
+                    same = holders[place % shape.tp_degree :: shape.tp_degree]  # one of each replica, with these tiles
+                    peers = same[replica:] + same[:replica]
                     audits.append(Audit(stage, replica, number, peers[0], peers[1:] or peers))
                     continue
                 owners = holders[place:] + holders[:place]  # the audited owner first, then its successors

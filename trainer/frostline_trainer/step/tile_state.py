@@ -7,6 +7,7 @@ piece and parameter. Reading and writing a part does not depend on where it is (
 """
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -71,9 +72,18 @@ def keep_tiles(unit: nn.Module, table: Pieces, index: int, tiles: Tiles | None, 
             parameter.data = torch.empty((), dtype=parameter.dtype, device=parameter.device).expand(parameter.shape)
         elif not (is_here and wanted == layer.kept.numbers and found.keys() <= inside.keys()):
             parameter.data = layer.cut.put_together(parameter, layer.kept.held, wanted, found)
-        parameter.grad = None if parameter.grad is None or parameter.grad.shape != parameter.shape else parameter.grad
+        parameter.grad = None
     for layer in set(layers.values()):
-        layer.kept = tiles if tiles is not None else layer.kept
+        layer.kept = _without_group(tiles) if tiles is not None else layer.kept
+
+
+def _without_group(tiles: Tiles) -> Tiles:
+    """The same tiles for a module that outlives its group: it sums by the tiles that it computes (`TiledLinear.tiles`)."""
+    return tiles if tiles.join is None else replace(tiles, join=_no_sum)
+
+
+def _no_sum(node: torch.Tensor) -> torch.Tensor:
+    raise AssertionError("held tiles are summed by nobody")
 
 
 def hold_all_tiles(unit: nn.Module) -> None:

@@ -1,6 +1,6 @@
 """The tiles of a unit's parameters and their gradients."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -13,6 +13,15 @@ def cut_layers(unit: nn.Module) -> dict[str, TiledLinear]:
     """The layer of each parameter that tiles cut, by the parameter's name, in the unit's order."""
     found = {name: _layer_of(unit, name) for name, _ in unit.named_parameters()}
     return {name: layer for name, layer in found.items() if layer is not None}
+
+
+def whole_elements(unit: nn.Module, parameters: Mapping[str, Tensor]) -> int:
+    """Elements that these parameters have in a unit with all tiles, also where its module has some tiles alone."""
+    layers, found = cut_layers(unit), 0
+    for name, parameter in parameters.items():
+        layer = layers.get(name)
+        found += parameter.numel() if layer is None else parameter.numel() // layer.kept.held * layer.kept.total
+    return found
 
 
 def has_memory(tensor: Tensor) -> bool:

@@ -37,7 +37,9 @@ def in_groups_as_built(inputs: PlanInputs, degree: int, at_home: bool) -> PlanIn
     shares = [inputs.freeze_point <= number and 0 < number < inputs.num_units - 1 for number in range(inputs.num_units)]
     divides = tiles_of_state(inputs.state_ranges, degree) > 1
     units = tuple(
-        _member_of(unit, sharing, nodes, divides) if own else _frozen_on(unit, degree if divides and number else 1)
+        _member_of(unit, sharing, nodes, divides)
+        if own
+        else _frozen_on(unit, degree if divides and 0 < number < inputs.num_units - 1 else 1)
         for number, (unit, own) in enumerate(zip(inputs.units, shares, strict=True))
     )
     learning = [unit.parameter_bytes - unit.still_bytes for unit in inputs.units[inputs.freeze_point :]]
