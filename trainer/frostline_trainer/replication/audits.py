@@ -59,7 +59,7 @@ def audits_of(plan: Plan, seed: int, step: int, num_microbatches: int, num_leave
             by_tile = placement.divides_tiles(plan.pieces)
             for place in shape.places_of_owners(replica):
                 if by_tile:
-                    same = holders[place % shape.tp_degree :: shape.tp_degree]  # one of each replica, with these tiles
+                    same = shape.mesh.line(holders[place], "dp")  # one of each replica, with these tiles
                     peers = same[replica:] + same[:replica]
                     audits.append(Audit(stage, replica, number, peers[0], peers[1:] or peers))
                     continue
