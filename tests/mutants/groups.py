@@ -5,6 +5,7 @@ from tests.mutants.plant import Edit, Mutant
 TRAINER = "trainer/frostline_trainer/"
 GROUPS = ("tests/integration/test_exactness_tensor_groups.py", "-k", "plain_loop")
 STATE = ("tests/unit/trainer/test_tile_state.py",)
+AUDITS = ("tests/unit/trainer/test_group_audits.py",)
 MESSAGES = ("tests/unit/trainer/test_tensor_messages.py",)
 
 GROUP_MUTANTS: tuple[Mutant, ...] = (
@@ -19,6 +20,18 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
         GROUPS,
+    ),
+    Mutant(
+        "audits-in-its-own-place",
+        "members of the only group compute their own tiles again, so that a broken one repeats itself",
+        (Edit(TRAINER + "replication/audits.py", "(holders[place - 1],)", "(holders[place],)"),),
+        AUDITS,
+    ),
+    Mutant(
+        "sums-by-member",
+        "members in each other's places sum in the order of the members and not of the tiles",
+        (Edit(TRAINER + "tensor/group.py", "by_member[(place - ahead) % group.size]", "by_member[place]"),),
+        AUDITS,
     ),
     Mutant(
         "tiles-in-reverse",

@@ -53,11 +53,12 @@ class Auditing:
 
     def _recomputed_with(self, disputed: Collection[Audit], audits: Sequence[Audit]) -> list[Audit]:
         """The audits whose work is recomputed once more: the disputed ones, and those of the other members of their groups where
-        these recompute together."""
+        these recompute together: their own work first, then that of others, so that all of a group compute in one order."""
         if not self._plan.placement.divides_tiles(self._plan.pieces):
             return list(disputed)
         groups = {(audit.stage, audit.replica) for audit in disputed}
-        return [audit for audit in audits if (audit.stage, audit.replica) in groups]
+        again = [audit for audit in audits if (audit.stage, audit.replica) in groups]
+        return sorted(again, key=lambda audit: audit.owner != self._index)
 
     def _differ(
         self, step: int, disputed: Mapping[Audit, Pair], again_all: Sequence[Audit], kept: Mapping[int, Evidence],

@@ -73,7 +73,7 @@ class Generation:
         assert plan.pieces == context.pieces, f"the plan has {plan.pieces}, the job {context.pieces}"
         self.worker_id = plan.placement.workers[index]
         self.shape = plan.placement.shape
-        self.in_group = InGroup(context, self.shape, index, groups)
+        self.in_group = InGroup(context, plan, index, groups)
         self._places = WeightPlaces(context, plan, self.worker_id, self.in_group)
         self.pp_rank, self.dp_rank = self.shape.pp_rank(index), self.shape.dp_rank(index)
         self.world, self.transport = groups.world, once_a_group(groups.transport, groups.tensor)
@@ -173,7 +173,7 @@ class Generation:
         if audits:
             self._fence()
             self.phase(Phase.AUDIT)
-            again = builder.recompute(self.pipeline, self.stages, self.feed, batch, self._needed, self.moved)
+            again = builder.recompute(self.pipeline, self.stages, self.feed, batch, self._needed, self.in_group, self.moved)
             try:
                 Auditing(self.context, self.plan, self._index, self.world, again).check(step, audits, result.evidence)
             finally:

@@ -6,7 +6,8 @@ state a worker has and does not compute (as a buddy, or because it arrived or is
 piece and parameter. Reading and writing a part does not depend on where it is (`local_shards.part_of`).
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -15,6 +16,7 @@ from torch import nn
 from frostline_contract.pieces import Pieces
 from frostline_trainer.step.parts import Part, parts_of, weights_of
 from frostline_trainer.tensor.group import gather_runs
+from frostline_trainer.tensor.install import share_tiles
 from frostline_trainer.tensor.state import cut_layers, has_memory, tile_view
 from frostline_trainer.tensor.tiles import Tiles
 from frostline_trainer.transport.collectives import Group
@@ -116,3 +118,46 @@ def gather_tiles(group: Group, unit: nn.Module, table: Pieces, index: int, kept:
         for place in range(group.size)
     ]
     gather_runs(group, rows)
+
+
+@contextmanager
+def exchanged_tiles(group: Group, units: Iterable[nn.Module], tiles: Tiles, ahead: int) -> Iterator[None]:
+    """Let modules hold and compute, for a while, the tiles of the member `ahead` places on in a tensor group. Collective.
+
+    The members' own tiles keep their memory, so the others' come on top: of the weights alone, in the audited step alone. Modules
+    that hold all tiles, which are frozen, stay as they are. Afterwards the caller shares the tiles out again.
+
+    tiles: those of the other member.
+    """
+    cut = [
+        (unit, layers) for unit in units if (layers := cut_layers(unit)) and next(iter(layers.values())).kept.held == tiles.held
+    ]
+    own = [(unit, {name: unit.get_parameter(name).data for name in layers}) for unit, layers in cut]
+    kept = {layer: layer.kept for _, layers in cut for layer in layers.values()}
+    try:
+        for unit, weights in own if ahead else ():
+            for name, tensor in _weights_ahead(group, weights, ahead).items():
+                unit.get_parameter(name).data = tensor
+        for layer in kept:
+            layer.kept = _without_group(tiles)
+        for unit, _ in cut:
+            share_tiles(unit, tiles)
+        yield
+    finally:
+        for unit, weights in own:
+            for name, tensor in weights.items():
+                unit.get_parameter(name).data = tensor
+        for layer, before in kept.items():
+            layer.kept = before
+
+
+@torch.no_grad()
+def _weights_ahead(group: Group, own: dict[str, torch.Tensor], ahead: int) -> dict[str, torch.Tensor]:
+    """The weights of the member `ahead` places on, like one's own in shape, in aligned memory of their own. Collective."""
+    flat = torch.cat([tensor.reshape(-1) for tensor in own.values()])
+    sent, received = [0] * group.size, [0] * group.size
+    sent[(group.index - ahead) % group.size] = received[(group.index + ahead) % group.size] = flat.numel()
+    there = torch.empty_like(flat)
+    group.all_to_all(there, flat, received, sent)
+    parts = there.split([tensor.numel() for tensor in own.values()])
+    return {name: part.view(tensor.shape).clone() for (name, tensor), part in zip(own.items(), parts, strict=True)}
