@@ -20,8 +20,7 @@ from tests.chaos.jobs import LOADED, SHARED, TILED_AND_SHARED
 COMMIT_PHASES = ("exchange", "prepared", "vote", "seen", "commit", "committed")
 """Before PREPARED, between PREPARED and the vote, in the vote, after it, in the update, after the update."""
 
-SUBSET = ("4x1-vote", "owner-and-buddy", "whole-node", "handed-over", "stopped", "during-recovery", "killed-at-a-write",
-          "split-brain", "late-decision")  # fmt: skip
+SUBSET = ("owner-and-buddy", "whole-node", "stopped", "killed-at-a-write", "split-brain", "late-decision")
 """The cases that run with the other tests."""
 
 TOGETHER_SECONDS = 2.0

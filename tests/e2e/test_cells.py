@@ -3,6 +3,8 @@ freezes, the cache and a kill with slices under way (docs/protocols.md 1.21)."""
 
 from typing import Any
 
+import pytest
+
 from tests.e2e.runs import Workshop
 
 HALF_A_BATCH = {"batch_size": 16, "reduction_leaves": 4}
@@ -30,6 +32,7 @@ CELLS: dict[str, Any] = {
 }
 
 
+@pytest.mark.wide
 def test_reshapes_freezes_and_a_kill_leave_what_one_process_repeats(workshop: Workshop, tmp_path: Any) -> None:
     ended = workshop.run(tmp_path / "run", CELLS, "--workers", "4")
     assert ended.code == 0 and ended.events("fault"), ended.story()

@@ -42,7 +42,13 @@ def excluded_after(running: Running) -> float:
 
 
 @pytest.mark.parametrize(
-    ("kind", "phase"), [("deadlock", "schedule"), ("deadlock", "commit"), ("stop", "exchange"), ("stop", "vote")]
+    ("kind", "phase"),
+    [
+        ("deadlock", "schedule"),
+        pytest.param("deadlock", "commit", marks=pytest.mark.wide),
+        pytest.param("stop", "exchange", marks=pytest.mark.wide),
+        ("stop", "vote"),
+    ],
 )
 def test_who_hangs_is_excluded_in_time(one_worker: Ended, workshop: Workshop, tmp_path: Path, kind: str, phase: str) -> None:
     late: list[float] = []

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.e2e.runs import Workshop
 
 FLOOR = 0.5
@@ -20,6 +22,7 @@ LONG_ENDING: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.wide
 def test_a_final_evaluation_may_take_longer_than_any_deadline(workshop: Workshop, tmp_path: Path) -> None:
     ended = workshop.run(tmp_path / "run", LONG_ENDING, "--workers", "2")
     assert ended.code == 0, ended.story()

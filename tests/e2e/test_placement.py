@@ -27,7 +27,7 @@ def test_the_job_is_what_it_claims(one_worker: Ended) -> None:
     assert len(one_worker.digest) == 64
 
 
-@pytest.mark.parametrize("workers", [2, 3, 4, 6])
+@pytest.mark.parametrize("workers", [*(pytest.param(few, marks=pytest.mark.wide) for few in (2, 3)), 4, 6])
 def test_any_number_of_workers_ends_with_the_same_bits(workers: int, one_worker: Ended, run_on: Callable[[int], Ended]) -> None:
     ended = run_on(workers)
     assert ended.digest == one_worker.digest

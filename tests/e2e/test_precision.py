@@ -79,6 +79,7 @@ def test_a_drained_run_is_resumed_in_another_shape(alone: Callable[[str], Ended]
     assert ended.records[-1]["numerics_hash"] == alone("mixed").records[-1]["numerics_hash"]
 
 
+@pytest.mark.wide
 def test_a_loss_in_chunks_ends_with_one_digest(alone: Callable[[str], Ended], workshop: Workshop, tmp_path: Any) -> None:
     ended = workshop.run(tmp_path / "run", CHUNKED, "--workers", "3")
     assert ended.digest == alone("chunked").digest

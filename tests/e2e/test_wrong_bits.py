@@ -23,7 +23,9 @@ def test_a_wrong_cached_value_takes_the_run_back_and_the_cache_off(one_worker: E
     assert "; the cache is off" in wrong["reason"]
 
 
-@pytest.mark.parametrize(("what", "pp_degree", "dp_degree"), [("weight", 1, 2), ("moment", 1, 3), ("weight", 2, 1)])
+@pytest.mark.parametrize(
+    ("what", "pp_degree", "dp_degree"), [pytest.param("weight", 1, 2, marks=pytest.mark.wide), ("moment", 1, 3), ("weight", 2, 1)]
+)
 def test_a_bit_that_flips_in_one_copy_takes_the_run_back(
     what: str, pp_degree: int, dp_degree: int, one_worker: Ended, workshop: Workshop, tmp_path: Path
 ) -> None:

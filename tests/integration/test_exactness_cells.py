@@ -105,6 +105,7 @@ def test_slices_with_split_backwards_have_the_bits_of_whole_ones(monkeypatch: py
     assert differences(case, runs) == []
 
 
+@pytest.mark.wide
 def test_a_death_with_slices_under_way_changes_no_bit() -> None:
     """The survivors go on in one slice, with other degrees; the step is computed again."""
     case = Case("gpt2_tied", cells=THREE, dropout=0.0, freezing=((2, 1),), steps=4)

@@ -33,10 +33,8 @@ def grouped(
 EXACT = [
     (Case("gpt2_tied", inner_tiles=2, steps=4, freezing=((2, 1), (3, 3))), grouped(1, 1, 2)),
     (Case("bert_classification", "bfloat16", inner_tiles=4, freezing=THAWING, steps=4), grouped(2, 1, 2, 1, "gpipe")),
-    (Case("gpt2_untied", "float64", inner_tiles=4, steps=3, activation_checkpointing=True), grouped(1, 1, 4)),
     (Case("gpt2_tied", inner_tiles=2, state_ranges=2, freezing=((2, 1),), steps=3), grouped(1, 1, 2)),
     (Case("llama", "mixed_bfloat16", inner_tiles=2, state_ranges=3, freezing=((2, 1),), steps=3), grouped(1, 2, 2, shard="step")),
-    (Case("bert_classification", "bfloat16", inner_tiles=2, state_ranges=5, steps=3), grouped(2, 2, 2, shard="step")),
     (Case("gpt2_tied", inner_tiles=2, state_ranges=3, freezing=((2, 1), (3, 0)), steps=3), grouped(1, 3, 2, shard="use")),
     (Case("bert_classification", "bfloat16", inner_tiles=2, state_ranges=5, steps=3), grouped(2, 2, 2, shard="use")),
     # Messages between stages cross once a group: with stages in turn on a rank, in a V with split backwards, in slices of cells.
@@ -44,9 +42,15 @@ EXACT = [
     (Case("gpt2_tied", inner_tiles=2, freezing=((3, 2),), steps=3), grouped(2, 1, 2, 2, "zb_v")),
     (Case("gpt2_tied", inner_tiles=2, cells=(6, 5, 5), freezing=((2, 1), (3, 3)), steps=3), grouped(2, 1, 2, slices=(2, 1))),
 ]
+MORE_EXACT = [
+    (Case("gpt2_untied", "float64", inner_tiles=4, steps=3, activation_checkpointing=True), grouped(1, 1, 4)),
+    (Case("bert_classification", "bfloat16", inner_tiles=2, state_ranges=5, steps=3), grouped(2, 2, 2, shard="step")),
+]
 
 
-@pytest.mark.parametrize(("case", "layout"), EXACT, ids=str)
+@pytest.mark.parametrize(
+    ("case", "layout"), [*EXACT, *(pytest.param(*row, marks=pytest.mark.wide) for row in MORE_EXACT)], ids=str
+)
 def test_a_shape_with_groups_has_the_bits_of_a_plain_loop_over_tiles(
     case: Case, layout: Layout, warm_workers: WarmWorkers
 ) -> None:
@@ -88,7 +92,9 @@ def test_replicas_of_groups_hold_their_part_of_the_moments(warm_workers: WarmWor
     assert max(first, third) < 1.05 * alone / 2
 
 
-@pytest.mark.parametrize("run_ahead", [False, True], ids=["at once", "devices behind their hosts"])
+@pytest.mark.parametrize(
+    "run_ahead", [pytest.param(False, marks=pytest.mark.wide), True], ids=["at once", "devices behind their hosts"]
+)
 def test_groups_over_nccls_rules_end_with_the_same_bits(run_ahead: bool) -> None:
     """Sums over tiles, messages between stages and sums over replicas, here of shares, have separate communicators; no dropout,
     since torch's generator belongs to the process."""
@@ -100,7 +106,7 @@ def test_groups_over_nccls_rules_end_with_the_same_bits(run_ahead: bool) -> None
         network.close()
 
 
-@pytest.mark.parametrize(("victim", "phase"), [(3, "schedule"), (0, "exchange")], ids=str)
+@pytest.mark.parametrize(("victim", "phase"), [(3, "schedule"), pytest.param(0, "exchange", marks=pytest.mark.wide)], ids=str)
 def test_a_death_beside_a_gather_over_nccls_rules_changes_no_bit(victim: int, phase: str) -> None:
     """The member beside the victim has its share of a message, or of a tied matrix' gradient, and waits in the gather."""
     case = Case("gpt2_tied", dropout=0.0, inner_tiles=2, state_ranges=2, freezing=(), steps=4)
@@ -148,7 +154,11 @@ PAIR, PAIRS = grouped(1, 1, 2), grouped(1, 2, 2, shard="step")
 
 @pytest.mark.parametrize(
     ("layout", "domains", "after"),
-    [(PAIR, (0, 0), Layout(1, 1)), (PAIR, (0, 1), Layout(1, 1)), (PAIRS, (0, 1, 0, 1), grouped(1, 1, 4))],
+    [
+        pytest.param(PAIR, (0, 0), Layout(1, 1), marks=pytest.mark.wide),
+        pytest.param(PAIR, (0, 1), Layout(1, 1), marks=pytest.mark.wide),
+        (PAIRS, (0, 1, 0, 1), grouped(1, 1, 4)),
+    ],
     ids=["one node", "two nodes", "two nodes, shared out"],
 )
 def test_a_checkpoint_of_groups_resumes_in_any_shape_and_copies_are_equal(
@@ -189,7 +199,9 @@ def tiled(ranges: int) -> Case:
     return replace(TILED, state_ranges=ranges)
 
 
-@pytest.mark.parametrize("phase", ["schedule", "seen"], ids=["in a block", "after the vote"])
+@pytest.mark.parametrize(
+    "phase", ["schedule", pytest.param("seen", marks=pytest.mark.wide)], ids=["in a block", "after the vote"]
+)
 def test_a_lost_member_of_a_group_costs_no_step(
     phase: str, undisturbed: Undisturbed, warm_workers: WarmWorkers, tmp_path: Path
 ) -> None:
@@ -214,7 +226,11 @@ def test_a_member_lost_while_its_group_gathers_a_message_costs_no_step(
 NORTH_AND_SOUTH = ("north", "north", "south", "south")
 
 
-@pytest.mark.parametrize(("ranges", "before"), [(1, grouped(2, 1, 2)), (3, PAIRS)], ids=["a stage", "the owners of shares"])
+@pytest.mark.parametrize(
+    ("ranges", "before"),
+    [pytest.param(1, grouped(2, 1, 2), marks=pytest.mark.wide), (3, PAIRS)],
+    ids=["a stage", "the owners of shares"],
+)
 def test_the_loss_of_a_node_with_a_whole_group_costs_no_step(
     ranges: int, before: Layout, undisturbed: Undisturbed, warm_workers: WarmWorkers, tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ def plans_for(workers: WarmWorkers, count: int, number: int) -> list[dict[str, A
     return plans
 
 
+@pytest.mark.wide
 def test_thirty_reformations_leave_descriptors_threads_and_memory_flat(warm_workers: WarmWorkers) -> None:
     """Each generation has another store; every third is broken off by one member in the middle of a collective."""
     plans = plans_for(warm_workers, 4, REFORMATIONS)

@@ -49,6 +49,7 @@ def learnt(precision: str) -> tuple[float, float, int]:
     return metrics["accuracy"], metrics["loss"], len(context.data.test)
 
 
+@pytest.mark.wide
 def test_accuracy_beside_float32() -> None:
     """The bound is the noise of the measurement: three standard deviations of the difference of two accuracies near that of
     float32, each counted over the test split. A precision that loses sums or updates falls far below.

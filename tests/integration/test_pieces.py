@@ -26,6 +26,9 @@ PLAIN = Case("gpt2_tied", freezing=FREEZING, steps=7)
 """One piece a unit."""
 SHAPES = (Layout(2, 2), Layout(1, 4), Layout(3, 1))
 
+RANGES = (pytest.param(2, marks=pytest.mark.wide), 3)
+"""Two halves are the simpler case of three parts."""
+
 
 def cut(ranges: int, case: Case = PLAIN) -> Case:
     return replace(case, state_ranges=ranges)
@@ -41,7 +44,7 @@ def whole(runs: list[Run]) -> dict[int, dict[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("ranges", [2, 3])
+@pytest.mark.parametrize("ranges", RANGES)
 @pytest.mark.parametrize("layout", SHAPES, ids=str)
 def test_a_shape_has_the_bits_of_one_worker(layout: Layout, ranges: int, warm_workers: WarmWorkers) -> None:
     alone = lone_run(warm_workers, cut(ranges))
@@ -78,7 +81,7 @@ JOURNEY = (
 )
 
 
-@pytest.mark.parametrize("ranges", [2, 3])
+@pytest.mark.parametrize("ranges", RANGES)
 def test_reshapes_and_freezes_move_pieces_and_change_no_weight(ranges: int, warm_workers: WarmWorkers) -> None:
     alone = lone_run(warm_workers, cut(ranges))
     runs = run_series(warm_workers, cut(ranges), JOURNEY)
@@ -89,7 +92,7 @@ def test_reshapes_and_freezes_move_pieces_and_change_no_weight(ranges: int, warm
     assert {run.digest for run in runs if run.units} == {alone.digest}, "one digest on any placement"
 
 
-@pytest.mark.parametrize("ranges", [2, 3])
+@pytest.mark.parametrize("ranges", RANGES)
 def test_a_checkpoint_of_pieces_resumes_in_another_shape(ranges: int, warm_workers: WarmWorkers, tmp_path: Path) -> None:
     alone, case = lone_run(warm_workers, cut(ranges)), cut(ranges)
     runs = run_series(warm_workers, case, [Segment(Layout(2, 2), 5)], str(tmp_path), checkpoint_step=4)
@@ -127,7 +130,7 @@ def assert_same_weights(ended: Outcome, by_ranges: Alone, ranges: int) -> None:
     assert {piece for survivor in ended.survivors for piece in survivor.tags} == set(range(NUM_UNITS * ranges))
 
 
-@pytest.mark.parametrize("ranges", [2, 3])
+@pytest.mark.parametrize("ranges", RANGES)
 @pytest.mark.parametrize("phase", ["norms", "seen"], ids=["before the vote", "after the vote"])
 @pytest.mark.parametrize(
     ("layouts", "nodes"), [((Layout(2, 2), Layout(3, 1)), ()), ((Layout(4, 1), Layout(3, 1)), NODES)], ids=["owners", "buddies"]
@@ -168,7 +171,7 @@ def test_a_death_in_a_planned_reshape_by_pieces(alone: Alone, warm_workers: Warm
     assert_same_weights(ended, alone, 3)
 
 
-@pytest.mark.parametrize("ranges", [2, 3])
+@pytest.mark.parametrize("ranges", RANGES)
 def test_what_nobody_holds_comes_back_from_a_checkpoint_of_pieces(
     ranges: int, alone: Alone, warm_workers: WarmWorkers, tmp_path: Path
 ) -> None:

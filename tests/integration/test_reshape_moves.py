@@ -34,6 +34,8 @@ JOURNEY = (
     Segment(Layout(1, 1, 1, "1f1b", (3,)), 13, 5),
 )
 """(4, 1) -> (2, 2) -> (3, 1) -> (1, 4) -> (2, 1) -> (2, 3) -> (2, 2) interleaved -> 1, with freezes at steps 4, 8 and 11."""
+JOURNEYS = (CASES[0], *(pytest.param(case, marks=pytest.mark.wide) for case in CASES[1:-1]), CASES[-1])
+"""One type for all tensors, and two."""
 
 
 def losses_of(runs: list[Run]) -> dict[int, float]:
@@ -53,7 +55,7 @@ def lone_run(workers: WarmWorkers, case: Case) -> Run:
     return run
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.family}-{case.dtype}")
+@pytest.mark.parametrize("case", JOURNEYS, ids=lambda case: f"{case.family}-{case.dtype}")
 def test_a_journey_through_eight_shapes_ends_with_one_workers_bits(case: Case, warm_workers: WarmWorkers) -> None:
     alone = lone_run(warm_workers, case)
     runs = run_series(warm_workers, case, JOURNEY)
@@ -128,7 +130,7 @@ def test_fast_numerics_stay_within_the_promised_bounds(
     assert relative_gap(case, layout, warm_workers) <= bound
 
 
-@pytest.mark.parametrize("family", ["bert_classification", "gpt2_tied"])
+@pytest.mark.parametrize("family", [pytest.param("bert_classification", marks=pytest.mark.wide), "gpt2_tied"])
 def test_activation_checkpointing_changes_no_bit(family: str, warm_workers: WarmWorkers) -> None:
     case = Case(family, activation_checkpointing=True, steps=5)
     for layout in (Layout(1, 1), Layout(2, 1, 2, "interleaved_1f1b")):
@@ -140,7 +142,7 @@ def test_an_untied_head_learns_on_and_has_the_oracles_bits(warm_workers: WarmWor
     assert differences(case, run_series(warm_workers, case, [Segment(Layout(2, 2), case.steps)])) == []
 
 
-@pytest.mark.parametrize("layout", [Layout(4, 1), Layout(2, 2), Layout(1, 3)], ids=str)
+@pytest.mark.parametrize("layout", [Layout(4, 1), Layout(2, 2), pytest.param(Layout(1, 3), marks=pytest.mark.wide)], ids=str)
 def test_noise_on_the_boundary_is_the_same_on_any_placement(layout: Layout, warm_workers: WarmWorkers) -> None:
     """Freeze points 1, 3 and 5 lie at a cut, inside a stage and behind frozen stages of these layouts."""
     case = Case("vit", feature_noise=0.1)
