@@ -141,10 +141,10 @@ class Release:
         lines = self.lines("metrics.jsonl")
         return max((line["step"] for line in lines if "step" in line), default=0)
 
-    def wait_for_state(self, state: str, seconds: float = 120.0) -> None:
+    def wait_for_state(self, state: str, seconds: float = 300.0) -> None:
         wait_for(lambda: self.state() == state, f"{self.name} to be {state}; {self.where()}", seconds)
 
-    def wait_for_step(self, step: int, seconds: float = 120.0) -> None:
+    def wait_for_step(self, step: int, seconds: float = 300.0) -> None:
         wait_for(lambda: self.step() >= step, f"step {step} of {self.name}", seconds)
 
     def replicas(self) -> int:

@@ -10,7 +10,7 @@ Found = TypeVar("Found")
 POLL_SECONDS = 0.1
 
 
-def wait_for(look: Callable[[], Found], what: str, seconds: float = 60.0) -> Found:
+def wait_for(look: Callable[[], Found], what: str, seconds: float = 180.0) -> Found:
     """Call `look` repeatedly until the answer is true, and return it. API errors count as no. Raises TimeoutError."""
     end, last = time.monotonic() + seconds, ""
     while True:

@@ -81,7 +81,7 @@ def path_of(namespace: str, kind: str, name: str = "") -> str:
     return f"{root}/namespaces/{namespace}/{kind}" + (f"/{name}" if name else "")
 
 
-def ready_pods(cluster: Cluster, namespace: str, app: str, count: int, seconds: float = 60.0) -> list[Json]:
+def ready_pods(cluster: Cluster, namespace: str, app: str, count: int, seconds: float = 180.0) -> list[Json]:
     """Wait until exactly `count` pods of `app` exist, all of them ready and none being deleted. Raises TimeoutError."""
 
     def look() -> list[Json]:
