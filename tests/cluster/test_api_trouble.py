@@ -25,7 +25,7 @@ def test_a_restarted_api_server_costs_nothing(release: Release) -> None:
     time.sleep(4.0)
     wait_for(lambda: release.step() > stopped_at, "steps without an API server")
     release.cluster.plane.start_api_server()
-    release.wait_for_state("completed", 300)
+    release.wait_for_state("completed")
     assert release.leader() == leader
     assert not any(release.restarts().values())
     assert not [line for line in release.lines("events.jsonl") if line["kind"] == "failure"]
@@ -43,7 +43,7 @@ def test_a_frozen_api_server_ends_the_leader_and_training_goes_on(release: Relea
     finally:
         release.cluster.plane.freeze_api_server(False)
     release.wait_for_step(before + 1)
-    release.wait_for_state("completed", 300)
+    release.wait_for_state("completed")
     assert release.result()["digest"] == release.undisturbed_digest()
 
 
@@ -66,7 +66,7 @@ def test_commands_that_come_while_somebody_writes_all_the_time(release: Release)
         release.cluster.kubectl("annotate", "statefulset", "digits-trainer", f"{COMMAND}=checkpoint", namespace=release.namespace)
         wait_for(lambda: release.said("checkpoint by command"), "the answer")
         wait_for(lambda: COMMAND not in release.annotations(), "the command to be taken")
-        release.wait_for_state("completed", 300)
+        release.wait_for_state("completed")
     finally:
         stop.set()
         writer.join()
@@ -96,7 +96,7 @@ def test_a_bad_day_of_the_api_server(bad_day: TroubledApi, release: Release) -> 
     release.cluster.kubectl("annotate", "statefulset", "digits-trainer", f"{COMMAND}=checkpoint", namespace=release.namespace)
     release.cluster.kubectl("delete", "pod", "digits-trainer-2", "--wait=false", namespace=release.namespace)
     wait_for(lambda: COMMAND not in release.annotations(), "the command to be taken")
-    release.wait_for_state("completed", 300)
+    release.wait_for_state("completed")
     assert release.leader() == leader
     assert not any(release.restarts().values()), f"a refused request is no reason to end: {release.previous_logs()}"
     assert {"409", "410", "429", "500", "503", "lost", "watches broken off"} <= bad_day.counts.keys()
@@ -117,7 +117,7 @@ def test_a_node_that_is_lost(release: Release, how: str) -> None:
     before = release.step()
     release.wait_for_step(before + 5, 90)
     release.cluster.nodes[node].heal()
-    release.wait_for_state("completed", 300)
+    release.wait_for_state("completed")
     assert release.result()["digest"] == release.undisturbed_digest()
 
 
@@ -137,5 +137,5 @@ def test_a_pod_that_is_deleted_by_force_while_its_process_lives_does_no_harm(rel
     before = release.step()
     release.wait_for_step(before + 5, 90)
     node.heal()
-    release.wait_for_state("completed", 300)
+    release.wait_for_state("completed")
     assert release.result()["digest"] == release.undisturbed_digest()

@@ -24,7 +24,7 @@ def test_an_upgrade_leaves_what_the_controller_has_written(release: Release, hel
     release.rollback()
     wait_for(lambda: len(release.said("changed: placement.hysteresis")) == 2, "the change back to be told")
     assert release.replicas() == 3
-    release.wait_for_state("completed", 300)
+    release.wait_for_state("completed")
 
 
 @pytest.mark.parametrize("helm", ["helm3", "helm4"])

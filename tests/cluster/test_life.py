@@ -55,7 +55,7 @@ def test_a_scale_request_is_answered_once_and_explained(release: Release) -> Non
     wait_for(lambda: release.replicas() == 3 and len(release.pods("trainer")) == 3, "three pods", 90)
     assert len(release.said("8 workers", "answered by 4")) == 1
     assert len(release.controllers_scale_writes()) <= 1 + 3, "a start and three requests"
-    release.wait_for_state("completed", 300)
+    release.wait_for_state("completed")
     assert release.result()["digest"] == release.undisturbed_digest()
 
 
@@ -86,7 +86,7 @@ def test_pods_are_handed_back_as_layers_freeze(release: Release) -> None:
     wish = 4 if release.replicas() != 4 else 3
     release.scale(wish)
     wait_for(lambda: release.said(f"{wish} workers", "answered by"), "the answer")
-    release.wait_for_state("completed", 300)
+    release.wait_for_state("completed")
     retaken = [line for line in release.lines("events.jsonl") if line["kind"] == "join" and "taken again" in line["reason"]]
     reasons = 1 + 2 + len(handed_back(release)) + len(retaken) + 1
     assert len(release.controllers_scale_writes()) <= reasons, "a start, two requests, the plans' own, the end"
@@ -108,7 +108,7 @@ def test_an_upgrade_in_mid_run(release: Release, change: str) -> None:
         wait_for(lambda: release.said("refused: training.batch_size", "stays 64"), "the refusal")
         release.job = before
     release.cluster.kubectl("delete", "pod", "digits-trainer-1", namespace=release.namespace)
-    release.wait_for_state("completed", 300)
+    release.wait_for_state("completed")
     assert release.result()["digest"] == release.undisturbed_digest()
     if change == "live":
         assert [line for line in release.lines("events.jsonl") if line["kind"] == "checkpoint" and line["step"] % 7 == 0]

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.runs import Ended, Workshop
+from tests.wide_rows import wide_rows
 
 EVERY = 4
 FOUND = 16
@@ -33,7 +34,7 @@ WIDE = ("two by two, once", "two replicas, once")
 """Cases between the others: who is replaced and what is taken back is decided as in them."""
 
 
-@pytest.mark.parametrize("case", [pytest.param(name, marks=[pytest.mark.wide] if name in WIDE else []) for name in CASES])
+@pytest.mark.parametrize("case", wide_rows(CASES, WIDE))
 def test_who_computes_wrong_is_named_and_replaced_and_its_steps_are_taken_back(
     case: str, one_worker: Ended, workshop: Workshop, tmp_path: Path
 ) -> None:

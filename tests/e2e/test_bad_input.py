@@ -25,6 +25,7 @@ import pytest
 import redis
 
 from tests.e2e.runs import Ended, Workshop, slowed
+from tests.wide_rows import wide_rows
 
 REVIEWS = "text,label\n" + "a fine film,1\na dull film,0\n" * 40
 
@@ -113,7 +114,7 @@ WIDE = ("unknown policy", "unknown schedule", "malformed row", "missing checkpoi
 """Mistakes that are found where another of the table is found, and told the same way."""
 
 
-@pytest.mark.parametrize("case", [pytest.param(name, marks=[pytest.mark.wide] if name in WIDE else []) for name in MISTAKES])
+@pytest.mark.parametrize("case", wide_rows(MISTAKES, WIDE))
 def test_a_mistake_ends_in_one_clear_message(case: str, workshop: Workshop, tmp_path: Path) -> None:
     prepare, words = MISTAKES[case]
     ended = workshop.run(tmp_path / "run", prepare(tmp_path))

@@ -19,6 +19,7 @@ from tests.hand_controller import HandController, HandMadeRun, Received, numeric
 from tests.hand_made_plans import Layout
 from tests.recovery_member import Lived
 from tests.warm_workers import Call, WarmWorkers
+from tests.wide_rows import wide_rows
 
 CASE = Case("gpt2_tied", freezing=(), steps=12)
 DECISIONS = (
@@ -151,7 +152,7 @@ STEP_OF = {"evaluate": 4, "freeze": 6, "checkpoint": 4, "finish": 12}
 
 
 def phases(*names: str) -> list[Any]:
-    return [name if name in ALWAYS else pytest.param(name, marks=pytest.mark.wide) for name in names]
+    return wide_rows(names, set(names) - ALWAYS)
 
 
 @pytest.mark.parametrize("phase", phases(*PHASES))
