@@ -44,6 +44,8 @@ SCHEDULES = {
     "zb_h1": 5, "zb_h2": 5, "zb_v": 5, "v_half": 5, "v_min": 5,
 }  # fmt: skip
 """A reshape by command takes the case's where it has no bubbles, else 1F1B."""
+HOLD_MORE = ("gpipe", "interleaved_1f1b")
+"""Pinned schedules under which no shape may need less memory than a reshape's with 1F1B, which therefore must not run out of it."""
 
 STEP_PHASES = ("load", "schedule", "exchange", "norms", "prepared", "vote", "seen", "commit", "committed", "between")
 RARE_PHASES = ("evaluate", "freeze", "checkpoint", "reshape", "recovery", "finish", "publish", "decision", "audit")
@@ -201,6 +203,8 @@ class _Draw:
             pp = rng.randint(1, min(workers, 4))
             reshapes.append((step, pp, rng.randint(1, workers // pp)))
         schedule = rng.choices(list(SCHEDULES), list(SCHEDULES.values()))[0]
+        if schedule in HOLD_MORE and reshapes and any(fault.kind == "oom" for fault in faults):
+            schedule = "auto"
         in_pairs = aim in ("whole", "outside") and workers % 2 == 0 and not silent and rng.random() < 0.2
         variant = more.get("variant") or rng.choices(("vit", "tied", *SHARED, TILED), (50, 17, 16, 8, 9))[0]
         shards = [rng.choice(("step", "use", "none")) if variant in SHARED else "none" for _ in range(len(reshapes) + 1)]

@@ -74,6 +74,13 @@ def test_what_is_added_to_a_case_is_drawn_where_it_means_something() -> None:
     assert all(case.shape[1] >= 3 for case in broken), "so many that one can be named"
 
 
+def test_a_reshapes_shape_runs_out_of_memory_only_where_another_needs_less() -> None:
+    """Every plan of a pinned schedule may need more than a reshape's, which runs 1F1B: then the run ends, as it should."""
+    cases = [draw_case(seed) for seed in (*range(1, 401), 1126001)]
+    reshaped = [case for case in cases if case.reshapes and any(fault.kind == "oom" for fault in case.faults)]
+    assert reshaped and not {case.schedule for case in reshaped} & {"gpipe", "interleaved_1f1b"}
+
+
 def test_a_fixed_speed_is_laid_over_a_case_and_changes_nothing_else_of_it() -> None:
     for seed in range(1, 41):
         drawn = draw_case(seed)
