@@ -4,6 +4,8 @@ from tests.mutants.plant import Edit, Mutant
 
 TRAINER = "trainer/frostline_trainer/"
 GROUPS = ("tests/integration/test_exactness_tensor_groups.py", "-k", "plain_loop")
+STATE = ("tests/unit/trainer/test_tile_state.py",)
+AUDITS = ("tests/unit/trainer/test_group_audits.py",)
 MESSAGES = ("tests/unit/trainer/test_tensor_messages.py",)
 
 GROUP_MUTANTS: tuple[Mutant, ...] = (
@@ -13,11 +15,23 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 TRAINER + "step/reduction.py",
-                "        if (group := self._groups.tensor) is not None:\n",
+                "        if (group := self._groups.tensor) is not None and not self._divides_tiles:\n",
                 "        if (group := None) is not None:\n",
             ),
         ),
         GROUPS,
+    ),
+    Mutant(
+        "audits-in-its-own-place",
+        "members of the only group compute their own tiles again, so that a broken one repeats itself",
+        (Edit(TRAINER + "replication/audits.py", "(holders[place - 1],)", "(holders[place],)"),),
+        AUDITS,
+    ),
+    Mutant(
+        "sums-by-member",
+        "members in each other's places sum in the order of the members and not of the tiles",
+        (Edit(TRAINER + "tensor/group.py", "by_member[(place - ahead) % group.size]", "by_member[place]"),),
+        AUDITS,
     ),
     Mutant(
         "tiles-in-reverse",
@@ -30,6 +44,42 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
         GROUPS,
+    ),
+    Mutant(
+        "a-copy-for-state",
+        "the gather of a frozen block's tiles overwrites a buddy's copy, which is state",
+        (
+            Edit(
+                TRAINER + "step/tile_state.py",
+                "            (by_tile[tile] in kept, part.of(unit, weights[part.name]))\n",
+                "            (place == group.index, part.of(unit, weights[part.name]))\n",
+            ),
+        ),
+        STATE,
+    ),
+    Mutant(
+        "tiles-for-others-dropped",
+        "a module that gives up tiles drops those that this worker keeps for others",
+        (
+            Edit(
+                TRAINER + "step/tile_state.py",
+                "            if piece in here and tile not in wanted:\n",
+                "            if False:\n",
+            ),
+        ),
+        STATE,
+    ),
+    Mutant(
+        "tiles-dealt-in-turns",
+        "a tile's piece is owned by another member of the group than the one that computes the tile",
+        (
+            Edit(
+                "proto/frostline_contract/shape.py",
+                "tp_rank = tile * self.tp_degree // tiles",
+                "tp_rank = tile % self.tp_degree",
+            ),
+        ),
+        ("tests/unit/test_contract_groups.py",),
     ),
     Mutant(
         "shares-in-reverse",

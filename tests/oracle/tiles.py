@@ -69,10 +69,17 @@ class InTiles:
         for module, config in self._configs:
             module.config = config
 
-    def norms(self, parameter: nn.Parameter, gradient: Tensor) -> list[float]:
-        """Return the L2 norms in float64 of a gradient's tiles, or of the whole gradient of an uncut parameter."""
-        pieces = self.parts[id(parameter)](gradient) if id(parameter) in self.parts else (gradient,)
-        return [torch.linalg.vector_norm(one.contiguous(), dtype=torch.float64).item() for one in pieces]
+    def square(self, parameters: list[nn.Parameter]) -> float:
+        """Return a unit's squared norm in float64: of uncut parameters' gradients, then of each tile's part of the others."""
+        cut = [self.parts[id(p)](p.grad) for p in parameters if id(p) in self.parts]
+        total = 0.0
+        for piece in ([p.grad for p in parameters if id(p) not in self.parts], *zip(*cut, strict=True)):
+            square = 0.0
+            for gradient in piece:
+                norm = torch.linalg.vector_norm(gradient.contiguous(), dtype=torch.float64).item()
+                square += norm * norm
+            total += square
+        return total
 
     def _block(self, block: nn.Module, plan: Plan) -> None:
         for (owner, columns, activation), packed in ((plan.first, plan.packed), (plan.second, 1)):

@@ -87,7 +87,8 @@ class RunContext:
     @property
     def pieces(self) -> Pieces:
         """The table of the run's pieces."""
-        return Pieces(self.num_units, self.job.training.state_ranges)
+        training = self.job.training
+        return Pieces.cut(self.num_units, training.state_ranges, training.state_tiles)
 
     @property
     def precision(self) -> Precision:

@@ -6,7 +6,7 @@ output needs no sum; a row layer's output is the sum of its tiles' partial produ
 column layers is summed over tiles. Weights keep their names and shapes; tiles of them are cut when they are used.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from frostline_trainer.step.alignment import aligned, is_aligned
-from frostline_trainer.tensor.tiles import Tiles, addend, cut, joined
+from frostline_trainer.tensor.tiles import Tiles, addend, cut, cut_run, joined
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,24 @@ class Cut:
     def whole(self, tiles: Sequence[Tensor]) -> Tensor:
         """The parameter or gradient, put together from all its tiles."""
         return joined(tiles, self.dim if tiles[0].ndim > 1 else 0, self.parts)
+
+    def put_together(self, like: Tensor, held: int, tiles: range, found: Mapping[int, Tensor]) -> Tensor:
+        """A parameter with these tiles, in new memory.
+
+        Args:
+            like: the parameter with `held` tiles; only type, device and shape are read.
+            held: see above.
+            tiles: consecutive numbers of tiles.
+            found: elements of tiles by number, in their flat order; a tile that is not there gets no values.
+        """
+        shape, dim = list(like.shape), self.dim if like.ndim > 1 else 0
+        shape[dim] = shape[dim] // held * len(tiles)
+        whole = torch.empty(shape, dtype=like.dtype, device=like.device)
+        for place, tile in enumerate(tiles):
+            if tile in found:
+                (view,) = cut_run(whole.view(-1), 0, self.block(whole.shape), len(tiles), place)
+                view.copy_(found[tile].reshape(view.shape))
+        return whole
 
     def product(self, rows: Tensor, tile: Tensor) -> Tensor:
         """(rows, in) times a tile of the weight: (rows, out), without a bias."""

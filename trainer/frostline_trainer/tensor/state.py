@@ -1,6 +1,6 @@
-"""The parts of a unit's gradients that belong to each tile."""
+"""The tiles of a unit's parameters and their gradients."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -9,13 +9,49 @@ from frostline_trainer.tensor.linear import TiledLinear
 from frostline_trainer.tensor.tiles import cut_run
 
 
-def tiles_of(unit: nn.Module, name: str, gradient: Tensor) -> list[Tensor]:
-    """The parts of a parameter's gradient for which norms are computed separately: its tiles if it is cut, since a member may
-    hold only some of them; otherwise the whole."""
+def cut_layers(unit: nn.Module) -> dict[str, TiledLinear]:
+    """The layer of each parameter that tiles cut, by the parameter's name, in the unit's order."""
+    found = {name: _layer_of(unit, name) for name, _ in unit.named_parameters()}
+    return {name: layer for name, layer in found.items() if layer is not None}
+
+
+def whole_elements(unit: nn.Module, parameters: Mapping[str, Tensor]) -> int:
+    """Elements that these parameters have in a unit with all tiles, also where its module has some tiles alone."""
+    layers, found = cut_layers(unit), 0
+    for name, parameter in parameters.items():
+        layer = layers.get(name)
+        found += parameter.numel() if layer is None else parameter.numel() // layer.kept.held * layer.kept.total
+    return found
+
+
+def has_memory(tensor: Tensor) -> bool:
+    """Whether a weight has memory for all of its elements; one of a released unit has not."""
+    return tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.element_size()
+
+
+def is_cut(unit: nn.Module, name: str) -> bool:
+    """Whether tiles cut a weight of the unit."""
+    return _layer_of(unit, name) is not None
+
+
+def tile_size(unit: nn.Module, name: str) -> int:
+    """Elements of each tile of a parameter that tiles cut."""
     layer = _layer_of(unit, name)
-    if layer is None:
-        return [gradient]
-    return [layer.cut.tile(gradient, layer.kept.held, place) for place in range(layer.kept.held)]
+    assert layer is not None, f"{name} is not cut"
+    return unit.get_parameter(name).numel() // layer.kept.held
+
+
+def tile_view(unit: nn.Module, name: str, tensor: Tensor, tile: int) -> Tensor:
+    """One tile of a contiguous tensor with a parameter's shape, as a view: flat, or (blocks, width) where its elements do not lie
+    one behind the other.
+
+    tile: its number in the run; the parameter must have it.
+    """
+    layer = _layer_of(unit, name)
+    assert layer is not None and tile in layer.kept.numbers, f"{name} has no tile {tile}"
+    kept = layer.kept
+    (view,) = cut_run(tensor.view(-1), 0, layer.cut.block(tensor.shape), kept.held, tile - kept.first)
+    return view.view(-1) if view.is_contiguous() else view
 
 
 @dataclass(frozen=True)

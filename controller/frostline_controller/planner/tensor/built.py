@@ -2,19 +2,25 @@
 
 `tensor.member_costs` is for groups that share everything; here is what `placement.tp_degree` gives. A block that learns
 computes an equal part of its tiles on each member and sums over the group twice in each pass. Embedding, head and frozen blocks
-are computed whole by each member, which holds the state of the whole stage. A tensor that crosses stages is sent once a group:
-each member sends its share along its own line, and the receiving group gathers. Once a step a group collects the gradients of its
-tiles. Where replicas share out their state, a member holds the share that a lone worker in its place would hold
-(`CostModel.stage_bytes`); it collects the gradients of that share alone, and is counted as if it collected all.
+are computed whole by each member. Where tiles have pieces of their own, a member holds an equal part of the weights of blocks
+that learn, and of the moments of all blocks; where state is in several ranges it holds that of the whole stage, and collects the
+gradients of its group's tiles once a step. A tensor that crosses stages is sent once a group: each member sends its share along
+its own line, and the receiving group gathers. Where replicas share out their state, a member holds the share that a lone worker
+in its place would hold (`CostModel.stage_bytes`); it collects the gradients of that share alone, and is counted as if it
+collected all.
 """
 
 from dataclasses import replace
 
+from frostline_contract.pieces import tiles_of_state
 from frostline_contract.statistics import UnitProfile
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.tensor.member_costs import CUT_BYTES, cut_unit, messages_of, nodes_of
 from frostline_controller.planner.tensor.nodes import Nodes
 from frostline_controller.planner.tensor.sharing import Sharing
+
+STATE_BYTES = ("parameter_bytes", "optimizer_bytes")
+"""Fields of CUT_BYTES that are state."""
 
 
 def in_groups_as_built(inputs: PlanInputs, degree: int, at_home: bool) -> PlanInputs:
@@ -29,9 +35,17 @@ def in_groups_as_built(inputs: PlanInputs, degree: int, at_home: bool) -> PlanIn
     nodes = replace(nodes_of(inputs), devices=degree if at_home else 1)
     sharing = Sharing(columns=degree)
     shares = [inputs.freeze_point <= number and 0 < number < inputs.num_units - 1 for number in range(inputs.num_units)]
-    units = tuple(_member_of(unit, sharing, nodes) if own else unit for unit, own in zip(inputs.units, shares, strict=True))
+    divides = tiles_of_state(inputs.state_ranges, degree) > 1
+    units = tuple(
+        _member_of(unit, sharing, nodes, divides)
+        if own
+        else _frozen_on(unit, degree if divides and 0 < number < inputs.num_units - 1 else 1)
+        for number, (unit, own) in enumerate(zip(inputs.units, shares, strict=True))
+    )
     learning = [unit.parameter_bytes - unit.still_bytes for unit in inputs.units[inputs.freeze_point :]]
-    collected = [unit.parameter_bytes - unit.still_bytes for unit, own in zip(inputs.units, shares, strict=True) if own]
+    collected = [
+        unit.parameter_bytes - unit.still_bytes for unit, own in zip(inputs.units, shares, strict=True) if own and not divides
+    ]
     seconds = sum(nodes.seconds(size * (degree - 1) / degree, degree, 1, 1) for size in collected)
     return replace(
         inputs,
@@ -42,6 +56,15 @@ def in_groups_as_built(inputs: PlanInputs, degree: int, at_home: bool) -> PlanIn
     )
 
 
-def _member_of(unit: UnitProfile, sharing: Sharing, nodes: Nodes) -> UnitProfile:
-    """Return the costs of a learning block on one member: of what `cut_unit` divides, state and outputs stay whole."""
-    return cut_unit(unit, sharing, nodes).model_copy(update={name: getattr(unit, name) for name in CUT_BYTES})
+def _member_of(unit: UnitProfile, sharing: Sharing, nodes: Nodes, divides: bool) -> UnitProfile:
+    """Return the costs of a learning block on one member: of what `cut_unit` divides, outputs stay whole.
+
+    State stays whole too, unless `divides`: tiles have pieces of their own.
+    """
+    whole = [name for name in CUT_BYTES if not (divides and name in STATE_BYTES)]
+    return cut_unit(unit, sharing, nodes).model_copy(update={name: getattr(unit, name) for name in whole})
+
+
+def _frozen_on(unit: UnitProfile, members: int) -> UnitProfile:
+    """Return the costs of a frozen block on one of the members that own its tiles: whole weights, a part of the moments."""
+    return unit.model_copy(update={"optimizer_bytes": round(unit.optimizer_bytes / members)}) if members > 1 else unit
