@@ -67,6 +67,15 @@ class Layout:
         return f"({self.pp_degree}, {self.dp_degree}){tiles}{chunks} {self.schedule}{parts}{sharded}"
 
 
+def grouped(
+    pp_degree: int, dp_degree: int, tp_columns: int, *rest: object, workers: tuple[int, ...] | None = None, shard: str = "none",
+    slices: tuple[int, ...] = (),
+) -> Layout:  # fmt: skip
+    """Return a layout with groups. rest: virtual stages and schedule, as of `Layout`."""
+    named = {"workers": workers, "shard": shard, "slices": slices, "tp_columns": tp_columns}
+    return Layout(pp_degree, dp_degree, *rest, **named)  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True)
 class Segment:
     """A layout that is planned for `freeze_point` and holds until step `last` has been committed.

@@ -10,7 +10,7 @@ import pytest
 
 from frostline_controller.recovery.facts import GoOn
 from tests.exact_cases import NUM_UNITS, THAWING, Case
-from tests.hand_made_plans import Layout, Segment, run_series
+from tests.hand_made_plans import Layout, Segment, grouped, run_series
 from tests.integration.test_buddies import check_copies
 from tests.integration.test_exactness import differences
 from tests.integration.test_pieces import whole
@@ -20,15 +20,6 @@ from tests.simulated_kills import kill_over_simulated_nccl
 from tests.simulated_members import run_simulated
 from tests.simulated_nccl import Network
 from tests.warm_workers import WarmWorkers
-
-
-def grouped(
-    pp_degree: int, dp_degree: int, tp_columns: int, *rest: object, workers: tuple[int, ...] | None = None, shard: str = "none",
-    slices: tuple[int, ...] = (),
-) -> Layout:  # fmt: skip
-    named = {"workers": workers, "shard": shard, "slices": slices, "tp_columns": tp_columns}
-    return Layout(pp_degree, dp_degree, *rest, **named)  # type: ignore[arg-type]
-
 
 EXACT = [
     (Case("gpt2_tied", inner_tiles=2, steps=4, freezing=((2, 1), (3, 3))), grouped(1, 1, 2)),

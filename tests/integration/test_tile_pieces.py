@@ -12,10 +12,10 @@ from frostline_controller.recovery.facts import GoBack, GoOn
 from frostline_trainer.step.local_shards import weight_bytes
 from frostline_trainer.step.parts import parts_of
 from tests.exact_cases import FREEZING, NUM_UNITS, THAWING, Case, build_case
-from tests.hand_made_plans import Layout, Segment, run_series
+from tests.hand_made_plans import Layout, Segment, grouped, run_series
 from tests.integration.test_buddies import check_copies
 from tests.integration.test_exactness import differences
-from tests.integration.test_exactness_tensor_groups import Undisturbed, grouped, undisturbed
+from tests.integration.test_exactness_tensor_groups import Undisturbed, undisturbed
 from tests.integration.test_pieces import whole
 from tests.integration.test_recovery_moves import CASE, assert_undisturbed, kill, run_with_faults
 from tests.integration.test_reshape_moves import lone_run, losses_of

@@ -12,16 +12,13 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
-from tests.oracle.anatomy import Anatomy, anatomy_of
+from tests.oracle.anatomy import IGNORED, Anatomy, anatomy_of
 from tests.oracle.cells import CellLoop
 from tests.oracle.ranges import ranges_of
 from tests.oracle.tiles import InTiles
-
-IGNORED = -100
 
 
 @dataclass(frozen=True)
@@ -53,6 +50,7 @@ class Recipe:
     mixed_bfloat16: bool = False
     cells: tuple[int, ...] = ()
     inner_tiles: int = 1
+    vocabulary_tiles: bool = False
     state_ranges: int = 1
 
 
@@ -81,7 +79,7 @@ def run_plain_loop(model: PreTrainedModel, batches: Sequence[dict[str, Tensor]],
     hooks = seed_dropout(anatomy, recipe.seed, position)
     if recipe.mixed_bfloat16:
         hooks += round_outputs(anatomy)
-    tiles = InTiles(anatomy, recipe.inner_tiles, seed_of) if recipe.inner_tiles > 1 else None
+    tiles = InTiles(anatomy, recipe.inner_tiles, seed_of, recipe.vocabulary_tiles) if recipe.inner_tiles > 1 else None
     optimizer = make_optimizer(anatomy, recipe)
     total_steps = recipe.total_steps or len(batches)
     trace = Trace()
@@ -245,7 +243,7 @@ def loss_of(anatomy: Anatomy, rows: dict[str, Tensor], counts: tuple[float, ...]
             weights, labels = rows["label_weights"].to(scores.dtype), rows[key].to(scores.dtype)
             terms.append((weights * (scores.squeeze(-1) - labels).square()).sum() / max(count, 1.0))
         else:
-            total = functional.cross_entropy(scores, rows[key].flatten(), ignore_index=IGNORED, reduction="sum")
+            total = anatomy.score(scores, rows[key].flatten())
             terms.append(total / max(count, 1.0))
     return terms[0] if len(terms) == 1 else sum(term / len(terms) for term in terms)
 

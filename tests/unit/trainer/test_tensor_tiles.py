@@ -22,10 +22,11 @@ from frostline_trainer.step.alignment import is_aligned
 from frostline_trainer.step.parts import parts_of
 from frostline_trainer.tensor.attention import TiledActivation
 from frostline_trainer.tensor.checking import check_table
+from frostline_trainer.tensor.cut import Cut
 from frostline_trainer.tensor.dropout import by_tile
 from frostline_trainer.tensor.group import complete_runs
 from frostline_trainer.tensor.install import check_heads, table_of, tile_blocks, tile_unit, tiled_layers
-from frostline_trainer.tensor.linear import Cut, TiledLinear
+from frostline_trainer.tensor.linear import TiledLinear
 from frostline_trainer.tensor.state import CutRun, run_of
 from frostline_trainer.tensor.table import TensorTable, from_tp_plan
 from frostline_trainer.tensor.tiles import Tiles, cut, joined, pairwise
@@ -59,7 +60,7 @@ def test_a_run_of_a_tensor_has_the_elements_of_each_tile_that_lie_in_it(
     numbers = torch.arange(shape[0] * shape[1])
     whole, low = numbers.view(shape), data.draw(st.integers(0, len(numbers) - 1))
     high = data.draw(st.integers(low, len(numbers)))
-    run, values = CutRun(low, one.block(whole.shape)), numbers[low:high].clone()
+    run, values = CutRun(one, whole.shape, low), numbers[low:high].clone()
     for place in range(held):
         inside = run.tile(values, held, place)
         expected = one.tile(whole, held, place).flatten()
@@ -82,7 +83,7 @@ def test_a_group_completes_the_runs_of_a_share_in_place(members: int) -> None:
         for one, weight, (low, high) in zip((column, row), weights, ends, strict=True):
             tiles = [one.tile(weight, members, place) for place in range(members)]
             own = one.whole([tile if place == group.index else torch.zeros_like(tile) for place, tile in enumerate(tiles)])
-            runs.append((CutRun(low, one.block(weight.shape)), own.view(-1)[low:high].clone()))
+            runs.append((CutRun(one, weight.shape, low), own.view(-1)[low:high].clone()))
         complete_runs(group, runs)
         return [values for _, values in runs]
 

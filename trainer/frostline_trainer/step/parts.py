@@ -50,7 +50,7 @@ def parts_of(table: Pieces, piece: int, unit: nn.Module) -> list[Part]:
     piece is a tile's and tiles cut none of the unit's weights."""
     weights, tile = weights_of(unit), table.tile_of(piece)
     if tile is not None:
-        return [Part(name, 0, tile_size(unit, name), tile) for name in weights if is_cut(unit, name)]
+        return [Part(name, 0, tile_size(unit, name, tile), tile) for name in weights if is_cut(unit, name)]
     sizes = {name: tensor.numel() for name, tensor in weights.items() if table.state_tiles == 1 or not is_cut(unit, name)}
     starts, length = dict[str, int](), 0
     for name, size in sizes.items():

@@ -26,6 +26,8 @@ from frostline_trainer.step.stage import Stage
 from frostline_trainer.step.tied import learning, sum_uses, tie_learns
 from frostline_trainer.step.tile_state import gather_tiles
 from frostline_trainer.tensor.group import complete_gradients
+from frostline_trainer.tensor.messages import own_line
+from frostline_trainer.tensor.state import is_cut
 from frostline_trainer.transport.collectives import Group
 from frostline_trainer.transport.transport import Transport
 
@@ -126,10 +128,16 @@ class Reduction:
         if not mine:
             return
         peer = next((one.peer for one in self._program.exchange if one.kind is Kind.SEND), self._pp_rank)
-        sum_uses(mine, self._transport, peer)
+        sum_uses(mine, own_line(self._transport) if self._is_tie_divided else self._transport, peer)
         for parts, whole in zip(found, mine, strict=True):
             for part, summed in zip(parts, whole.split([part.numel() for part in parts]), strict=True) if len(parts) > 1 else ():
                 part.copy_(summed)
+
+    @property
+    def _is_tie_divided(self) -> bool:
+        """Whether the members of a group have other parts of a tied matrix each: its tiles, where tiles cut the vocabulary."""
+        tied = self._context.cut.tied
+        return self._divides_tiles and tied is not None and is_cut(self._context.cut.units[0], tied[0])
 
     def _uses(self, number: int, unit: int, totals: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
         """Views of the tied matrix's gradient in a unit that this member has reduced: all of it, or runs of its share."""

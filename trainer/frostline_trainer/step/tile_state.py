@@ -6,7 +6,7 @@ state a worker has and does not compute (as a buddy, or because it arrived or is
 piece and parameter. Reading and writing a part does not depend on where it is (`local_shards.part_of`).
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from frostline_contract.pieces import Pieces
 from frostline_trainer.step.parts import Part, parts_of, weights_of
 from frostline_trainer.tensor.group import gather_runs
 from frostline_trainer.tensor.install import share_tiles
-from frostline_trainer.tensor.state import cut_layers, has_memory, tile_view
+from frostline_trainer.tensor.state import cut_layers, has_memory, shape_with, tile_size, tile_view
 from frostline_trainer.tensor.tiles import Tiles
 from frostline_trainer.transport.collectives import Group
 
@@ -67,9 +67,9 @@ def keep_tiles(unit: nn.Module, table: Pieces, index: int, tiles: Tiles | None, 
             found = inside | found
         for tile, piece in pieces.items():
             if piece in here and tile not in wanted:
-                tensor = found.get(tile)
-                flat = parameter.new_empty(parameter.numel() // layer.kept.held) if tensor is None else tensor.reshape(-1).clone()
-                beside[piece, name] = flat
+                known = found.get(tile)
+                room = known.reshape(-1).clone() if known is not None else parameter.new_empty(tile_size(unit, name, tile))
+                beside[piece, name] = room
         if tiles is None:
             parameter.data = torch.empty((), dtype=parameter.dtype, device=parameter.device).expand(parameter.shape)
         elif not (is_here and wanted == layer.kept.numbers and found.keys() <= inside.keys()):
@@ -133,10 +133,12 @@ def exchanged_tiles(group: Group, units: Iterable[nn.Module], tiles: Tiles, ahea
         (unit, layers) for unit in units if (layers := cut_layers(unit)) and next(iter(layers.values())).kept.held == tiles.held
     ]
     own = [(unit, {name: unit.get_parameter(name).data for name in layers}) for unit, layers in cut]
+    theirs = [{name: shape_with(layer, weights[name], tiles.numbers) for name, layer in layers.items()}
+              for (_, layers), (_, weights) in zip(cut, own, strict=True)]  # fmt: skip
     kept = {layer: layer.kept for _, layers in cut for layer in layers.values()}
     try:
-        for unit, weights in own if ahead else ():
-            for name, tensor in _weights_ahead(group, weights, ahead).items():
+        for (unit, weights), shapes in zip(own, theirs, strict=True) if ahead else ():
+            for name, tensor in _weights_ahead(group, weights, shapes, ahead).items():
                 unit.get_parameter(name).data = tensor
         for layer in kept:
             layer.kept = _without_group(tiles)
@@ -152,12 +154,16 @@ def exchanged_tiles(group: Group, units: Iterable[nn.Module], tiles: Tiles, ahea
 
 
 @torch.no_grad()
-def _weights_ahead(group: Group, own: dict[str, torch.Tensor], ahead: int) -> dict[str, torch.Tensor]:
-    """The weights of the member `ahead` places on, like one's own in shape, in aligned memory of their own. Collective."""
-    flat = torch.cat([tensor.reshape(-1) for tensor in own.values()])
+def _weights_ahead(
+    group: Group, own: Mapping[str, torch.Tensor], shapes: Mapping[str, torch.Size], ahead: int
+) -> dict[str, torch.Tensor]:
+    """The weights of the member `ahead` places on, in aligned memory of their own. Collective.
+
+    own: this member's, which another one gets. shapes: of those that it gets, with the same names.
+    """
+    flat, sizes = torch.cat([tensor.reshape(-1) for tensor in own.values()]), [shapes[name].numel() for name in own]
     sent, received = [0] * group.size, [0] * group.size
-    sent[(group.index - ahead) % group.size] = received[(group.index + ahead) % group.size] = flat.numel()
-    there = torch.empty_like(flat)
+    sent[(group.index - ahead) % group.size], received[(group.index + ahead) % group.size] = flat.numel(), sum(sizes)
+    there = flat.new_empty(sum(sizes))
     group.all_to_all(there, flat, received, sent)
-    parts = there.split([tensor.numel() for tensor in own.values()])
-    return {name: part.view(tensor.shape).clone() for (name, tensor), part in zip(own.items(), parts, strict=True)}
+    return {name: part.view(shapes[name]).clone() for name, part in zip(own, there.split(sizes), strict=True)}
