@@ -247,7 +247,8 @@ def check_tiles(generation: Generation, unit: int, name: str, weight: torch.Tens
     """Assert that this member computes with its tiles of a weight, and has no others in its module."""
     module, group = generation.context.cut.units[unit], generation.groups.tensor
     parameter, layer = module.get_parameter(name), cut_layers(module)[name]
-    assert group is not None and parameter.numel() * group.size == weight.numel()
+    assert group is not None and layer.kept.held * group.size == layer.kept.total
+    assert parameter.shape == layer.cut.shape_with(weight, layer.kept.total, layer.kept.numbers)
     own = [layer.cut.tile(weight, layer.kept.total, tile) for tile in layer.kept.numbers]
     assert torch.equal(layer.cut.whole(own), parameter), f"{name} is computed with as it is owned"
 

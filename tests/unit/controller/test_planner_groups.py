@@ -81,6 +81,27 @@ def test_a_frozen_block_is_whole_and_its_moments_are_divided() -> None:
     assert frozen == whole.model_copy(update={"optimizer_bytes": round(whole.optimizer_bytes / 4)})
 
 
+def test_tiles_of_the_vocabulary_divide_embedding_and_head() -> None:
+    case = inputs(6, 4, near_link=FAST)
+    plain = in_groups_as_built(case, 4, at_home=True).units
+    both = in_groups_as_built(replace(case, tiled_ends=(True, True)), 4, at_home=True).units
+    assert both[1:-1] == plain[1:-1]
+    for place in (0, -1):
+        assert both[place].parameter_bytes == round(plain[place].parameter_bytes / 4)
+        assert both[place].optimizer_bytes == round(plain[place].optimizer_bytes / 4)
+    a_sum = 2 * 3 / 4 * case.units[1].output_bytes / 1e11 + 2e-6  # an all-to-all and a gather of one hidden state
+    seconds = [sum((one[place].forward_seconds, one[place].backward_seconds)) for one in (both, plain) for place in (0, -1)]
+    assert seconds[0] == pytest.approx(seconds[2] + a_sum)
+    assert seconds[1] == pytest.approx(seconds[3] * (0.01 + 0.99 / 4) + a_sum)
+
+
+def test_a_frozen_embedding_in_tiles_is_whole_but_for_its_moments() -> None:
+    case = replace(inputs(6, 4, freeze_point=2, near_link=FAST), tiled_ends=(True, False))
+    whole, found = case.units[0], in_groups_as_built(case, 4, at_home=True).units
+    assert found[0] == whole.model_copy(update={"optimizer_bytes": round(whole.optimizer_bytes / 4)})
+    assert found[-1] == case.units[-1]
+
+
 def test_a_member_holds_the_whole_state_where_it_is_in_ranges() -> None:
     case = inputs(6, 4, freeze_point=2, near_link=FAST, state_ranges=2)
     member = in_groups_as_built(case, 4, at_home=True)

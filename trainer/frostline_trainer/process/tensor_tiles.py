@@ -33,15 +33,11 @@ def install_tiles(context: RunContext) -> None:
     with torch.random.fork_rng(devices=[context.device] if context.device.type == "cuda" else []):
         _check(context, table, words)
     tile_blocks(cut, family, Tiles(grid.inner))
-    if grid.vocabulary:
+    embedding, logits = context.job.tiled_ends
+    if embedding:
         tile_embedding(cut.units[0], table, Tiles(grid.inner), words[0])
-        if _has_logits(context):
-            context.task.vocabulary = tile_logits(cut.units[-1], table, Tiles(grid.inner), words[-1])
-
-
-def _has_logits(context: RunContext) -> bool:
-    """Whether the head's logits are of the vocabulary."""
-    return context.job.task.kind == "language_modeling"
+    if logits:
+        context.task.vocabulary = tile_logits(cut.units[-1], table, Tiles(grid.inner), words[-1])
 
 
 def _check(context: RunContext, table: TensorTable, words: list[str]) -> None:
@@ -57,7 +53,8 @@ def _check(context: RunContext, table: TensorTable, words: list[str]) -> None:
     for index, first in enumerate(first_of_its_kind(units)):
         if index == first and 0 < index < len(units) - 1:
             check_table(on_device(index), table, grid.inner, inputs, entry, words[index])
-    if grid.vocabulary:
+    embedding, logits = context.job.tiled_ends
+    if embedding:
         check_embedding(on_device(0), table, grid.inner, inputs, entry, words[0])
-        if _has_logits(context):
-            check_logits(on_device(len(units) - 1), table, grid.inner, inputs, entry, words[-1])
+    if logits:
+        check_logits(on_device(len(units) - 1), table, grid.inner, inputs, entry, words[-1])

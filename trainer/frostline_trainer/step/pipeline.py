@@ -165,7 +165,7 @@ class Pipeline:
         saved = self._forward_and_save(stage_number, entry, micro_batch, step, loss, keep_output=True)
         if stage.is_frozen:
             return digest_of([saved.output])
-        buffers = self._buffers[stage_number]
+        buffers = self._buffers[stage_number].fitting()
         apart = buffers.begin_apart()
         saved.gradient = evidence.gradient
         if saved.root.requires_grad:
