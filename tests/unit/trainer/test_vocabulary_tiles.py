@@ -63,9 +63,7 @@ def losses_of(model: Model) -> dict[str, torch.Tensor]:
 
 
 @given(st.integers(1, 400), st.sampled_from((1, 2, 4, 8)), st.integers(1, 3), st.data())
-def test_tiles_of_a_vocabulary_cover_it_and_are_found_in_any_run(
-    entries: int, total: int, width: int, data: st.DataObject
-) -> None:
+def test_tiles_of_a_vocabulary_cover_it_and_lie_in_any_run(entries: int, total: int, width: int, data: st.DataObject) -> None:
     try:
         one = VocabularyCut.of(entries, total)
     except ValueError:

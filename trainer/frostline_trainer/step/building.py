@@ -36,6 +36,7 @@ def stage_settings(context: RunContext, one_sample_tiles: bool = False) -> Stage
         device=context.device,
         one_sample_tiles=one_sample_tiles,
         chunk_tokens=training.loss_chunk_tokens,
+        tiled_logits=context.job.tiled_ends[1],
         compiled=training.compile,
     )
 
