@@ -6,6 +6,7 @@ TRAINER = "trainer/frostline_trainer/"
 GROUPS = ("tests/integration/test_exactness_tensor_groups.py", "-k", "plain_loop")
 STATE = ("tests/unit/trainer/test_tile_state.py",)
 AUDITS = ("tests/unit/trainer/test_group_audits.py",)
+VOCABULARY = ("tests/unit/trainer/test_vocabulary_tiles.py",)
 MESSAGES = ("tests/unit/trainer/test_tensor_messages.py",)
 
 GROUP_MUTANTS: tuple[Mutant, ...] = (
@@ -110,5 +111,47 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
         "each member of a group tells the vote the losses that all of it know alike",
         (Edit(TRAINER + "step/generation.py", " if self.in_group.speaks else {}", ""),),
         GROUPS,
+    ),
+    Mutant(
+        "lookups-added-as-numbers",
+        "a lookup crosses between members as a sum of numbers, which has no negative zero",
+        (
+            Edit(
+                TRAINER + "tensor/tiles.py",
+                "self.join(values.view(torch.int32)).view(values.dtype)",
+                "self.join(values)",
+            ),
+        ),
+        VOCABULARY,
+    ),
+    Mutant(
+        "padding-learns",
+        "the entry of padding tokens gets a gradient where tiles cut the vocabulary",
+        (Edit(TRAINER + "tensor/vocabulary.py", "                is_here &= ids != ctx.padding\n", "                pass\n"),),
+        VOCABULARY,
+    ),
+    Mutant(
+        "tied-tiles-cross-in-shares",
+        "members with other tiles of a tied matrix each exchange shares of them, as if all had the same",
+        (
+            Edit(
+                TRAINER + "step/reduction.py",
+                "own_line(self._transport) if self._is_tie_divided else self._transport",
+                "self._transport",
+            ),
+        ),
+        ("tests/integration/test_exactness_vocabulary_tiles.py", "-k", "tied"),
+    ),
+    Mutant(
+        "tied-elements-of-one-member",
+        "of a tied matrix a replica completes in its group only the elements of the copy that it updates",
+        (
+            Edit(
+                TRAINER + "step/sharing.py",
+                "        tied = self._shares[stage].tied_parts(self._dp_rank)\n",
+                "        tied = {}\n",
+            ),
+        ),
+        ("tests/integration/test_exactness_vocabulary_tiles.py", "-k", "shard"),
     ),
 )
