@@ -17,19 +17,27 @@ CASES = (
     (replace(BASE, inner_tiles=4, freezing=FREEZING, steps=4), Layout(2, 1)),
     (replace(BASE, freezing=FREEZING, steps=4), grouped(2, 1, 2)),
     (replace(BASE, family="bert_classification", dtype="bfloat16", freezing=THAWING, steps=4), grouped(1, 2, 2)),
+    (replace(BASE, state_ranges=3), grouped(1, 2, 2, shard="step")),
+)
+MORE = (
     (replace(BASE, family="llama", dtype="mixed_bfloat16"), grouped(2, 1, 2, 1, "gpipe")),
     (replace(BASE, family="gpt2_untied", dtype="float64", inner_tiles=4, activation_checkpointing=True), grouped(1, 1, 4)),
-    (replace(BASE, state_ranges=3), grouped(1, 2, 2, shard="step")),
     (replace(BASE, family="llama_tied", cells=(6, 5, 5), freezing=((3, 1),)), grouped(2, 1, 2)),
+    (replace(BASE, family="gpt2_tied", loss_chunk_tokens=5), grouped(2, 1, 2)),
+    (replace(BASE, state_ranges=3, freezing=((2, 1), (3, 0))), grouped(1, 3, 2, shard="use")),
+    (replace(BASE, state_ranges=3, cells=(6, 5, 5)), grouped(1, 2, 2, shard="step")),
 )
-"""A tied matrix in one stage, in two, and divided among members of groups; frozen and thawed; every type; shares of ranges."""
+"""A tied matrix in one stage, in two, and divided among members of groups; frozen and thawed; every type; shares of ranges; cells and
+chunks of the loss."""
 
 
 def _name(value: Any) -> str:
-    return f"{value.family}-{value.dtype}-{value.inner_tiles}" if isinstance(value, Case) else str(value)
+    if not isinstance(value, Case):
+        return str(value)
+    return f"{value.family}-{value.dtype}-{value.inner_tiles}-cells{value.cells}-chunks{value.loss_chunk_tokens}"
 
 
-@pytest.mark.parametrize(("case", "layout"), CASES, ids=_name)
+@pytest.mark.parametrize(("case", "layout"), [*CASES, *(pytest.param(*row, marks=pytest.mark.wide) for row in MORE)], ids=_name)
 def test_a_shape_has_the_bits_of_a_plain_loop_over_tiles_of_the_vocabulary(
     case: Case, layout: Layout, warm_workers: WarmWorkers
 ) -> None:
