@@ -23,18 +23,16 @@ MORE = (
     (replace(BASE, family="llama", dtype="mixed_bfloat16"), grouped(2, 1, 2, 1, "gpipe")),
     (replace(BASE, family="gpt2_untied", dtype="float64", inner_tiles=4, activation_checkpointing=True), grouped(1, 1, 4)),
     (replace(BASE, family="llama_tied", cells=(6, 5, 5), freezing=((3, 1),)), grouped(2, 1, 2)),
-    (replace(BASE, family="gpt2_tied", loss_chunk_tokens=5), grouped(2, 1, 2)),
     (replace(BASE, state_ranges=3, freezing=((2, 1), (3, 0))), grouped(1, 3, 2, shard="use")),
     (replace(BASE, state_ranges=3, cells=(6, 5, 5)), grouped(1, 2, 2, shard="step")),
 )
-"""A tied matrix in one stage, in two, and divided among members of groups; frozen and thawed; every type; shares of ranges; cells and
-chunks of the loss."""
+"""A tied matrix in one stage, in two, and divided among a group; frozen and thawed; every type; shares of ranges; cells."""
 
 
 def _name(value: Any) -> str:
     if not isinstance(value, Case):
         return str(value)
-    return f"{value.family}-{value.dtype}-{value.inner_tiles}-cells{value.cells}-chunks{value.loss_chunk_tokens}"
+    return f"{value.family}-{value.dtype}-{value.inner_tiles}-cells{value.cells}"
 
 
 @pytest.mark.parametrize(("case", "layout"), [*CASES, *(pytest.param(*row, marks=pytest.mark.wide) for row in MORE)], ids=_name)
