@@ -26,6 +26,7 @@ from frostline_trainer.step.run_state import RunState
 from frostline_trainer.step.unit_state import export_piece, unit_digest
 from frostline_trainer.step.usage import resident_bytes
 from frostline_trainer.step.vote import Ballot, hold_vote
+from frostline_trainer.tensor.state import cut_layers
 from frostline_trainer.transport.collectives import open_store
 from tests.exact_cases import Case, build_case
 from tests.forming import form_groups
@@ -171,7 +172,7 @@ def train_step(generation: Generation, case: Case, step: int, run: Run, spoiled:
     rate = learning_rate(training.optimizer, training.schedule, step, case.steps)
     tag = StateTag(lineage=generation.plan.lineage, step=step, generation=generation.plan.generation)
     run.covered[step] = result.covered
-    if generation.plan.buddies and not generation.placement.is_sharded:
+    if generation.plan.buddies and not generation.placement.divides(context.pieces):
         run.prepared[step] = {unit: digest_of_gradient(generation, unit) for unit in units_needed(generation)}
     if result.finite:
         generation.commit(gradients, rate, result.gradient_norm, tag)
@@ -217,15 +218,20 @@ def describe(generation: Generation, run: Run, score: bool) -> None:
     (run.sent, run.received), run.resident = context.traffic.so_far(), dict(resident_bytes(generation))
     names = {id(tensor): name for name, tensor in context.cut.model.named_parameters(remove_duplicate=False)}
     generation.complete_weights()
-    gathers = generation.placement.gathers_at_use
+    gathers, by_tile = generation.placement.gathers_at_use, generation.placement.divides_tiles(context.pieces)
     for unit, state in own_states(generation).items():
         held = run.units[unit] = dict[str, str]()
         if gathers and unit >= generation.freeze_point:
             note_storages(context.cut.units[unit], run)
             generation.pipeline.gathering.use(unit)
         for name, parameter in context.cut.units[unit].named_parameters():
-            assert torch.equal(state.get(f"weight/{name}", parameter), parameter), f"{name} is computed with as it is owned"
-            held[names[id(parameter)]] = digest_of(parameter.detach().clone())  # memory that numpy has seen cannot be freed
+            weight = state.get(f"weight/{name}", parameter)
+            if by_tile and weight.shape != parameter.shape:
+                assert unit >= generation.freeze_point, f"{name} is computed whole"
+                check_tiles(generation, unit, name, weight)
+            else:
+                assert torch.equal(weight, parameter), f"{name} is computed with as it is owned"
+            held[names[id(parameter)]] = digest_of(weight.detach().clone())  # memory that numpy has seen cannot be freed
             for key in [key for key in state if key.endswith(f"/{name}") and not key.startswith("weight/")]:
                 held[f"{names[id(parameter)]}|{key.partition('/')[0]}"] = digest_of(state[key])
     if gathers:
@@ -235,6 +241,16 @@ def describe(generation: Generation, run: Run, score: bool) -> None:
     if score and "start_positions" not in context.data.guard.collate([0], [0]):
         rows, _ = evaluate(generation, context.data.guard)
         run.guard = digest_of(rows)
+
+
+def check_tiles(generation: Generation, unit: int, name: str, weight: torch.Tensor) -> None:
+    """Assert that this member computes with its tiles of a weight, and has no others in its module."""
+    module, group = generation.context.cut.units[unit], generation.groups.tensor
+    parameter, layer = module.get_parameter(name), cut_layers(module)[name]
+    assert group is not None and layer.kept.held * group.size == layer.kept.total
+    assert parameter.shape == layer.cut.shape_with(weight, layer.kept.total, layer.kept.numbers)
+    own = [layer.cut.tile(weight, layer.kept.total, tile) for tile in layer.kept.numbers]
+    assert torch.equal(layer.cut.whole(own), parameter), f"{name} is computed with as it is owned"
 
 
 def note_storages(unit: torch.nn.Module, run: Run) -> None:

@@ -83,6 +83,12 @@ class Case:
     adapters: str | tuple[int, ...] = ""
     adapter_dropout: float = 0.0
     inner_tiles: int = 1
+    vocabulary_tiles: bool = False
+
+    @property
+    def state_tiles(self) -> int:
+        """Return how many tiles of each unit have a piece of their own; 1 where none has."""
+        return self.inner_tiles if self.state_ranges == 1 else 1
 
     def freeze_point_at(self, step: int) -> int:
         """Return the freeze point in force in `step`."""
@@ -163,7 +169,7 @@ def job_of(case: Case) -> Job:
                 "precision": case.dtype,
                 "loss_chunk_tokens": case.loss_chunk_tokens,
                 "token_cells": case.cells,
-                "tensor_tiles": {"inner": case.inner_tiles},
+                "tensor_tiles": {"inner": case.inner_tiles, "vocabulary": case.vocabulary_tiles},
                 "activation_checkpointing": case.activation_checkpointing,
                 "numerics": case.numerics,
                 "batch": case.batch,
@@ -238,6 +244,7 @@ def oracle_trace(case: Case) -> Trace:
         mixed_bfloat16=case.dtype == "mixed_bfloat16",
         cells=(0, *accumulate(case.cells)) if isinstance(case.cells, tuple) else (),
         inner_tiles=case.inner_tiles,
+        vocabulary_tiles=case.vocabulary_tiles,
         state_ranges=case.state_ranges,
     )
     model = small_model(case.family, dtype, case.dropout, BLOCKS).to(case.device)

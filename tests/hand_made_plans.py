@@ -67,6 +67,15 @@ class Layout:
         return f"({self.pp_degree}, {self.dp_degree}){tiles}{chunks} {self.schedule}{parts}{sharded}"
 
 
+def grouped(
+    pp_degree: int, dp_degree: int, tp_columns: int, *rest: object, workers: tuple[int, ...] | None = None, shard: str = "none",
+    slices: tuple[int, ...] = (),
+) -> Layout:  # fmt: skip
+    """Return a layout with groups. rest: virtual stages and schedule, as of `Layout`."""
+    named = {"workers": workers, "shard": shard, "slices": slices, "tp_columns": tp_columns}
+    return Layout(pp_degree, dp_degree, *rest, **named)  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True)
 class Segment:
     """A layout that is planned for `freeze_point` and holds until step `last` has been committed.
@@ -98,7 +107,7 @@ def run_series(workers: WarmWorkers, case: Case, segments: Sequence[Segment], ch
     ports = workers.call([Call("tests.engine_member:store_port", {})] * count)
     plans: list[Plan] = []
     for segment in segments:
-        plans.append(make_plan(segment, plans[-1] if plans else None, ports, resume, case.state_ranges, backend))
+        plans.append(make_plan(segment, plans[-1] if plans else None, ports, resume, case, backend))
     fields = [(plan.model_dump(mode="json"), segment.last) for plan, segment in zip(plans, segments, strict=True)]
     arguments: dict[str, Any] = {
         "case": case, "segments": fields, "checkpoint_root": checkpoint_root, "checkpoint_step": checkpoint_step, "score": score,
@@ -109,15 +118,19 @@ def run_series(workers: WarmWorkers, case: Case, segments: Sequence[Segment], ch
 
 
 def make_plan(segment: Segment, before: Plan | None, ports: list[int], resume: tuple[str, int] | None = None,
-              state_ranges: int = 1, backend: Backend = GLOO) -> Plan:  # fmt: skip
-    """Return the plan of a segment that follows `before`, or that starts: from the seed, or from the checkpoint `resume`."""
+              case: Case | None = None, backend: Backend = GLOO) -> Plan:  # fmt: skip
+    """Return the plan of a segment that follows `before`, or that starts: from the seed, or from the checkpoint `resume`.
+
+    case: says how state is cut; None: a piece a unit.
+    """
+    cut = (case.state_ranges, case.state_tiles) if case is not None else (1, 1)
     placement = segment.layout.placement(segment.freeze_point, segment.bounds)
     sources: tuple[str, ...] = ()
     if before is not None:
         # The last owner of each piece, so that sources differ from unit to unit and from global rank 0.
         sources = tuple(before.owners(piece)[-1] for piece in range(before.pieces.count))
     leavers = tuple(sorted(set(before.placement.workers) - set(placement.workers))) if before is not None else ()
-    buddies, uncovered = buddies_in(placement, segment.domains, state_ranges)
+    buddies, uncovered = buddies_in(placement, segment.domains, *cut)
     start = "continue" if before is not None else "checkpoint" if resume else "fresh"
     return Plan(
         generation=next_generation(),
@@ -137,16 +150,19 @@ def make_plan(segment: Segment, before: Plan | None, ports: list[int], resume: t
         backend=backend,
         store_host="127.0.0.1",
         store_port=ports[segment.layout.numbers[0]],
-        state_ranges=state_ranges,
+        state_ranges=cut[0],
+        state_tiles=cut[1],
     )
 
 
-def buddies_in(placement: Placement, domains: tuple[int, ...], state_ranges: int = 1) -> tuple[tuple[str, ...], tuple[int, ...]]:
+def buddies_in(
+    placement: Placement, domains: tuple[int, ...], state_ranges: int = 1, state_tiles: int = 1
+) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Return (buddies, uncovered) by piece.
 
     A piece whose owners share a domain is kept by the next member, by global rank, in another domain.
     """
-    table = pieces_in(placement, state_ranges)
+    table = pieces_in(placement, state_ranges, state_tiles)
     domain = dict(zip(placement.workers, domains, strict=bool(domains)))
     buddies, uncovered = [], []
     for piece in range(table.count if domains else 0):

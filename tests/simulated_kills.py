@@ -59,8 +59,8 @@ def kill_over_simulated_nccl(case: Case, layout: Layout, step: int, victim: int,
     count = layout.shape.world_size
     left = tuple(number for number in range(count) if number != victim)
     ports = [engine_member.store_port()] * count
-    before = make_plan(Segment(layout, step), None, ports, backend=NCCL)
-    after = make_plan(Segment(Layout(len(left), 1, workers=left), case.steps), before, ports, backend=NCCL)
+    before = make_plan(Segment(layout, step), None, ports, case=case, backend=NCCL)
+    after = make_plan(Segment(Layout(len(left), 1, workers=left), case.steps), before, ports, case=case, backend=NCCL)
     names = tuple(f"w{number}" for number in left)
     owners = [next(owner for owner in before.owners(piece) if owner in names) for piece in range(before.pieces.count)]
     changed = {

@@ -31,7 +31,7 @@ def run_simulated(case: Case, series: Layout | Sequence[Segment], network: Netwo
     ports = [engine_member.store_port()] * count
     plans: list[Plan] = []
     for segment in segments:
-        plans.append(make_plan(segment, plans[-1] if plans else None, ports, state_ranges=case.state_ranges, backend=NCCL))
+        plans.append(make_plan(segment, plans[-1] if plans else None, ports, case=case, backend=NCCL))
     reported = [(plan.model_dump(mode="json"), segment.last) for plan, segment in zip(plans, segments, strict=True)]
     network.expect(count)
 

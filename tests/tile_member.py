@@ -17,7 +17,7 @@ from frostline_trainer.step.optimizer import Moments, UnitOptimizer
 from frostline_trainer.step.stage import Stage
 from frostline_trainer.tensor.group import tiles_in
 from frostline_trainer.tensor.install import table_of, tile_unit, tiled_layers
-from frostline_trainer.tensor.state import tiles_of
+from frostline_trainer.tensor.state import is_cut, tile_view
 from frostline_trainer.transport.collectives import Group
 from tests.exact_cases import Case, build_case
 from tests.forming import form_groups
@@ -71,9 +71,10 @@ def _train(case: Case, group: Group) -> dict[str, str]:
 
 
 def _by_tile(what: str, unit: torch.nn.Module, name: str, tensor: torch.Tensor, first: int) -> dict[str, str]:
-    parts, owner = tiles_of(unit, name, tensor.detach()), name.rpartition(".")[0]
-    is_cut = owner in tiled_layers(unit) and (name.endswith("weight") or tiled_layers(unit)[owner].cut.is_column)
-    return {f"{what} {name} {first + place if is_cut else 'common'}": _digest(part) for place, part in enumerate(parts)}
+    if not is_cut(unit, name):
+        return {f"{what} {name} common": _digest(tensor)}
+    held = tiled_layers(unit)[name.rpartition(".")[0]].kept.numbers
+    return {f"{what} {name} {tile}": _digest(tile_view(unit, name, tensor.detach(), tile)) for tile in held}
 
 
 def _digest(tensor: torch.Tensor) -> str:

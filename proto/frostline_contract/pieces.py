@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from frostline_contract.record import Frozen
 
 COMMON = "common"
-"""Key of the tile that holds all uncut tensors: the whole of a unit's state, as long as units compute whole tensors."""
+"""Key of the part that holds all uncut tensors: the whole of a unit's state, unless its tiles have pieces of their own."""
 RANGE_ALIGNMENT = 64
 """A range begins at a multiple of this many elements, so that its memory is aligned as the whole unit's is."""
 
@@ -31,7 +31,7 @@ class Piece:
 
     Args:
         unit: index of the unit.
-        tile: key of the tile (`COMMON`).
+        tile: key of the tile: `COMMON`, or the tile's number as text.
         range: index of the range, from 0.
     """
 
@@ -60,6 +60,27 @@ class Pieces:
     def __post_init__(self) -> None:
         if self.ranges < 1 or not self.tiles:
             raise ValueError(f"{self.ranges} ranges of {len(self.tiles)} tiles; each unit's state needs at least one of both")
+
+    @classmethod
+    def cut(cls, num_units: int, ranges: int = 1, tiles: int = 1) -> "Pieces":
+        """The table of a run.
+
+        Args:
+            num_units: of the model.
+            ranges: `training.state_ranges`.
+            tiles: that have pieces of their own, as `tiles_of_state` says; 1: none has.
+        """
+        return cls(num_units, ranges, (COMMON, *map(str, range(tiles)))) if tiles > 1 else cls(num_units, ranges)
+
+    @property
+    def state_tiles(self) -> int:
+        """Tiles that have pieces of their own; 1 where none has."""
+        return max(1, len(self.tiles) - 1)
+
+    def tile_of(self, number: int) -> int | None:
+        """The tile whose piece this is; None for what no tile cuts."""
+        place = number % self.per_unit // self.ranges
+        return place - 1 if place else None
 
     @property
     def per_unit(self) -> int:
@@ -109,3 +130,15 @@ class Pieces:
         blocks = -(-length // RANGE_ALIGNMENT)
         low, high = (min(length, RANGE_ALIGNMENT * (blocks * edge // self.ranges)) for edge in (place, place + 1))
         return low, high
+
+
+def tiles_of_state(ranges: int, inner: int) -> int:
+    """How many tiles have pieces of their own: all of a run's, unless units' state is in several ranges.
+
+    A range is a run of the unit's flat layout, whatever tiles cut it, so that a run is cut by ranges or by tiles.
+
+    Args:
+        ranges: `training.state_ranges`.
+        inner: `training.tensor_tiles.inner`.
+    """
+    return inner if ranges == 1 else 1

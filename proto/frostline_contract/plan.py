@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from frostline_contract.decision import Decision as Decision
+from frostline_contract.older_plan import named_by_index
 from frostline_contract.pieces import NOBODY as NOBODY
 from frostline_contract.pieces import PieceHolders as PieceHolders
 from frostline_contract.pieces import Pieces
@@ -113,6 +114,14 @@ class Placement(Shaped):
         """Whether the state of a stage is divided among its replicas, so that the owners of a piece are in one replica."""
         return self.shard != NONE and self.dp_degree > 1
 
+    def divides(self, pieces: Pieces) -> bool:
+        """Whether pieces of a stage have different owners: its replicas share out its state, or groups its tiles."""
+        return self.is_sharded or self.divides_tiles(pieces)
+
+    def divides_tiles(self, pieces: Pieces) -> bool:
+        """Whether members of a group own the pieces of the tiles that they compute, and no other tile's."""
+        return pieces.state_tiles > 1 and self.shape.tp_degree > 1
+
     @property
     def gathers_at_use(self) -> bool:
         """Whether a unit that learns is whole only while it computes: its weights are gathered at each use."""
@@ -120,7 +129,7 @@ class Placement(Shaped):
 
     @property
     def owners_each(self) -> int:
-        """Members that own each piece: those of one replica with sharded state, else those of all."""
+        """The most members that own a piece: those of one replica with sharded state, else those of all."""
         return self.shape.tp_degree * (1 if self.is_sharded else self.dp_degree)
 
     def leaves_of(self, dp_rank: int) -> range:
@@ -133,8 +142,13 @@ class Placement(Shaped):
         return list(self.members_by_pp_rank[pp_rank]) if pp_rank is not None else []
 
     def owners_of(self, pieces: Pieces, piece: int) -> list[str]:
-        """The members that own a piece, by global rank: all that hold its unit, or, with sharded state, those of one replica."""
+        """The members that own a piece, by global rank.
+
+        These are all that hold its unit; of a tile's piece those that compute the tile; with sharded state those of one replica.
+        """
         pp_rank = self._pp_rank_of_unit.get(unit := pieces.unit_of(piece))
+        if (tile := pieces.tile_of(piece)) is not None and pp_rank is not None:
+            return list(self.members_at(self.shape.computers_of(pp_rank, tile, pieces.state_tiles)))
         if not self.is_sharded or pp_rank is None:
             return self.owners(unit)
         dp_rank = self.shape.dp_rank_of_share(pieces.ranges, pieces.piece(piece).range)
@@ -143,7 +157,7 @@ class Placement(Shaped):
     def pieces_of(self, pieces: Pieces, worker_id: str) -> list[int]:
         """The pieces that a member owns, in order; empty for anybody else."""
         held = pieces.of_units(self.units_of(worker_id))
-        return [piece for piece in held if worker_id in self.owners_of(pieces, piece)] if self.is_sharded else held
+        return [piece for piece in held if worker_id in self.owners_of(pieces, piece)] if self.divides(pieces) else held
 
 
 class Plan(Frozen):
@@ -183,7 +197,7 @@ class Plan(Frozen):
         job_revision: of the job that the members follow (`frostline_contract.job.job_revision`).
         prefix_tile: how many samples frozen units compute together, the same in every plan of a run.
         backend: the transport of activations and gradients between members. The plan names it, so that all use the same one.
-        state_ranges: how many ranges each unit's state is cut into, one piece each; the same in every plan of a run.
+        state_ranges, state_tiles: how each unit's state is cut (`Pieces.cut`); the same in every plan of a run.
     """
 
     generation: GenerationId
@@ -215,17 +229,20 @@ class Plan(Frozen):
     prefix_tile: PrefixTile = MICRO_BATCH
     backend: Backend = GLOO
     state_ranges: int = Field(default=1, ge=1)
+    state_tiles: int = Field(default=1, ge=1)
 
     @model_validator(mode="before")
     @classmethod
     def _with_indices(cls, values: Any) -> Any:
-        """Convert a plan from before there were pieces: its sources and buddies are worker ids, and it has no state_ranges."""
-        return _named_by_index(values) if isinstance(values, Mapping) else values
+        """Convert a plan from before there were pieces: its sources and buddies are worker ids, and it says nothing of cuts."""
+        if not isinstance(values, Mapping):
+            return values
+        return named_by_index(values, lambda: Placement.model_validate(values.get("placement") or {}).workers)
 
     @cached_property
     def pieces(self) -> Pieces:
         """The table of the run's pieces."""
-        return Pieces(self.placement.stage_bounds[-1], self.state_ranges)
+        return Pieces.cut(self.placement.stage_bounds[-1], self.state_ranges, self.state_tiles)
 
     @property
     def start_tag(self) -> StateTag | None:
@@ -301,20 +318,3 @@ class Plan(Frozen):
     def places(self) -> Mapping[str, int]:
         """Index into `participants` by worker id."""
         return {worker: place for place, worker in reversed(list(enumerate(self.participants)))}
-
-
-def _named_by_index(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A plan's values with sources and buddies as indices. A message with both has the ids for older readers alone.
-
-    Raises ValueError for a worker that is no participant.
-    """
-    found = {name: value for name, value in values.items() if name not in ("sources", "buddies")}
-    found["state_ranges"] = values.get("state_ranges") or 1
-    for older, name in (("sources", "source_indices"), ("buddies", "buddy_indices")):
-        if values.get(older) and not values.get(name):
-            placement = Placement.model_validate(values.get("placement") or {})
-            places = {worker: place for place, worker in enumerate((*placement.workers, *values.get("leavers", ())))}
-            if unknown := sorted(set(values[older]) - places.keys() - {""}):
-                raise ValueError(f"{older} name {unknown[0]!r}, which is no participant of the plan")
-            found[name] = tuple(places.get(worker, NOBODY) for worker in values[older])
-    return found

@@ -107,6 +107,11 @@ class ParallelShape:
         """The global ranks that compute a pipeline rank's stages, one a replica where tensors are not cut, ascending."""
         return self.mesh.ranks_at(pp=pp_rank)
 
+    def computers_of(self, pp_rank: int, tile: int, tiles: int) -> tuple[int, ...]:
+        """The global ranks that compute one of `tiles` tiles of a pipeline rank's stages, one a replica, ascending."""
+        tp_rank = tile * self.tp_degree // tiles
+        return tuple(global_rank for global_rank in self.owners_of(pp_rank) if self.tp_rank(global_rank) == tp_rank)
+
     def places_of_owners(self, dp_rank: int) -> range:
         """The places of one replica's ranks within each `owners_of`: one, or as many as share a stage tile by tile."""
         return range(dp_rank * self.tp_degree, (dp_rank + 1) * self.tp_degree)

@@ -7,6 +7,7 @@ numerics; cases change the rest.
 from dataclasses import dataclass
 from typing import Any
 
+from frostline_contract.pieces import Pieces, tiles_of_state
 from tests.e2e.runs import TINY_DIGITS
 
 STEPS = 40
@@ -50,7 +51,8 @@ class Variant:
     @property
     def num_pieces(self) -> int:
         """The number of pieces of the run's state."""
-        return self.num_units * self.state_ranges
+        inner = self.values["training"].get("tensor_tiles", {}).get("inner", 1)
+        return Pieces.cut(self.num_units, self.state_ranges, tiles_of_state(self.state_ranges, inner)).count
 
     def quiet(self) -> dict[str, Any]:
         """Return the job of the undisturbed run: no cache, and no more workers than its numerics need."""

@@ -9,7 +9,7 @@ from tests.e2e.test_cells import CELLS, HALF_A_BATCH
 TILES: dict[str, Any] = {
     **CELLS,
     "model": {"family": "gpt2", "config": {"n_embd": 32, "n_layer": 5, "n_head": 4, "n_positions": 32}},
-    "training": {"token_cells": 2, "tensor_tiles": {"inner": 4}, "steps": 24, **HALF_A_BATCH},
+    "training": {"token_cells": 2, "tensor_tiles": {"inner": 4, "vocabulary": True}, "steps": 24, **HALF_A_BATCH},
     "reshapes": [{"step": 3, "pp_degree": 3, "dp_degree": 1}, {"step": 9, "pp_degree": 1, "dp_degree": 3}],
     "placement": THREE_REPLICAS,
     "faults": [{"kind": "kill_worker", "step": 14, "worker": 1, "phase": "schedule"}],

@@ -9,7 +9,7 @@ import torch
 
 from tests.engine_member import Run
 from tests.exact_cases import Case, build_case
-from tests.hand_made_plans import Layout, Segment, run_series
+from tests.hand_made_plans import Layout, Segment, grouped, run_series
 from tests.integration.test_exactness import differences
 from tests.warm_workers import WarmWorkers
 
@@ -32,6 +32,14 @@ def test_shapes_have_the_bits_of_one_worker(dtype: str, layout: Layout, warm_wor
     runs = run_series(warm_workers, case, [Segment(layout, case.steps)])
     assert {(run.digest, run.guard) for run in runs} == {(one.digest, one.guard)}
     assert all(list(run.losses.values()) == list(one.losses.values()) for run in runs)
+
+
+@pytest.mark.wide
+def test_chunks_of_logits_in_tiles_have_the_bits_of_one_worker(warm_workers: WarmWorkers) -> None:
+    case = replace(CASE, inner_tiles=2, vocabulary_tiles=True)
+    one = alone(warm_workers, case)
+    runs = run_series(warm_workers, case, [Segment(grouped(2, 1, 2), case.steps)])
+    assert {(run.digest, run.guard) for run in runs} == {(one.digest, one.guard)}
 
 
 def test_one_chunk_of_all_tokens_has_the_oracles_bits(warm_workers: WarmWorkers) -> None:

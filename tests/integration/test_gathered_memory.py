@@ -35,7 +35,7 @@ def test_a_step_takes_what_is_planned_and_less_than_with_whole_weights(case: Cas
     for shard in ("step", "use"):
         layout = Layout(1, 4, shard=shard)
         ports = warm_workers.call([Call("tests.engine_member:store_port", {})] * 4)
-        plan = make_plan(Segment(layout, 2), None, ports, state_ranges=case.state_ranges).model_dump(mode="json")
+        plan = make_plan(Segment(layout, 2), None, ports, case=case).model_dump(mode="json")
         arguments = [{"case": case, "worker_id": f"w{number}", "plan": plan} for number in range(4)]
         counted[shard] = max(warm_workers.call([Call("tests.gathering_member:weighed", one) for one in arguments]))
         planned = planned_bytes(case, layout)

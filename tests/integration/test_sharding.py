@@ -75,7 +75,7 @@ def test_a_probe_of_one_replica_has_the_gathers_of_all(warm_workers: WarmWorkers
     case = replace(TIED, freezing=((1, 2),))
     for layout in (Layout(1, 1), at_use(2, 2), at_use(1, 3)):
         ports = warm_workers.call([Call("tests.engine_member:store_port", {})] * len(layout.numbers))
-        plan = make_plan(Segment(layout, 1, 2), None, ports, state_ranges=case.state_ranges).model_dump(mode="json")
+        plan = make_plan(Segment(layout, 1, 2), None, ports, case=case).model_dump(mode="json")
         members = [{"case": case, "worker_id": f"w{number}", "plan": plan} for number in layout.numbers]
         found[layout] = warm_workers.call([Call("tests.gathering_member:probed", one) for one in members])
     (alone,), *others = found.values()

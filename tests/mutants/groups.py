@@ -4,6 +4,9 @@ from tests.mutants.plant import Edit, Mutant
 
 TRAINER = "trainer/frostline_trainer/"
 GROUPS = ("tests/integration/test_exactness_tensor_groups.py", "-k", "plain_loop")
+STATE = ("tests/unit/trainer/test_tile_state.py",)
+AUDITS = ("tests/unit/trainer/test_group_audits.py",)
+VOCABULARY = ("tests/unit/trainer/test_vocabulary_tiles.py",)
 MESSAGES = ("tests/unit/trainer/test_tensor_messages.py",)
 
 GROUP_MUTANTS: tuple[Mutant, ...] = (
@@ -13,11 +16,23 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 TRAINER + "step/reduction.py",
-                "        if (group := self._groups.tensor) is not None:\n",
+                "        if (group := self._groups.tensor) is not None and not self._divides_tiles:\n",
                 "        if (group := None) is not None:\n",
             ),
         ),
         GROUPS,
+    ),
+    Mutant(
+        "audits-in-its-own-place",
+        "members of the only group compute their own tiles again, so that a broken one repeats itself",
+        (Edit(TRAINER + "replication/audits.py", "(holders[place - 1],)", "(holders[place],)"),),
+        AUDITS,
+    ),
+    Mutant(
+        "sums-by-member",
+        "members in each other's places sum in the order of the members and not of the tiles",
+        (Edit(TRAINER + "tensor/group.py", "by_member[(place - ahead) % group.size]", "by_member[place]"),),
+        AUDITS,
     ),
     Mutant(
         "tiles-in-reverse",
@@ -30,6 +45,42 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
         GROUPS,
+    ),
+    Mutant(
+        "a-copy-for-state",
+        "the gather of a frozen block's tiles overwrites a buddy's copy, which is state",
+        (
+            Edit(
+                TRAINER + "step/tile_state.py",
+                "            (by_tile[tile] in kept, part.of(unit, weights[part.name]))\n",
+                "            (place == group.index, part.of(unit, weights[part.name]))\n",
+            ),
+        ),
+        STATE,
+    ),
+    Mutant(
+        "tiles-for-others-dropped",
+        "a module that gives up tiles drops those that this worker keeps for others",
+        (
+            Edit(
+                TRAINER + "step/tile_state.py",
+                "            if piece in here and tile not in wanted:\n",
+                "            if False:\n",
+            ),
+        ),
+        STATE,
+    ),
+    Mutant(
+        "tiles-dealt-in-turns",
+        "a tile's piece is owned by another member of the group than the one that computes the tile",
+        (
+            Edit(
+                "proto/frostline_contract/shape.py",
+                "tp_rank = tile * self.tp_degree // tiles",
+                "tp_rank = tile % self.tp_degree",
+            ),
+        ),
+        ("tests/unit/test_contract_groups.py",),
     ),
     Mutant(
         "shares-in-reverse",
@@ -60,5 +111,47 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
         "each member of a group tells the vote the losses that all of it know alike",
         (Edit(TRAINER + "step/generation.py", " if self.in_group.speaks else {}", ""),),
         GROUPS,
+    ),
+    Mutant(
+        "lookups-added-as-numbers",
+        "a lookup crosses between members as a sum of numbers, which has no negative zero",
+        (
+            Edit(
+                TRAINER + "tensor/tiles.py",
+                "self.join(values.view(torch.int32)).view(values.dtype)",
+                "self.join(values)",
+            ),
+        ),
+        VOCABULARY,
+    ),
+    Mutant(
+        "padding-learns",
+        "the entry of padding tokens gets a gradient where tiles cut the vocabulary",
+        (Edit(TRAINER + "tensor/vocabulary.py", "                is_here &= ids != ctx.padding\n", "                pass\n"),),
+        VOCABULARY,
+    ),
+    Mutant(
+        "tied-tiles-cross-in-shares",
+        "members with other tiles of a tied matrix each exchange shares of them, as if all had the same",
+        (
+            Edit(
+                TRAINER + "step/reduction.py",
+                "own_line(self._transport) if self._is_tie_divided else self._transport",
+                "self._transport",
+            ),
+        ),
+        ("tests/integration/test_exactness_vocabulary_tiles.py", "-k", "tied"),
+    ),
+    Mutant(
+        "tied-elements-of-one-member",
+        "of a tied matrix a replica completes in its group only the elements of the copy that it updates",
+        (
+            Edit(
+                TRAINER + "step/sharing.py",
+                "        tied = self._shares[stage].tied_parts(self._dp_rank)\n",
+                "        tied = {}\n",
+            ),
+        ),
+        ("tests/integration/test_exactness_vocabulary_tiles.py", "-k", "shard"),
     ),
 )

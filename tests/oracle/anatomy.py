@@ -1,8 +1,10 @@
 """The units of an unsplit Hugging Face model: embedding, blocks, head. The model is not cut; its modules are only named."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
@@ -12,7 +14,14 @@ from transformers import (
     ViTForImageClassification,
 )
 
+IGNORED = -100
+"""Label of an item that does not count."""
 CAUSAL = (GPT2LMHeadModel, LlamaForCausalLM)
+
+
+def summed_cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return the sum over rows that count."""
+    return functional.cross_entropy(scores, labels, ignore_index=IGNORED, reduction="sum")
 
 
 @dataclass
@@ -21,7 +30,7 @@ class Anatomy:
 
     units: the modules of each unit, in the order in which their parameters are laid out; the first module of a unit is the
     first that its forward calls, where dropout is seeded. loss_keys: label entries of a batch, one a loss term.
-    tied: (embedding weight, the head's own copy), or None.
+    tied: (embedding weight, the head's own copy), or None. score: the summed cross entropy of (rows, classes) and labels.
     """
 
     model: PreTrainedModel
@@ -29,6 +38,7 @@ class Anatomy:
     loss_keys: tuple[str, ...]
     tied: tuple[nn.Parameter, nn.Parameter] | None = None
     regression: bool = False
+    score: Callable[[Tensor, Tensor], Tensor] = summed_cross_entropy
     _names: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -14,8 +14,6 @@ from transformers import GPT2LMHeadModel
 
 from tests.oracle.anatomy import Anatomy
 
-IGNORED = -100
-
 
 class Lists:
     """The cache argument of a layer: the keys and the values of each cell so far, and the sums of their readers' gradients."""
@@ -49,6 +47,7 @@ class CellLoop:
     def __init__(self, anatomy: Anatomy, rows: dict[str, Tensor], bounds: tuple[int, ...], freeze_point: int, mixed: bool,
                  position: dict[str, int]) -> None:  # fmt: skip
         self.model, self.units, self.rows, self.position = anatomy.model, anatomy.units, rows, position
+        self.score = anatomy.score
         self.spans, self.freeze_point, self.mixed = list(pairwise(bounds)), freeze_point, mixed
         self.lists = {unit: Lists() for unit in range(max(freeze_point, 1), len(self.units) - 1)}
 
@@ -97,8 +96,7 @@ class CellLoop:
             logits = head(norm(hidden))
         scores = (logits.float() if logits.dtype == torch.bfloat16 else logits).flatten(0, 1)
         labels = self.rows["labels"][:, slice(*span)].flatten()
-        loss = nn.functional.cross_entropy(scores, labels, ignore_index=IGNORED, reduction="sum")
-        return entry, loss / max(count, 1.0)
+        return entry, self.score(scores, labels) / max(count, 1.0)
 
     def _layer(self, unit: int, hidden: Tensor, span: tuple[int, int], lists: Lists | None) -> Tensor:
         start, stop = span

@@ -12,16 +12,13 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
-from tests.oracle.anatomy import Anatomy, anatomy_of
+from tests.oracle.anatomy import IGNORED, Anatomy, anatomy_of
 from tests.oracle.cells import CellLoop
 from tests.oracle.ranges import ranges_of
 from tests.oracle.tiles import InTiles
-
-IGNORED = -100
 
 
 @dataclass(frozen=True)
@@ -53,6 +50,7 @@ class Recipe:
     mixed_bfloat16: bool = False
     cells: tuple[int, ...] = ()
     inner_tiles: int = 1
+    vocabulary_tiles: bool = False
     state_ranges: int = 1
 
 
@@ -81,7 +79,7 @@ def run_plain_loop(model: PreTrainedModel, batches: Sequence[dict[str, Tensor]],
     hooks = seed_dropout(anatomy, recipe.seed, position)
     if recipe.mixed_bfloat16:
         hooks += round_outputs(anatomy)
-    tiles = InTiles(anatomy, recipe.inner_tiles, seed_of) if recipe.inner_tiles > 1 else None
+    tiles = InTiles(anatomy, recipe.inner_tiles, seed_of, recipe.vocabulary_tiles) if recipe.inner_tiles > 1 else None
     optimizer = make_optimizer(anatomy, recipe)
     total_steps = recipe.total_steps or len(batches)
     trace = Trace()
@@ -245,7 +243,7 @@ def loss_of(anatomy: Anatomy, rows: dict[str, Tensor], counts: tuple[float, ...]
             weights, labels = rows["label_weights"].to(scores.dtype), rows[key].to(scores.dtype)
             terms.append((weights * (scores.squeeze(-1) - labels).square()).sum() / max(count, 1.0))
         else:
-            total = functional.cross_entropy(scores, rows[key].flatten(), ignore_index=IGNORED, reduction="sum")
+            total = anatomy.score(scores, rows[key].flatten())
             terms.append(total / max(count, 1.0))
     return terms[0] if len(terms) == 1 else sum(term / len(terms) for term in terms)
 
@@ -259,14 +257,19 @@ def clip(
 ) -> tuple[tuple[float, ...], float]:
     """Scale all gradients by min(1, c / (norm + 1e-6)). Returns each unit's L2 norm and the total, both before scaling.
 
-    Each tensor's norm is taken in float64 and squared, that of a tensor in tiles tile by tile; squares are added in parameter
-    order, then in unit order. Of a unit in several ranges each range's are added first, of the part of each tensor that lies in
-    it, whatever tiles cut it. What never learns (`still`, ids of parameters) is no state, so that no range has any of it.
+    Each tensor's norm is taken in float64 and squared; squares are added in parameter order, then in unit order. Of a unit in
+    tiles those of uncut tensors are added first, then those of each tile's part of the others. Of a unit in several ranges each
+    range's are added first, of the part of each tensor that lies in it, whatever tiles cut it. What never learns (`still`, ids of
+    parameters) is no state, so that no range has any of it.
     """
     by_tile = tiles if state_ranges == 1 else None
     squares = []
     for unit in range(len(anatomy.units)):
         total = 0.0
+        if by_tile is not None:
+            copy_of_tied = anatomy.tied[1] if anatomy.tied is not None else None
+            squares.append(by_tile.square([p for p in anatomy.parameters(unit) if p.grad is not None and p is not copy_of_tied]))
+            continue
         state = [parameter for parameter in anatomy.parameters(unit) if id(parameter) not in still]
         for inside in ranges_of([parameter.numel() for parameter in state], state_ranges):
             square = 0.0
@@ -275,9 +278,8 @@ def clip(
                 copy_of_tied = anatomy.tied is not None and parameter is anatomy.tied[1]
                 if parameter.grad is not None and not copy_of_tied and low < high:
                     part = parameter.grad if state_ranges == 1 else parameter.grad.flatten()[low:high]
-                    whole = [torch.linalg.vector_norm(part, dtype=torch.float64).item()] if by_tile is None else []
-                    for norm in by_tile.norms(parameter, part) if by_tile else whole:
-                        square += norm * norm
+                    norm = torch.linalg.vector_norm(part, dtype=torch.float64).item()
+                    square += norm * norm
             total += square
         squares.append(total)
     total = 0.0

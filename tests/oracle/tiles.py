@@ -14,7 +14,8 @@ from torch.nn import functional
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 from transformers.pytorch_utils import Conv1D
 
-from tests.oracle.anatomy import Anatomy
+from tests.oracle.anatomy import CAUSAL, Anatomy
+from tests.oracle.vocabulary import Entries
 
 NAME = "oracle_in_tiles"
 SEED = Callable[..., int]
@@ -48,12 +49,12 @@ PLANS = {
 
 
 class InTiles:
-    """The blocks of a model computed in `count` tiles, until `remove`.
+    """The blocks of a model computed in `count` tiles, until `remove`; with `vocabulary` its embedding and logits too.
 
     parts: ids of the parameters that are cut, each with a function that gives a tensor of its shape tile by tile.
     """
 
-    def __init__(self, anatomy: Anatomy, count: int, seed_of: SEED) -> None:
+    def __init__(self, anatomy: Anatomy, count: int, seed_of: SEED, vocabulary: bool = False) -> None:
         self.count, self._seed_of = count, seed_of
         self.parts: dict[int, Callable[[Tensor], tuple[Tensor, ...]]] = {}
         self._changed: list[tuple[nn.Module, str]] = []
@@ -62,6 +63,8 @@ class InTiles:
         AttentionInterface.register(NAME, self._attend)
         for (block,) in anatomy.units[1:-1]:
             self._block(block, plan)
+        if vocabulary:
+            self._vocabulary(anatomy)
 
     def remove(self) -> None:
         for module, name in self._changed:
@@ -69,10 +72,17 @@ class InTiles:
         for module, config in self._configs:
             module.config = config
 
-    def norms(self, parameter: nn.Parameter, gradient: Tensor) -> list[float]:
-        """Return the L2 norms in float64 of a gradient's tiles, or of the whole gradient of an uncut parameter."""
-        pieces = self.parts[id(parameter)](gradient) if id(parameter) in self.parts else (gradient,)
-        return [torch.linalg.vector_norm(one.contiguous(), dtype=torch.float64).item() for one in pieces]
+    def square(self, parameters: list[nn.Parameter]) -> float:
+        """Return a unit's squared norm in float64: of uncut parameters' gradients, then of each tile's part of the others."""
+        cut = [self.parts[id(p)](p.grad) for p in parameters if id(p) in self.parts]
+        total = 0.0
+        for piece in ([p.grad for p in parameters if id(p) not in self.parts], *zip(*cut, strict=True)):
+            square = 0.0
+            for gradient in piece:
+                norm = torch.linalg.vector_norm(gradient.contiguous(), dtype=torch.float64).item()
+                square += norm * norm
+            total += square
+        return total
 
     def _block(self, block: nn.Module, plan: Plan) -> None:
         for (owner, columns, activation), packed in ((plan.first, plan.packed), (plan.second, 1)):
@@ -88,6 +98,26 @@ class InTiles:
         config._attn_implementation = NAME
         attention.config, attention.oracle_site = config, f"layer.{plan.attention}"
         self._changed.append((attention, "oracle_site"))
+
+    def _vocabulary(self, anatomy: Anatomy) -> None:
+        (embedding,) = (one for module in anatomy.units[0] for one in module.modules() if isinstance(one, nn.Embedding) and
+                        one.weight.shape[0] == anatomy.model.config.vocab_size)  # fmt: skip
+        entries = Entries(embedding.weight.shape[0], self.count)
+        self.parts[id(embedding.weight)] = entries.rows
+        self._forward(embedding, lambda ids: entries.lookup(embedding, ids))
+        if not isinstance(anatomy.model, CAUSAL):
+            return
+        head = anatomy.units[-1][-1]
+        self.parts[id(head.weight)] = entries.rows
+
+        def logits(x: Tensor) -> Tensor:
+            typed = _typed(x)
+            inputs, tiles = self._forks(typed, [head])[head], entries.rows(_typed(head.weight))
+            found = [_apart_backward(_times(entry, tile, head)) for entry, tile in zip(inputs, tiles, strict=True)]
+            return torch.cat(found, 1).view(*x.shape[:-1], -1)
+
+        self._forward(head, logits)
+        anatomy.score = entries.loss
 
     def _columns(self, layers: list[nn.Module], packed: int) -> None:
         shared: dict[str, object] = {"x": None, "forks": {}}

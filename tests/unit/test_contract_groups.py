@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from frostline_contract.job import parse_job
+from frostline_contract.pieces import Pieces
+from frostline_contract.plan import Placement
 
 
 def job(tiles: int, reshape: dict[str, int] | None = None, **placement: int | None) -> Any:
@@ -30,6 +32,20 @@ def test_groups_may_share_out_the_state_of_their_replicas() -> None:
         "placement": {"tp_degree": None, "shard": "auto"},
     })  # fmt: skip
     assert (asked.reshapes[0].degrees, asked.reshapes[0].shard) == ({"dp": 2, "pp": 1, "tp_columns": 2}, "step")
+
+
+@pytest.mark.parametrize("tiles", [2, 4])
+def test_a_tile_is_owned_by_the_members_that_compute_it(tiles: int) -> None:
+    """Two replicas of two stages, of groups of two: consecutive tiles are one member's, and what no tile cuts is everybody's."""
+    placement = Placement(
+        degrees={"dp": 2, "pp": 2, "tp_columns": 2}, stage_bounds=(0, 1, 2), leaf_bounds=(0, 4, 8), workers=tuple("abcdefgh")
+    )
+    table = Pieces.cut(2, tiles=tiles)
+    owners = ["".join(placement.owners_of(table, piece)) for piece in range(table.count)]
+    half = tiles // 2
+    assert owners == ["abef", *["ae"] * half, *["bf"] * half, "cdgh", *["cg"] * half, *["dh"] * half]
+    assert placement.pieces_of(table, "f") == [0, *range(1 + half, 1 + tiles)]
+    assert placement.divides(table) and not placement.divides(Pieces(2)) and not placement.divides(Pieces(2, 3))
 
 
 def test_a_degree_that_is_left_to_the_planner_may_be_any_up_to_the_tiles() -> None:

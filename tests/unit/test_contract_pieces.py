@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frostline_contract.pieces import COMMON, RANGE_ALIGNMENT, Piece, Pieces
+from frostline_contract.pieces import COMMON, RANGE_ALIGNMENT, Piece, Pieces, tiles_of_state
 from frostline_contract.plan import NOBODY, GenerationId, Placement, Plan
 
 tables = st.builds(
@@ -46,6 +46,17 @@ def test_with_one_piece_a_unit_numbers_are_the_units(num_units: int, length: int
     assert table.bounds(0, length) == (0, length)
 
 
+@given(st.integers(1, 9), st.sampled_from((1, 2, 4, 8)))
+def test_a_run_in_tiles_has_a_piece_of_each_and_one_of_the_rest(num_units: int, inner: int) -> None:
+    """Where state is in several ranges these are the pieces, whatever tiles there are."""
+    assert (tiles_of_state(1, inner), tiles_of_state(3, inner)) == (inner, 1)
+    table = Pieces.cut(num_units, tiles=inner)
+    assert table.state_tiles == inner and Pieces.cut(num_units, 3, 1) == Pieces(num_units, 3)
+    assert (table == Pieces(num_units)) == (inner == 1)
+    wanted = [None, *range(inner)] if inner > 1 else [None]
+    assert [[table.tile_of(piece) for piece in table.of_unit(unit)] for unit in range(num_units)] == [wanted] * num_units
+
+
 @pytest.mark.parametrize(("ranges", "tiles"), [(0, (COMMON,)), (1, ())])
 def test_a_unit_without_a_piece_is_refused(ranges: int, tiles: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="at least one of both"):
@@ -66,13 +77,14 @@ def test_a_plan_tells_state_by_pieces_and_workers_by_index() -> None:
     assert (plan.sources, plan.buddies) == (("a", "c", "b", "b"), ("b", "b", "", ""))
     assert (plan.pieces_of("a"), plan.replicas_kept_by("b"), plan.needs("b")) == ([0, 1], [0, 1], [0, 1, 2, 3])
     assert (plan.owners(3), plan.needed_by(0)) == (["b"], ["a", "b"])
+    assert plan_with(state_tiles=4).pieces == Pieces.cut(2, tiles=4)
 
 
 def test_a_plan_that_names_workers_by_id_reads_the_same() -> None:
     """As the durable state had it before there were pieces, and as an older worker sends it."""
     older = plan_with(sources=("a", "c"), buddies=("b", ""))
     assert older == plan_with(source_indices=(0, 2), buddy_indices=(1, NOBODY))
-    assert (older.state_ranges, older.pieces) == (1, Pieces(2))
+    assert (older.state_ranges, older.state_tiles, older.pieces) == (1, 1, Pieces(2))
     assert plan_with(sources=("a", "c"), buddies=("b", ""), state_ranges=0, source_indices=(), buddy_indices=()) == older
     with pytest.raises(ValueError, match="sources name 'd', which is no participant"):
         plan_with(sources=("a", "d"))

@@ -51,11 +51,14 @@ def test_a_gradient_gathered_cell_by_cell_is_the_whole_batch_gradient(family: st
 
 
 @pytest.mark.parametrize("family", ["vit", "bert_question_answering", "gpt2_tied", "llama"])
-def test_a_gradient_computed_in_tiles_is_the_whole_batch_gradient(family: str) -> None:
+@pytest.mark.parametrize("vocabulary", [False, True], ids=["", "vocabulary"])
+def test_a_gradient_computed_in_tiles_is_the_whole_batch_gradient(family: str, vocabulary: bool) -> None:
+    if vocabulary and family == "vit":
+        pytest.skip("images have no vocabulary")
     batch = small_batch(family, 24, padding_rows=3, dtype=torch.float64)
     model = small_model(family, torch.float64)
     reference = whole_batch_gradient(model, batch)
-    tiles = replace(RECIPE, inner_tiles=2)
+    tiles = replace(RECIPE, inner_tiles=2, vocabulary_tiles=vocabulary)
     found = accumulated_gradient(small_model(family, torch.float64), batch, tiles)
     assert relative_gap(found, reference, vanishing_gradients(model)) <= BOUNDS[torch.float64]
 

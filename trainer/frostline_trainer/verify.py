@@ -105,7 +105,7 @@ class Replayer:
         )
         plan = Plan(
             generation=VERIFYING, lineage=self.state.lineage, start="fresh", freeze_point=freeze_point, placement=placement,
-            prefix_tile=self.prefix_tile, state_ranges=self.job.training.state_ranges,
+            prefix_tile=self.prefix_tile, state_ranges=self.job.training.state_ranges, state_tiles=self.job.training.state_tiles,
         )  # fmt: skip
         chain = tuple(self.state.codec_chain)
         return Generation(

@@ -183,6 +183,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         state_ranges=job.training.state_ranges,
         may_gather=not job.training.compile and not job.training.has_cells,
         tensor_tiles=job.training.tensor_tiles.inner,
+        tiled_ends=job.tiled_ends,
         quota=quota_of(job, profile.quota_period_seconds),
     )
 

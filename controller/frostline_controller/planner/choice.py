@@ -74,7 +74,7 @@ class PlanChoice:
             generation=next_generation(facts.state), lineage=lineage, placement=placement, first_worker=first,
             freeze_point=freeze_point, decision_number=decision_number, reason=reason,
             domains=self.domains((*placement.workers, *others)),
-            state_ranges=facts.job.training.state_ranges,
+            state_ranges=facts.job.training.state_ranges, state_tiles=facts.job.training.state_tiles,
         )  # fmt: skip
 
     def stamped(self, plan: Plan) -> Plan:

@@ -22,7 +22,8 @@ class PlanDraft:
         decision_number: of the decision that set the freeze point; 0: none was taken.
         domains: failure domain by worker id, also of workers outside the placement; empty: no buddies.
         reason: for people.
-        state_ranges: pieces of each unit's state, as the run's job says.
+        state_ranges: ranges of each unit's state, as the run's job says.
+        state_tiles: tiles of each unit that have pieces of their own.
     """
 
     generation: GenerationId
@@ -34,11 +35,12 @@ class PlanDraft:
     domains: Mapping[str, str] = field(default_factory=dict)
     reason: str = ""
     state_ranges: int = 1
+    state_tiles: int = 1
 
     @property
     def pieces(self) -> Pieces:
         """The table of the run's pieces."""
-        return Pieces(self.placement.stage_bounds[-1], self.state_ranges)
+        return Pieces.cut(self.placement.stage_bounds[-1], self.state_ranges, self.state_tiles)
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of `Plan` that the draft determines."""
@@ -52,4 +54,5 @@ class PlanDraft:
             "store_port": self.first_worker.store_port,
             "reason": self.reason,
             "state_ranges": self.state_ranges,
+            "state_tiles": self.state_tiles,
         }

@@ -148,6 +148,12 @@ class Job(Section):
         return self.training.tensor_tiles.inner if asked is None else asked
 
     @property
+    def tiled_ends(self) -> tuple[bool, bool]:
+        """Whether tiles cut the embedding's vocabulary, and the logits of a head over the vocabulary."""
+        cut = self.training.tensor_tiles.vocabulary
+        return cut, cut and self.task.kind == "language_modeling"
+
+    @property
     def initial_units(self) -> int:
         """Units that the freeze section freezes from step 1; with adapters it may be more (`initial_freeze_point`)."""
         return self.freeze.initial_units if self.elastic.freeze else 0

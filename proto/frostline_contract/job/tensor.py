@@ -8,7 +8,7 @@ TILES_MAX = 1024
 
 
 class TensorTiles(Section):
-    """The grid that matrices of the blocks are computed in, fixed for a run and part of its numerics. A product of tiles is a call of
+    """The grid that matrices are computed in, fixed for a run and part of its numerics. A product of tiles is a call of
     its own, and sums over tiles are made by pairs in their order, so who computes which tile changes no bit."""
 
     inner: int = fixed(
@@ -16,6 +16,11 @@ class TensorTiles(Section):
         ge=1,
         le=TILES_MAX,
         doc="Tiles of the inner widths (heads, feed-forward), a power of two that divides the heads. 1: whole matrices.",
+    )
+    vocabulary: bool = fixed(
+        False,
+        later=True,
+        doc="Whether tiles cut the vocabulary too: the embedding's matrix and, in language modeling, the head's and its logits.",
     )
     hidden: int = fixed(1, ge=1, le=TILES_MAX, doc="Tiles of the hidden width. Only 1 so far.")
     rows: int = fixed(1, ge=1, le=TILES_MAX, doc="Tiles of a micro-batch's samples. Only 1 so far.")
@@ -27,4 +32,6 @@ class TensorTiles(Section):
                 raise ValueError(f"{name} is {getattr(self, name)}; only inner widths are cut so far: set it to 1")
         if self.inner & (self.inner - 1):
             raise ValueError(f"inner is {self.inner}; it must be a power of two")
+        if self.vocabulary and self.inner == 1:
+            raise ValueError("vocabulary is true and inner is 1; one tile cuts nothing: set inner to 2 or more")
         return self

@@ -6,6 +6,7 @@ from pydantic import field_validator, model_validator
 
 from frostline_contract.job.section import AUTO, Section, fixed, live, number_or_auto
 from frostline_contract.job.tensor import TensorTiles
+from frostline_contract.pieces import tiles_of_state
 from frostline_contract.precision import PrecisionName
 
 LEAVES_MAX = 1024
@@ -157,6 +158,11 @@ class TrainingSection(Section):
     def has_cells(self) -> bool:
         """Whether sequences are computed cell by cell."""
         return self.num_cells > 1
+
+    @property
+    def state_tiles(self) -> int:
+        """Tiles of each unit that have pieces of their own; 1: none has."""
+        return tiles_of_state(self.state_ranges, self.tensor_tiles.inner)
 
     @property
     def automatic(self) -> tuple[str, ...]:

@@ -59,23 +59,6 @@ def test_the_cost_of_a_placement_in_groups_is_what_it_was_planned_with(degree: i
     assert placement_cost(planned.placement, asked).total_seconds == pytest.approx(planned.cost.total_seconds, rel=1e-12)
 
 
-def test_a_member_has_its_part_of_blocks_that_learn_and_all_of_the_rest() -> None:
-    case = inputs(6, 4, freeze_point=2, near_link=FAST)
-    member = in_groups_as_built(case, 4, at_home=True)
-    assert [new is old for new, old in zip(member.units, case.units, strict=True)] == [True, True, False, False, False, True]
-    block, whole = member.units[2], case.units[2]
-    sums = 2 * 2 * 3 / 4 * whole.output_bytes / 1e11 + 4 * 1e-6  # two all-reduces a pass
-    assert block.forward_seconds == pytest.approx(whole.forward_seconds * (0.01 + 0.99 / 4) + sums)
-    assert block.backward_seconds == pytest.approx(whole.backward_seconds * (0.01 + 0.99 / 4) + sums)
-    assert block.activation_bytes == round(whole.activation_bytes * (10 / 34 + 24 / 34 / 4))
-    same = ("parameter_bytes", "optimizer_bytes", "working_bytes", "output_bytes")
-    assert all(getattr(block, name) == getattr(whole, name) for name in same), "each member holds its stage's whole state"
-    collected = 3 * (3 / 4 * whole.parameter_bytes / 1e11 + 1e-6)  # gradients of three blocks, once a step
-    more = (member.optimizer_seconds_per_byte - case.optimizer_seconds_per_byte) * 4 * whole.parameter_bytes
-    assert more == pytest.approx(collected)
-    assert in_groups_as_built(case, 1, at_home=True) is case
-
-
 # ---- the planner's choice
 
 

@@ -15,13 +15,18 @@ from frostline_trainer.step.unit_state import digest_of_pieces, unit_digest
 from tests.checkpoint_cases import TABLE, content, snapshot, write_all
 
 CUT = Pieces(2, 2)
+TILED = Pieces.cut(2, tiles=2)
 
 
 def cut_snapshot(root: Path, pieces: tuple[int, ...], publishes: bool = True) -> Snapshot:
     """Return a member's share of the checkpoint of step 7, whose two units have two pieces each."""
+    return snapshot_of(root, CUT, pieces, publishes)
+
+
+def snapshot_of(root: Path, table: Pieces, pieces: tuple[int, ...], publishes: bool = True) -> Snapshot:
     generation = GenerationId(incarnation=1, counter=1)
     states, manifest = {piece: content(7, piece) for piece in pieces}, {"lineage": 0, "step": 7}
-    made = Snapshot(root / "0" / "1.1" / "7", states, {}, CUT, generation, manifest, publishes)
+    made = Snapshot(root / "0" / "1.1" / "7", states, {}, table, generation, manifest, publishes)
     made.stable.set()
     return made
 
@@ -42,6 +47,17 @@ def test_each_piece_is_a_file_and_the_manifest_lists_them(tmp_path: Path) -> Non
     assert [found["step"] for _, found in complete_checkpoints(tmp_path)] == [7]
 
 
+def test_a_manifest_says_how_many_tiles_have_pieces(tmp_path: Path) -> None:
+    mine = snapshot_of(tmp_path, TILED, tuple(range(TILED.count)))
+    write_all(mine)
+    manifest = read_manifest(mine.folder)
+    assert (manifest["version"], manifest["state_ranges"], manifest["state_tiles"]) == (2, 1, 2)
+    assert [entry["file"] for entry in manifest["pieces"]][:3] == [f"unit-000.{place}.safetensors" for place in range(3)]
+    assert torch.equal(load_piece(mine.folder, manifest, TILED, 4)["weight/a"], content(7, 4)["weight/a"])
+    with pytest.raises(ValueError, match=r"state is in 2 tiles, training\.tensor_tiles\.inner is 1"):
+        load_piece(mine.folder, manifest, TABLE, 0)
+
+
 def test_a_checkpoint_that_is_cut_otherwise_is_refused_with_the_field(tmp_path: Path) -> None:
     cut, whole = cut_snapshot(tmp_path, (0, 1, 2, 3)), snapshot(tmp_path, 9, counter=2)
     write_all(cut, whole)
@@ -49,6 +65,8 @@ def test_a_checkpoint_that_is_cut_otherwise_is_refused_with_the_field(tmp_path: 
         load_piece(cut.folder, read_manifest(cut.folder), TABLE, 0)
     with pytest.raises(ValueError, match=r"state is in 1 ranges, training\.state_ranges is 2"):
         load_piece(whole.folder, read_manifest(whole.folder), CUT, 0)
+    with pytest.raises(ValueError, match=r"state is in 1 tiles, training\.tensor_tiles\.inner is 4"):
+        load_piece(whole.folder, read_manifest(whole.folder), Pieces.cut(2, tiles=4), 0)
 
 
 @pytest.mark.parametrize("version", [1, 2])

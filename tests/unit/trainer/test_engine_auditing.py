@@ -34,20 +34,22 @@ LAYOUTS = (
 
 
 def computed(
-    layout: Layout, step: int, freeze_point: int = 0, wrong: Callable[[list[RunContext]], Any] = lambda contexts: None
-) -> list[StepGradients | WrongBits]:
+    layout: Layout, step: int, freeze_point: int = 0, wrong: Callable[[list[RunContext]], Any] = lambda contexts: None,
+    case: Case = CASE,
+) -> list[StepGradients | WrongBits]:  # fmt: skip
     """Return the result of each member's computation of a step. wrong: a change that is made to the members before."""
-    return of_members(layout, step, freeze_point, wrong, lambda generation: generation.compute(step))
+    return of_members(layout, step, freeze_point, wrong, lambda generation: generation.compute(step), case)
 
 
 def of_members(
-    layout: Layout, step: int, freeze_point: int, wrong: Callable[[list[RunContext]], Any], act: Callable[[Generation], Found]
-) -> list[Found | WrongBits]:
+    layout: Layout, step: int, freeze_point: int, wrong: Callable[[list[RunContext]], Any], act: Callable[[Generation], Found],
+    case: Case = CASE,
+) -> list[Found | WrongBits]:  # fmt: skip
     """Return what each member's act before a step returns or finds. wrong: as of `computed`."""
     size, store = len(layout.numbers), open_store()
     domains = tuple(range(size)) if size > 1 else ()
-    plan = make_plan(Segment(layout, 9, freeze_point, domains=domains), None, [store[1]] * size)
-    contexts = [build_case(CASE) for _ in range(size)]
+    plan = make_plan(Segment(layout, 9, freeze_point, domains=domains), None, [store[1]] * size, case=case)
+    contexts = [build_case(case) for _ in range(size)]
     wrong(contexts)
 
     def member(index: int) -> Found | WrongBits:

@@ -47,7 +47,7 @@ def test_units_of_a_stage_with_other_buddies_are_other_messages() -> None:
 
 def test_a_units_pieces_have_one_buddy() -> None:
     """An update is of a whole unit; so is the message of its gradient, however its state is cut."""
-    plan = make_plan(Segment(Layout(4, 1), 1, domains=(0, 1, 2, 3)), None, PORTS, state_ranges=3)
+    plan = make_plan(Segment(Layout(4, 1), 1, domains=(0, 1, 2, 3)), None, PORTS, case=Case("gpt2_tied", state_ranges=3))
     assert replica_updates_of(plan, 0) == replica_updates_of(plan_of(Layout(4, 1), (0, 1, 2, 3)), 0)
     apart = with_buddies(plan, ("w1", "w2", *plan.buddies[2:]))
     with pytest.raises(ValueError, match=r"pieces of unit 0 have buddies \['w1', 'w2'\]"):

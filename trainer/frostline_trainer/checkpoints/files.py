@@ -131,4 +131,5 @@ def with_digests(fields: dict, folder: Path, table: Pieces, generation: Generati
     described = {**fields, "digest": digest_of_pieces(table, counted)}
     if table.per_unit == 1:
         return {**described, "units": entries, "version": VERSION_OF_UNITS}
-    return {**described, "state_ranges": table.ranges, "pieces": entries, "version": VERSION_OF_PIECES}
+    cut = {"state_ranges": table.ranges} | ({"state_tiles": table.state_tiles} if table.state_tiles > 1 else {})
+    return {**described, **cut, "pieces": entries, "version": VERSION_OF_PIECES}

@@ -27,8 +27,8 @@ from frostline_trainer.generations.entering import Entered
 from frostline_trainer.model import numbers_saved, save_model
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.generation import Generation
-from frostline_trainer.step.local_shards import join_unit
 from frostline_trainer.step.run_state import RunState
+from frostline_trainer.step.unit_state import take_whole
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 10.0
 WAIT_SECONDS = 0.2
@@ -158,7 +158,7 @@ def save_final_model(context: RunContext, folder: Path, directory: Path, moved: 
         manifest = read_manifest(folder)
         for index, unit in enumerate(context.cut.units):
             moved()
-            join_unit(unit, context.pieces)
+            take_whole(unit)
             unit.to("cpu")
             restore_pieces(context, {}, folder, manifest, context.pieces.of_unit(index))
         _save_whole(context, directory, moved)

@@ -65,9 +65,10 @@ class _ManifestOfUnits(_Manifest):
 
 
 class _ManifestOfPieces(_Manifest):
-    """The manifest of a run with several pieces a unit, cut into `state_ranges`."""
+    """The manifest of a run with several pieces a unit: `state_ranges`, or one of each of `state_tiles` and one of the rest."""
 
-    state_ranges: int = Field(ge=2)
+    state_ranges: int = Field(ge=1)
+    state_tiles: int = Field(default=1, ge=1)
     pieces: list[_Entry]
 
 
@@ -115,12 +116,15 @@ def load_piece(folder: Path, manifest: dict, table: Pieces, piece: int) -> UnitS
     Raises:
         ValueError: the file is missing, truncated or not the one in the manifest.
     """
-    ranges = manifest.get("state_ranges", 1)
-    if ranges != table.ranges:
-        raise ValueError(
-            f"{folder}: each unit's state is in {ranges} ranges, training.state_ranges is {table.ranges}; "
-            "it is fixed for a run: set it to what the run began with"
-        )
+    for cut, wanted, field in (
+        ("state_ranges", table.ranges, "training.state_ranges"),
+        ("state_tiles", table.state_tiles, "training.tensor_tiles.inner"),
+    ):
+        if (found := manifest.get(cut, 1)) != wanted:
+            raise ValueError(
+                f"{folder}: each unit's state is in {found} {cut.removeprefix('state_')}, {field} is {wanted}; "
+                "it is fixed for a run: set it to what the run began with"
+            )
     name = "units" if table.per_unit == 1 else "pieces"
     entries = manifest.get(name, [])
     if not 0 <= piece < len(entries):

@@ -89,6 +89,7 @@ class Bert(HuggingFaceFamily):
             columns=(*attention, "intermediate.dense"),
             rows=("attention.output.dense", "layer.output.dense"),
             together=(attention,),
+            embedding="word_embeddings",
         )
 
     def hidden_shape(self, config: BertConfig, sizes: DataSizes) -> tuple[int, int]:

@@ -80,6 +80,8 @@ class GPT2(HuggingFaceFamily):
             columns=("attn.c_attn", "mlp.c_fc"),
             rows=("attn.c_proj", "mlp.c_proj"),
             parts={"attn.c_attn": 3},
+            embedding="wte",
+            logits="lm_head",
             inner_attributes=("attn.split_size",),
         )
 

@@ -1,6 +1,7 @@
 """Llama: causal language modeling with rotary positions and grouped key and value heads."""
 
 from copy import deepcopy
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from frostline_trainer.families.cells import Cell
 from frostline_trainer.families.configuring import SizeFitter
 from frostline_trainer.families.hugging_face import HuggingFaceFamily, as_cache, fit_text
 from frostline_trainer.families.masks import causal_mask
+from frostline_trainer.tensor.table import TensorTable, from_tp_plan
 
 
 class Embedding(Unit):
@@ -82,6 +84,11 @@ class Llama(HuggingFaceFamily):
         blocks = [Block(layer, deepcopy(model.model.rotary_emb), attention) for layer in model.model.layers]
         tied = ("embed_tokens.weight", "lm_head.weight") if model.config.tie_word_embeddings else None
         return assemble(model, Embedding(model), blocks, Head(model), tied)
+
+    def tensor_table(self, config: LlamaConfig) -> TensorTable | None:
+        """The layers that tensor tiles cut: transformers' own plan of a block, and both uses of the vocabulary; see Family."""
+        blocks = from_tp_plan(config)
+        return None if blocks is None else replace(blocks, embedding="embed_tokens", logits="lm_head")
 
     def hidden_shape(self, config: LlamaConfig, sizes: DataSizes) -> tuple[int, int]:
         """(sequence length, hidden_size) of one sample."""

@@ -3,35 +3,58 @@
 import copy
 
 import torch
+from torch import nn
 
 from frostline_trainer.data.split import first_samples
 from frostline_trainer.families.registry import family_named
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.unit_kinds import first_of_its_kind
 from frostline_trainer.tensor.checking import check_table
-from frostline_trainer.tensor.install import check_heads, table_of, tile_blocks
+from frostline_trainer.tensor.checking_vocabulary import check_embedding, check_logits
+from frostline_trainer.tensor.install import check_heads, table_of, tile_blocks, tile_embedding, tile_logits
+from frostline_trainer.tensor.table import TensorTable
 from frostline_trainer.tensor.tiles import Tiles
 
 SAMPLES = 2
 
 
 def install_tiles(context: RunContext) -> None:
-    """Let the blocks compute in the job's tiles; with one tile the model is not changed.
+    """Let the model compute in the job's tiles; with one tile the model is not changed.
 
     Raises ValueError, with field, value and remedy, if the model cannot be cut like this, or its family's table is wrong.
     """
-    inner = context.job.training.tensor_tiles.inner
-    if inner == 1:
+    grid = context.job.training.tensor_tiles
+    if grid.inner == 1:
         return
     family, cut = family_named(context.job.model.family), context.cut
     table = table_of(family, cut.model.config)
-    check_heads(table, cut.model.config, inner)
+    check_heads(table, cut.model.config, grid.inner)
+    words = [f"model.family {family.name}, {name}" for name in cut.unit_names]
+    with torch.random.fork_rng(devices=[context.device] if context.device.type == "cuda" else []):
+        _check(context, table, words)
+    tile_blocks(cut, family, Tiles(grid.inner))
+    embedding, logits = context.job.tiled_ends
+    if embedding:
+        tile_embedding(cut.units[0], table, Tiles(grid.inner), words[0])
+    if logits:
+        context.task.vocabulary = tile_logits(cut.units[-1], table, Tiles(grid.inner), words[-1])
+
+
+def _check(context: RunContext, table: TensorTable, words: list[str]) -> None:
+    """Check the table on one block of each kind, and on embedding and head where tiles cut the vocabulary."""
+    grid, units = context.job.training.tensor_tiles, context.cut.units
     samples = first_samples(context.data.train, SAMPLES)
     inputs = context.on_device(context.data.train.collate(samples, [0] * len(samples)))
     entry = torch.empty(len(samples), *context.hidden_shape, device=context.device)
-    with torch.random.fork_rng(devices=[context.device] if context.device.type == "cuda" else []):
-        for index, first in enumerate(first_of_its_kind(cut.units)):
-            if index == first and 0 < index < len(cut.units) - 1:
-                words = f"model.family {family.name}, {cut.unit_names[index]}"
-                check_table(copy.deepcopy(cut.units[index]).to(context.device), table, inner, inputs, entry, words)
-    tile_blocks(cut, family, Tiles(inner))
+
+    def on_device(index: int) -> nn.Module:
+        return copy.deepcopy(units[index]).to(context.device)
+
+    for index, first in enumerate(first_of_its_kind(units)):
+        if index == first and 0 < index < len(units) - 1:
+            check_table(on_device(index), table, grid.inner, inputs, entry, words[index])
+    embedding, logits = context.job.tiled_ends
+    if embedding:
+        check_embedding(on_device(0), table, grid.inner, inputs, entry, words[0])
+    if logits:
+        check_logits(on_device(len(units) - 1), table, grid.inner, inputs, entry, words[-1])

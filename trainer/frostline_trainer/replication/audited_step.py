@@ -4,7 +4,7 @@ The audit takes place between the schedule and the exchange, with the same weigh
 step whose audit differs is never voted on. Members send each other a stage's input and its output's gradient, of one micro-batch.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 
@@ -49,15 +49,28 @@ class Auditing:
         pairs = {audit: (one, other) for audit, (one, other) in zip(audits, said, strict=True)}
         disputed = {audit: pair for audit, pair in pairs.items() if ABSENT not in pair and pair[0] != pair[1]}
         if disputed:
-            raise self._differ(step, disputed, kept, seen)
+            raise self._differ(step, disputed, self._recomputed_with(disputed, audits), kept, seen)
+
+    def _recomputed_with(self, disputed: Collection[Audit], audits: Sequence[Audit]) -> list[Audit]:
+        """The audits whose work is recomputed once more: the disputed ones, and those of the other members of their groups where
+        these recompute together: their own work first, then that of others, so that all of a group compute in one order."""
+        if not self._plan.placement.divides_tiles(self._plan.pieces):
+            return list(disputed)
+        groups = {(audit.stage, audit.replica) for audit in disputed}
+        again = [audit for audit in audits if (audit.stage, audit.replica) in groups]
+        return sorted(again, key=lambda audit: audit.owner != self._index)
 
     def _differ(
-        self, step: int, disputed: Mapping[Audit, Pair], kept: Mapping[int, Evidence], seen: dict[Audit, Evidence]
-    ) -> ComputationDiffers:
-        """Let all members that can do so recompute the disputed work, to find out whose bits are wrong."""
-        seen |= self._bring(list(disputed), kept, {audit: audit.judges[1:] for audit in disputed})
-        seen |= {audit: kept[audit.stage] for audit in disputed if audit.owner == self._index}
-        again = {audit: self._again(audit, seen[audit]) for audit in disputed if audit in seen}
+        self, step: int, disputed: Mapping[Audit, Pair], again_all: Sequence[Audit], kept: Mapping[int, Evidence],
+        seen: dict[Audit, Evidence],
+    ) -> ComputationDiffers:  # fmt: skip
+        """Let all members that can do so recompute the disputed work, to find out whose bits are wrong.
+
+        again_all: from `_recomputed_with`.
+        """
+        seen |= self._bring(again_all, kept, {audit: audit.judges[1:] for audit in again_all})
+        seen |= {audit: kept[audit.stage] for audit in again_all if audit.owner == self._index}
+        again = {audit: self._again(audit, seen[audit]) for audit in again_all if audit in seen}
         size = self._world.size
         said = self._exchange([{self._index: again.get(audit)} for audit in disputed], columns=size)
         verdicts, stories = list[Verdict](), list[str]()

@@ -44,6 +44,8 @@ def audits_of(plan: Plan, seed: int, step: int, num_microbatches: int, num_leave
     """The audits of a step: of each replica one micro-batch, in all stages, so that all members have equal extra work.
 
     The auditor is the stage's next owner, in another replica or in the same tensor-parallel group; with one owner, its buddy.
+    Where members of a group own their tiles, it is the member of the next replica that computes the same ones, so that a group
+    audits another one together; with one replica a group audits itself, each member computing the next one's tiles.
     """
     placement, shape, audits = plan.placement, plan.placement.shape, list[Audit]()
     for replica in range(shape.dp_degree):
@@ -54,7 +56,13 @@ def audits_of(plan: Plan, seed: int, step: int, num_microbatches: int, num_leave
         number = numbers[seed_of("audit", seed, step, replica) % len(numbers)]
         for stage in range(shape.num_stages):
             holders = shape.owners_of(shape.pp_rank_of_stage(stage))
+            by_tile = placement.divides_tiles(plan.pieces)
             for place in shape.places_of_owners(replica):
+                if by_tile:
+                    same = shape.mesh.line(holders[place], "dp")  # one of each replica, with these tiles
+                    judges = (*same[replica + 1 :], *same[:replica]) or (holders[place - 1],)
+                    audits.append(Audit(stage, replica, number, holders[place], judges))
+                    continue
                 owners = holders[place:] + holders[:place]  # the audited owner first, then its successors
                 judges = owners[1:] or _stage_buddy(plan, stage) or (owners[0],)
                 audits.append(Audit(stage, replica, number, owners[0], judges))

@@ -29,6 +29,7 @@ from frostline_contract.shape import ParallelShape
 from frostline_contract.usage import Way
 from frostline_trainer.families.base import learnable
 from frostline_trainer.model import set_frozen
+from frostline_trainer.replication.packed_parts import PackedParts
 from frostline_trainer.replication.replica_updates import ReplicaUpdate, replica_updates_of
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.gradients import GradientBuffers
@@ -36,7 +37,9 @@ from frostline_trainer.step.local_shards import local_shards
 from frostline_trainer.step.optimizer import Moments, UnitOptimizer
 from frostline_trainer.step.share import Shares
 from frostline_trainer.step.tied import learning, stop_frozen_tie
+from frostline_trainer.step.tile_state import tiles_beside
 from frostline_trainer.step.transfer import host_memory_for, page_locked_empty
+from frostline_trainer.tensor.state import has_memory
 from frostline_trainer.transport.collectives import Group, Message, wait_all
 
 ROOM_SHARE = 0.9
@@ -60,7 +63,7 @@ class UnitReplication:
 
     def __init__(self, context: RunContext, plan: Plan, index: int, world: Group, freeze_point: int) -> None:
         self._context, self._world = context, world
-        self._kept, self._sharded = plan.replicas_kept_by(plan.placement.workers[index]), plan.placement.is_sharded
+        self._kept, self._by_part = plan.replicas_kept_by(plan.placement.workers[index]), plan.placement.divides(plan.pieces)
         self.kept_units = plan.pieces.units_of(self._kept)
         for unit in self.kept_units:
             set_frozen(context.cut.units[unit], unit < freeze_point)
@@ -68,9 +71,10 @@ class UnitReplication:
         updates = [update for update in replica_updates_of(plan, freeze_point) if _learns(context, freeze_point, update)]
         self._outgoing = [update for update in updates if update.owner == index]
         self.resident = replicas_stay_on_device(context, plan, self.kept_units)
-        shape = plan.placement.shape if self._sharded else None
+        shape = plan.placement.shape if plan.placement.is_sharded else None
         mine = [update for update in updates if update.buddy == index]
         self.incoming = [_Incoming(context, update, freeze_point, self.resident, self._kept, shape) for update in mine]
+        self._packed = {update: _Packed(context, update, freeze_point) for update in self._outgoing if update.pieces}
         self._staging: dict[ReplicaUpdate, torch.Tensor] = {}
         self._staged: list[tuple[ReplicaUpdate, torch.Tensor]] = []
         self._sent: list[Message] = []
@@ -89,7 +93,8 @@ class UnitReplication:
     def buffer_bytes(self) -> int:
         """Bytes of all buffers: for receiving gradients, for updating from them, and for sending by way of host memory."""
         landed = [tensor for item in self.incoming for tensor in {id(one): one for one in (item.landing, item.gradient)}.values()]
-        return sum(tensor.nbytes for tensor in (*landed, *self._staging.values()))
+        packed = [one.message for one in self._packed.values()]
+        return sum(tensor.nbytes for tensor in (*landed, *packed, *self._staging.values()))
 
     def expect(self) -> None:
         """Begin a step: post the receives of unit replicas' gradients, so that they arrive while this member computes."""
@@ -104,7 +109,8 @@ class UnitReplication:
         """
         for update in self._outgoing:
             if update.stage == stage:
-                payload = summed_of(update.units)
+                packed = self._packed.get(update)
+                payload = summed_of(update.units) if packed is None else packed.layout.pack(packed.message)
                 if not payload.numel():
                     continue
                 if payload.device.type != "cpu":
@@ -151,7 +157,7 @@ class UnitReplication:
         for units, optimizer in self._optimizers:
             with on_device(self._context, units):
                 here = {key: part.to(device) for key, part in parts.items() if table.unit_of(key[0]) in units}
-                optimizer.step(learning_rate, here if self._sharded else None)
+                optimizer.step(learning_rate, here if self._by_part else None)
 
     def drop(self) -> None:
         """Drop the step's gradients."""
@@ -170,6 +176,14 @@ def _learns(context: RunContext, freeze_point: int, update: ReplicaUpdate) -> bo
     return any(learning(context, freeze_point, unit) for unit in update.units)
 
 
+class _Packed:
+    """The owner's side of a replica update of pieces: the message, in memory that is used again in each step."""
+
+    def __init__(self, context: RunContext, update: ReplicaUpdate, freeze_point: int) -> None:
+        self.layout = PackedParts(context, update.pieces, freeze_point)
+        self.message = torch.zeros(self.layout.length, dtype=self.layout.dtype, device=context.device)
+
+
 class _Incoming:
     """The buddy's side of a replica update.
 
@@ -184,9 +198,13 @@ class _Incoming:
         groups = [(unit, [p for _, p in learning(context, freeze_point, unit)]) for unit in update.units]
         self.buffers = GradientBuffers(groups, num_microbatches=1, num_leaves=1)
         shares = Shares(context, self.buffers, freeze_point, shape) if shape is not None else None
-        length = shares.all[update.replica].length if shares is not None else self.buffers.length
+        packed = PackedParts(context, update.pieces, freeze_point) if update.pieces else None
+        length = shares.all[update.replica].length if shares is not None else (packed or self.buffers).length
         self.landing = host_memory_for(context.device, (length,), self.buffers.parameters[0].dtype)
         self.gradient = torch.empty_like(self.landing, device=context.device) if resident else self.landing
+        self._binds = shares is None and packed is None
+        if packed is not None:
+            self.parts = packed.parts(self.gradient)
         if shares is not None:
             runs = shares.parts(piece for piece in kept if shares.owns(update.replica, piece))
             self.parts = {key: shares.all[update.replica].view(self.gradient, *run) for key, run in runs.items()}
@@ -195,12 +213,12 @@ class _Incoming:
         """Make received gradients ready for the update, copied to the device if unit replicas stay there."""
         if self.gradient is not self.landing:
             self.gradient.copy_(self.landing, non_blocking=True)
-        if not self.parts:
+        if self._binds:
             self.buffers.adopt(self.gradient)
 
     def drop(self) -> None:
         """Drop the gradients of the step."""
-        if not self.parts:
+        if self._binds:
             self.buffers.unbind()
 
 
@@ -248,11 +266,13 @@ class Home:
         gradients = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
         module.zero_grad(set_to_none=True)
         shards = local_shards(module)
-        self._shards = dict(shards or {})
-        for name, parameter in module.named_parameters() if shards is None else ():
-            self._weights[name] = parameter.data
-            parameter.data = parameter.data.to(device, copy=True, non_blocking=True)
-        for key, shard in self._shards.items() if shards is not None else ():
+        is_whole, shards = shards is None, tiles_beside(module) if shards is None else shards
+        self._shards = dict(shards)
+        for name, parameter in module.named_parameters() if is_whole else ():
+            if has_memory(parameter):
+                self._weights[name] = parameter.data
+                parameter.data = parameter.data.to(device, copy=True, non_blocking=True)
+        for key, shard in self._shards.items():
             shards[key] = shard.to(device, copy=True, non_blocking=True)
         for piece, name, moment, state in self._states():
             tensor = self._values[piece, name, moment] = state[moment]
@@ -267,7 +287,7 @@ class Home:
             if name in self._weights:
                 self._weights[name].copy_(parameter.data)
                 parameter.data = self._weights[name]
-        shards = local_shards(self._module) or {}
+        shards = local_shards(self._module) or tiles_beside(self._module)
         for key, shard in self._shards.items():
             shards[key] = shard.copy_(shards[key])
         for piece, name, moment, state in self._states():

@@ -14,7 +14,8 @@ KEEP_TAG = 1 << 24
 class ReplicaUpdate:
     """One message with the reduced gradients of consecutive units of one stage that learn and have the same buddy.
 
-    owner, buddy: global ranks. replica: the owner's replica: 0, or with sharded state the one that owns these pieces.
+    owner, buddy: global ranks. replica: the owner's replica: 0, or with sharded state the one that owns these pieces. pieces:
+    those whose gradients are sent, where groups own their tiles; (): the layout is that of the units.
     """
 
     stage: int
@@ -22,20 +23,38 @@ class ReplicaUpdate:
     owner: int
     buddy: int
     replica: int = 0
+    pieces: tuple[int, ...] = ()
 
     @property
     def tag(self) -> int:
         """The message's tag in the world group; messages of a step between the same members have different tags."""
-        return KEEP_TAG + self.units[0]
+        return KEEP_TAG + (self.pieces or self.units)[0]
 
 
 def replica_updates_of(plan: Plan, freeze_point: int) -> list[ReplicaUpdate]:
     """All replica updates of a step, in unit order. A frozen unit has no gradient to send."""
     placement, updates = plan.placement, list[ReplicaUpdate]()
+    if plan.buddies and placement.divides_tiles(plan.pieces):
+        return _updates_by_tile(plan, freeze_point)
     for replica in range(placement.dp_degree if placement.is_sharded else 1) if plan.buddies else ():
         buddies = unit_buddies(plan, replica)
         for stage in range(placement.shape.num_stages):
             updates += _updates_of_stage(plan, buddies, freeze_point, stage, replica)
+    return updates
+
+
+def _updates_by_tile(plan: Plan, freeze_point: int) -> list[ReplicaUpdate]:
+    """The updates where members of a group own their tiles: of each stage those of the pieces with the same owners and buddy."""
+    table, placement, updates = plan.pieces, plan.placement, list[ReplicaUpdate]()
+    for stage in range(placement.shape.num_stages):
+        found: dict[tuple[str, str], list[int]] = {}
+        for piece in table.of_units(unit for unit in placement.units_of_stage(stage) if unit >= freeze_point):
+            if plan.buddies[piece]:
+                found.setdefault((",".join(plan.owners(piece)), plan.buddies[piece]), []).append(piece)
+        for (_, buddy), pieces in found.items():
+            owner = placement.global_ranks[plan.owners(pieces[0])[0]]
+            units = tuple(table.units_of(pieces))
+            updates.append(ReplicaUpdate(stage, units, owner, placement.global_ranks[buddy], pieces=tuple(pieces)))
     return updates
 
 

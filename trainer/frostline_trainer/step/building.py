@@ -15,13 +15,12 @@ from frostline_trainer.step.feed import BatchFeed, StepBatch
 from frostline_trainer.step.gathering import Gathering
 from frostline_trainer.step.gathering_pipeline import GatheringPipeline
 from frostline_trainer.step.gradients import GradientBuffers
+from frostline_trainer.step.in_group import InGroup
 from frostline_trainer.step.pipeline import EnterBoundary, Loss, Pipeline
 from frostline_trainer.step.program_check import checked_gathers, checked_programs
 from frostline_trainer.step.programs import Program, StepShape
 from frostline_trainer.step.stage import Stage, StageSettings
 from frostline_trainer.step.tied import learning, stop_frozen_tie, tie_learns
-from frostline_trainer.tensor.group import alone_for
-from frostline_trainer.tensor.install import share_tiles
 from frostline_trainer.transport.transport import Transport
 
 
@@ -37,6 +36,7 @@ def stage_settings(context: RunContext, one_sample_tiles: bool = False) -> Stage
         device=context.device,
         one_sample_tiles=one_sample_tiles,
         chunk_tokens=training.loss_chunk_tokens,
+        tiled_logits=context.job.tiled_ends[1],
         compiled=training.compile,
     )
 
@@ -52,6 +52,7 @@ class Builder:
     ) -> None:
         self._context, self._placement, self._transport = context, placement, transport
         self._freeze_point, self._settings = freeze_point, settings
+        self._divides_tiles = placement.divides_tiles(context.pieces)
 
     def stage(self, number: int) -> Stage:
         """Make the stage and set its units frozen or learning. After all stages are made, the caller calls `stop_frozen_tie`."""
@@ -117,15 +118,16 @@ class Builder:
         return stage_number > 0 and self._freeze_point < self._placement.stage_bounds[stage_number]
 
     def recompute(self, own: Pipeline, own_stages: dict[int, Stage], feed: BatchFeed, batch: StepBatch, needed: Collection[int],
-                  moved: Callable[[], None]) -> Callable[[Audit, Evidence], Digest]:  # fmt: skip
+                  in_group: InGroup, moved: Callable[[], None]) -> Callable[[Audit, Evidence], Digest]:  # fmt: skip
         """The audit function: recomputes a micro-batch through a stage that this member holds, as a replica or as a buddy.
 
-        After a call the units of the stage compute all tiles; the caller shares the tiles out again.
+        After a call the units of the stage may compute other tiles; the caller shares the tiles out again.
 
         Args:
             own, own_stages: This member's pipeline and stages; of other stages it keeps the units as their buddy.
             feed, batch: The step's samples.
             needed: The pieces whose state this member holds.
+            in_group: Lets the units compute in the audited member's place.
             moved: Called when a part of the audit is done.
         """
 
@@ -134,25 +136,20 @@ class Builder:
             moved()
             held = [piece for piece in self._context.pieces.of_units(units) if piece in needed]
             is_torn = any(self._context.holdings.state(piece) is None for piece in held)
-            if is_torn and not self._placement.gathers_at_use:
+            if is_torn and not (self._placement.gathers_at_use or self._divides_tiles):
                 return ABSENT
             micro_batch = feed.micro_batch(batch, audit.micro_batch, samples=number == 0 and evidence.entry is None)
             micro_batch.boundary = evidence.entry if number == 0 else None
-            self._compute_all_tiles(units, audit.owner)
             arguments = (number, micro_batch, evidence, batch.step, self.loss(batch), self.upstream_learns(number))
+            place, modules = self._placement.shape.tp_rank(audit.owner), [self._context.cut.units[unit] for unit in units]
             if number in own_stages:
-                digest = own.recompute(*arguments)  # also with torn pieces: other replicas wait for this member's gathers
+                with in_group.in_place_of(place, modules):
+                    digest = own.recompute(*arguments)  # also with torn pieces: others wait for this member's gathers and sums
                 return ABSENT if is_torn else digest
-            with on_device(self._context, list(units)):
+            with on_device(self._context, list(units)), in_group.in_place_of(place, modules):
                 stage = self.stage(number)
                 stop_frozen_tie(self._context, self._freeze_point, units)
                 buffers = {} if stage.is_frozen else {number: self.buffers(stage)}
                 return self.pipeline({number: stage}, buffers).recompute(*arguments)
 
         return compute
-
-    def _compute_all_tiles(self, units: range, owner: int) -> None:
-        """Let units compute all tiles, and weight gradients only of the tiles that the owner computes in the step."""
-        shape, inner = self._placement.shape, self._context.job.training.tensor_tiles.inner
-        for unit in units if inner > 1 else ():
-            share_tiles(self._context.cut.units[unit], alone_for(shape.tp_rank(owner), shape.tp_degree, inner))

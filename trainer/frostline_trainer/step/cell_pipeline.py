@@ -47,7 +47,7 @@ class CellPipeline(Pipeline):
         strand.forward(cells, evidence.entry if needs_gradient else None)
         if evidence.gradient is not None:
             strand.take_gradient(cells, evidence.gradient)
-        buffers, digests = self._buffers[stage_number], list[torch.Tensor]()
+        buffers, digests = self._buffers[stage_number].fitting(), list[torch.Tensor]()
         for apart in self._apart(buffers, strand.addends(cells), digests, closes=True):
             buffers.release(apart)
         return digest_of([*strand.traces(), *digests])

@@ -23,6 +23,7 @@ from frostline_trainer.step.probing import Likeness, output_changes, read_likene
 from frostline_trainer.step.run_state import IntervalSums, RunState
 from frostline_trainer.step.usage import gather_usage
 from frostline_trainer.step.vote import VoteResult
+from frostline_trainer.tensor.state import whole_elements
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +119,7 @@ def close_interval(generation: Generation, state: RunState, calendar: DecisionCa
         last_step=step,
         freeze_point=state.freeze_point,
         unit_gradient_norms=tuple(math.sqrt(square / count) for square in sums.unit_squares or [0.0] * context.num_units),
-        unit_parameters=tuple(sum(p.numel() for p in learnable(unit).values()) for unit in context.cut.units),
+        unit_parameters=tuple(whole_elements(unit, learnable(unit)) for unit in context.cut.units),
         unit_forward_flops=context.unit_flops,
         learning_rate=state.learning_rate if sums.accepted else 0.0,
         learning_rate_peak=state.learning_rate_peak,

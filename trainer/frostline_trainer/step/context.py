@@ -87,7 +87,8 @@ class RunContext:
     @property
     def pieces(self) -> Pieces:
         """The table of the run's pieces."""
-        return Pieces(self.num_units, self.job.training.state_ranges)
+        training = self.job.training
+        return Pieces.cut(self.num_units, training.state_ranges, training.state_tiles)
 
     @property
     def precision(self) -> Precision:
@@ -106,7 +107,8 @@ class RunContext:
         chunk = f"loss in chunks of {training.loss_chunk_tokens} tokens" if training.loss_chunk_tokens else ""
         compiled = compiler_versions(self.device.type) if training.compile else ""
         inner, ranges = training.tensor_tiles.inner, training.state_ranges
-        tiles = f"inner widths in {inner} tiles" if inner > 1 else ""
+        cut = "inner widths and vocabulary" if training.tensor_tiles.vocabulary else "inner widths"
+        tiles = f"{cut} in {inner} tiles" if inner > 1 else ""
         norms = f"norms of {ranges} ranges a unit" if ranges > 1 else ""
         return ", ".join(filter(None, (self.precision.numerics, chunk, compiled, in_words(self.grid), tiles, norms)))
 

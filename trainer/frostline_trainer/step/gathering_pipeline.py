@@ -170,7 +170,8 @@ class GatheringPipeline(Pipeline):
         units = self._run_units(stage, hidden, micro_batch.inputs, step, micro_batch.number, score)
         output = self._plug.activation(units[-1].output)
         root = loss(output, micro_batch.inputs) if is_last and not in_chunks else output
-        return _SavedUnits(entry, root, output if keep_output and not in_chunks else None, gathering=self.gathering, units=units)
+        keep_output = keep_output and not in_chunks and stage.is_evidence(is_last)
+        return _SavedUnits(entry, root, output if keep_output else None, gathering=self.gathering, units=units)
 
 
 def _passed_on(one: _UnitForward) -> torch.Tensor:

@@ -25,7 +25,6 @@ from frostline_trainer.step.feed import BatchFeed, StepFeed
 from frostline_trainer.step.fence import wait_for_device
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.in_group import InGroup, Prefix
-from frostline_trainer.step.local_shards import join_unit, shard_unit
 from frostline_trainer.step.norms import gradient_norms, host_figures, piece_squares
 from frostline_trainer.step.optimizer import UnitOptimizer
 from frostline_trainer.step.reduction import Reduction
@@ -34,6 +33,7 @@ from frostline_trainer.step.tied import stop_frozen_tie
 from frostline_trainer.step.tracing import Tracing
 from frostline_trainer.step.unit_state import HOST, place_unit
 from frostline_trainer.step.weighing import Weighing
+from frostline_trainer.step.weight_places import WeightPlaces
 from frostline_trainer.tensor.messages import once_a_group
 
 
@@ -73,7 +73,8 @@ class Generation:
         assert plan.pieces == context.pieces, f"the plan has {plan.pieces}, the job {context.pieces}"
         self.worker_id = plan.placement.workers[index]
         self.shape = plan.placement.shape
-        self.in_group = InGroup(context, self.shape, index, groups)
+        self.in_group = InGroup(context, plan, index, groups)
+        self._places = WeightPlaces(context, plan, self.worker_id, self.in_group)
         self.pp_rank, self.dp_rank = self.shape.pp_rank(index), self.shape.dp_rank(index)
         self.world, self.transport = groups.world, once_a_group(groups.transport, groups.tensor)
         self.phase, self.moved = phase, moved
@@ -111,14 +112,12 @@ class Generation:
         self.tracing.freeze_to(freeze_point, len(self._program.compute))
         self.evaluation = self._builder.evaluation()[self.pp_rank].compute
         self.stages: dict[int, Stage] = {}
-        self.buffers = {}
         for number in self.shape.stages_of(self.pp_rank):
-            stage = self.stages[number] = self._builder.stage(number)
-            if not stage.is_frozen:
-                self.buffers[number] = self._builder.buffers(stage)
+            self.stages[number] = self._builder.stage(number)
         self._share_tiles()
         self.in_group.begin()
-        self._place_weights()
+        self._places.settle(freeze_point, self._units())
+        self.buffers = {number: self._builder.buffers(stage) for number, stage in self.stages.items() if not stage.is_frozen}
         self.replication = UnitReplication(context, self.plan, self._index, self.world, freeze_point)
         stop_frozen_tie(context, freeze_point, self.plan.placement.units_of(self.worker_id))
         trainable = [pair for stage in self.stages.values() for pair in stage.trainable()]
@@ -129,16 +128,6 @@ class Generation:
         self.reduction.complete(self._units(), everything=True)
         self.pipeline = self._builder.pipeline(self.stages, self.buffers, self.reduction.gathering(trainable))
         self.prefix = None
-
-    def _place_weights(self) -> None:
-        """Move the weights of units that are gathered at each use into local shards, and those of others into modules."""
-        context, table, gathers = self.context, self.plan.pieces, self.plan.placement.gathers_at_use
-        for unit in table.units_of(self._needed) + [unit for unit, _ in self._units()]:
-            if gathers and unit >= self.freeze_point:
-                here = context.holdings.all().keys() | set(self._needed)
-                shard_unit(context.cut.units[unit], table, here & set(table.of_unit(unit)))
-            else:
-                join_unit(context.cut.units[unit], table)
 
     def _share_tiles(self) -> None:
         self.in_group.share_tiles(unit for stage in self.stages.values() for _, unit in stage.trainable())
@@ -184,7 +173,7 @@ class Generation:
         if audits:
             self._fence()
             self.phase(Phase.AUDIT)
-            again = builder.recompute(self.pipeline, self.stages, self.feed, batch, self._needed, self.moved)
+            again = builder.recompute(self.pipeline, self.stages, self.feed, batch, self._needed, self.in_group, self.moved)
             try:
                 Auditing(self.context, self.plan, self._index, self.world, again).check(step, audits, result.evidence)
             finally:

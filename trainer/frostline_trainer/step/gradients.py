@@ -36,7 +36,9 @@ class GradientBuffers:
 
     def __init__(self, parameters_by_unit: Sequence[tuple[int, Sequence[nn.Parameter]]], num_microbatches: int, num_leaves: int,
                  exact: bool = True, members: int = 1, in_cells: bool = False) -> None:  # fmt: skip
+        self._parameters_by_unit = parameters_by_unit
         self.parameters = [parameter for _, group in parameters_by_unit for parameter in group]
+        self._shapes = [parameter.shape for parameter in self.parameters]
         self._num_microbatches, self._num_leaves, self._exact = num_microbatches, num_leaves, exact
         self._in_cells = in_cells
         self.offsets: list[int] = []
@@ -61,6 +63,12 @@ class GradientBuffers:
         self._open_node = (0, 1)
         self._tree = TreeSum(num_leaves, self._free.append)
         self._leaf_of = [leaf for leaf in range(num_leaves) for _ in leaf_micro_batches(leaf, num_microbatches, num_leaves)]
+
+    def fitting(self) -> "GradientBuffers":
+        """These buffers; or others, if the parameters have other shapes for a while, as in an audit in another member's place."""
+        if self._shapes == [parameter.shape for parameter in self.parameters]:
+            return self
+        return GradientBuffers(self._parameters_by_unit, self._num_microbatches, self._num_leaves)
 
     def reserve(self, length: int) -> None:
         """Make each buffer at least `length` elements long; called before the first step."""

@@ -1,15 +1,18 @@
 """A member's duties in its tensor-parallel group, whose members share their stages tile by tile (docs/protocols.md 1.25)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from torch import nn
 
-from frostline_contract.shape import ParallelShape, tiles_problem
+from frostline_contract.plan import Plan
+from frostline_contract.shape import tiles_problem
 from frostline_trainer.generations.groups import Groups
 from frostline_trainer.prefix.dealing import DealtPrefix, all_have
 from frostline_trainer.prefix.prefix import PrefixReader
 from frostline_trainer.step.context import RunContext
-from frostline_trainer.tensor.group import tiles_in
+from frostline_trainer.step.tile_state import exchanged_tiles
+from frostline_trainer.tensor.group import alone_for, tiles_in
 from frostline_trainer.tensor.install import share_tiles
 from frostline_trainer.tensor.tiles import Tiles
 
@@ -21,7 +24,7 @@ class InGroup:
 
     Args:
         context: the run's.
-        shape: of the plan.
+        plan: of the generation.
         index: own global rank.
         groups: of the generation.
 
@@ -29,7 +32,9 @@ class InGroup:
         speaks: whether this member reports the figures that all of its group have alike: losses, scores, counts.
     """
 
-    def __init__(self, context: RunContext, shape: ParallelShape, index: int, groups: Groups) -> None:
+    def __init__(self, context: RunContext, plan: Plan, index: int, groups: Groups) -> None:
+        shape = self._shape = plan.placement.shape
+        self._divides_tiles = plan.placement.divides_tiles(plan.pieces)
         inner = context.job.training.tensor_tiles.inner
         assert not (problem := tiles_problem(shape, inner)), problem
         self._context, self._group, self.speaks = context, groups.tensor, shape.tp_rank(index) == 0
@@ -47,6 +52,43 @@ class InGroup:
         shared = {id(unit) for unit in learning}
         for unit in self._context.cut.units:
             share_tiles(unit, self._own if id(unit) in shared else self._whole)
+
+    @property
+    def whole(self) -> Tiles:
+        """All tiles of the run."""
+        assert self._whole is not None, "blocks are not in tiles"
+        return self._whole
+
+    @property
+    def own(self) -> Tiles:
+        """The tiles that this member computes."""
+        assert self._own is not None, "blocks are not in tiles"
+        return self._own
+
+    @contextmanager
+    def in_place_of(self, place: int, units: Iterable[nn.Module]) -> Iterator[None]:
+        """Let units compute for a while what a member of this group, or of another replica's, computes in the step (audits).
+
+        Where members own their tiles, this is collective: all members compute as the ones equally many places on, with those
+        members' weights. Otherwise a member computes all tiles by itself, and weight gradients of the other one's tiles alone.
+        Without tiles nothing changes. Afterwards the caller shares the tiles out again.
+
+        Args:
+            place: of the other member in its group.
+            units: those of a stage.
+        """
+        shape, group = self._shape, self._group
+        if self._whole is None:
+            yield
+        elif not self._divides_tiles:
+            for unit in units:
+                share_tiles(unit, alone_for(place, shape.tp_degree, self._whole.total))
+            yield
+        else:
+            assert group is not None
+            ahead = (place - group.index) % group.size
+            with exchanged_tiles(group, units, tiles_in(group, self._whole.total, ahead), ahead):
+                yield
 
     def begin(self) -> None:
         """Forget the agreement on how the prefix is read; called at each freeze point."""

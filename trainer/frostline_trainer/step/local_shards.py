@@ -15,6 +15,8 @@ from torch import nn
 from frostline_contract.pieces import Pieces
 from frostline_trainer.families.base import still_names
 from frostline_trainer.step.parts import Part, parts_of, weights_of
+from frostline_trainer.step.tile_state import tiles_beside
+from frostline_trainer.tensor.state import cut_layers, has_memory
 
 LocalShards = dict[tuple[int, str], torch.Tensor]
 """(piece, name of the weight) -> the piece's part of that weight, flat, in aligned memory of its own."""
@@ -26,9 +28,12 @@ def local_shards(unit: nn.Module) -> LocalShards | None:
 
 
 def part_of(unit: nn.Module, piece: int, part: Part, weight: torch.Tensor) -> torch.Tensor:
-    """A part's elements of a weight, flat, by reference. weight: the module's tensor, which is read if it is the state."""
+    """A part's elements of a weight, by reference, as `Part.of` gives them. weight: the module's own, read if it is the state."""
     shards = local_shards(unit)
-    return weight.detach().view(-1)[part.low : part.high] if shards is None else shards[piece, part.name]
+    if shards is not None:
+        return shards[piece, part.name]
+    beside = tiles_beside(unit).get((piece, part.name))
+    return part.of(unit, weight.detach()) if beside is None else beside
 
 
 def weight_tensors(unit: nn.Module) -> dict[str, torch.Tensor]:
@@ -75,10 +80,11 @@ def make_room(unit: nn.Module, table: Pieces, piece: int) -> None:
 
 
 def drop_shards(unit: nn.Module, needed: Iterable[int]) -> None:
-    """Drop the local shards of all other pieces."""
-    shards, kept = local_shards(unit), set(needed)
-    for key in [key for key in shards or () if key[0] not in kept]:
-        del shards[key]
+    """Drop the local shards, and the tiles beside the module, of all other pieces."""
+    kept = set(needed)
+    for held in (local_shards(unit) or {}, tiles_beside(unit)):
+        for key in [key for key in held if key[0] not in kept]:
+            del held[key]
 
 
 def join_unit(unit: nn.Module, table: Pieces) -> None:
@@ -97,6 +103,7 @@ def join_unit(unit: nn.Module, table: Pieces) -> None:
 def forget_shards(unit: nn.Module) -> None:
     """Let the module's tensors be the state from now on; the caller loads them."""
     unit.local_shards = None
+    tiles_beside(unit).clear()
 
 
 # ---- the module's copy
@@ -138,9 +145,11 @@ def weight_bytes(unit: nn.Module, pieces: Iterable[int] | None = None) -> int:
     """
     shards = local_shards(unit)
     tensors: Mapping[str, torch.Tensor] = {**dict(unit.named_parameters()), **dict(unit.named_buffers())}
-    if shards is None:
-        return sum(tensor.nbytes for tensor in tensors.values())
     wanted = None if pieces is None else set(pieces)
+    if shards is None:
+        absent = {name for name in cut_layers(unit) if not has_memory(tensors[name])}
+        beside = [tile for (piece, _), tile in tiles_beside(unit).items() if wanted is None or piece in wanted]
+        return sum(tensor.nbytes for name, tensor in tensors.items() if name not in absent) + sum(tile.nbytes for tile in beside)
     copies = weight_tensors(unit).keys()
     beside = sum(tensor.nbytes for name, tensor in tensors.items() if name not in copies)
     return beside + sum(shard.nbytes for (piece, _), shard in shards.items() if wanted is None or piece in wanted)

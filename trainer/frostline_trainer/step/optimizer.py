@@ -44,7 +44,7 @@ class _Updated:
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """This part of a tensor of the parameter's shape."""
-        return tensor if self.part is None else tensor.detach().view(-1)[self.part.low : self.part.high]
+        return tensor if self.part is None else self.part.of(self.unit, tensor.detach())
 
     def gradient(self, given: PartGradients | None) -> torch.Tensor | None:
         """The part's gradient: from `given`, or from the parameter's `.grad` without it."""
@@ -74,7 +74,7 @@ class UnitOptimizer:
         for unit, module in units:
             for updated in _updated_of(unit, module, table, pieces):
                 parameter, name = updated.parameter, updated.key[1]
-                if not parameter.is_contiguous():  # the fused kernel ignores strides
+                if updated.part is None and not parameter.is_contiguous():  # the fused kernel ignores strides
                     raise ValueError(f"parameter {name} of unit {unit} has strides {parameter.stride()}; make it contiguous")
                 (spared if no_decay(module, name, parameter) else decayed).updated.append(updated)
         self._groups = [group for group in (decayed, spared) if group.updated]
@@ -85,10 +85,15 @@ class UnitOptimizer:
         update = self._sgd if self._section.name == "sgd" else self._adamw
         for group in self._groups:
             paired = [(one, one.gradient(gradients)) for one in group.updated]
-            known = [(one, gradient) for one, gradient in paired if gradient is not None]
-            if known:
-                keys, parameters = [one.key for one, _ in known], [one.weights for one, _ in known]
-                update(group.weight_decay, keys, parameters, [gradient for _, gradient in known], learning_rate)
+            known = [(one.key, one.weights, gradient) for one, gradient in paired if gradient is not None]
+            if flat := [one for one in known if one[1].is_contiguous()]:
+                keys, parameters, found = map(list, zip(*flat, strict=True))
+                update(group.weight_decay, keys, parameters, found, learning_rate)
+            for key, parameter, gradient in known:  # a tile in several blocks: by way of a copy, one at a time
+                if not parameter.is_contiguous():
+                    copy = parameter.reshape(-1)
+                    update(group.weight_decay, [key], [copy], [gradient.reshape(-1)], learning_rate)
+                    parameter.copy_(copy.view(parameter.shape))
 
     def _adamw(self, weight_decay: float, keys: list[tuple[int, str]], parameters: list[torch.Tensor],
                gradients: list[torch.Tensor], learning_rate: float) -> None:  # fmt: skip

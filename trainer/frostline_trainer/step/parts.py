@@ -2,7 +2,8 @@
 
 A piece has a range of the unit's flat layout, in which the unit's weights follow each other in the module's order, each beginning
 at a multiple of RANGE_ALIGNMENT elements. So each part begins at such a multiple within its weight, and an update of the part
-alone has the bits of an update of the whole weight.
+alone has the bits of an update of the whole weight. Where tiles have pieces of their own (`Pieces.state_tiles`), a tile's piece
+has that tile of each weight which tiles cut, and the layout consists of the other weights.
 """
 
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ from torch import nn
 
 from frostline_contract.pieces import RANGE_ALIGNMENT, Pieces
 from frostline_trainer.families.base import still_names
+from frostline_trainer.tensor.state import is_cut, tile_size, tile_view
 
 Moments = dict[tuple[int, str], dict[str, torch.Tensor]]
 """(piece, parameter name) -> the optimizer's state of the part of that parameter which the piece has: exp_avg, exp_avg_sq and
@@ -27,16 +29,29 @@ def weights_of(unit: nn.Module) -> dict[str, torch.Tensor]:
 
 @dataclass(frozen=True)
 class Part:
-    """Elements [low, high) of a weight, counted in its flat order. name: the weight's in its unit."""
+    """Elements [low, high) of a weight, or of one tile of it, counted in its flat order.
+
+    name: the weight's in its unit. tile: number of the tile in the run; None: of the whole weight.
+    """
 
     name: str
     low: int
     high: int
+    tile: int | None = None
+
+    def of(self, unit: nn.Module, tensor: torch.Tensor) -> torch.Tensor:
+        """The part of a tensor with the weight's shape in the unit's module, as a view: flat, or (blocks, width) where the tile's
+        elements do not lie one behind the other."""
+        return tensor.view(-1)[self.low : self.high] if self.tile is None else tile_view(unit, self.name, tensor, self.tile)
 
 
 def parts_of(table: Pieces, piece: int, unit: nn.Module) -> list[Part]:
-    """A piece's parts, in the layout's order; empty if the unit is so small that nothing falls into the piece's range."""
-    sizes = {name: tensor.numel() for name, tensor in weights_of(unit).items()}
+    """A piece's parts, in the layout's order; empty if the unit is so small that nothing falls into the piece's range, or if the
+    piece is a tile's and tiles cut none of the unit's weights."""
+    weights, tile = weights_of(unit), table.tile_of(piece)
+    if tile is not None:
+        return [Part(name, 0, tile_size(unit, name, tile), tile) for name in weights if is_cut(unit, name)]
+    sizes = {name: tensor.numel() for name, tensor in weights.items() if table.state_tiles == 1 or not is_cut(unit, name)}
     starts, length = dict[str, int](), 0
     for name, size in sizes.items():
         starts[name] = length

@@ -165,7 +165,7 @@ class Pipeline:
         saved = self._forward_and_save(stage_number, entry, micro_batch, step, loss, keep_output=True)
         if stage.is_frozen:
             return digest_of([saved.output])
-        buffers = self._buffers[stage_number]
+        buffers = self._buffers[stage_number].fitting()
         apart = buffers.begin_apart()
         saved.gradient = evidence.gradient
         if saved.root.requires_grad:
@@ -254,7 +254,7 @@ class Pipeline:
             return SavedForward(entry, self._plug.activation(self._forward(stage, entry, micro_batch, step, loss)))
         output = self._plug.activation(self._forward(stage, entry, micro_batch, step))
         root = loss(output, micro_batch.inputs) if stage_number == self._last_stage else output
-        return SavedForward(entry, root, output if keep_output else None)
+        return SavedForward(entry, root, output if keep_output and stage.is_evidence(stage_number == self._last_stage) else None)
 
     def _forward(self, stage: Stage, entry: torch.Tensor | None, micro_batch: MicroBatch, step: int,
                  score: Score | None = None) -> torch.Tensor:  # fmt: skip

@@ -13,6 +13,7 @@ from torch import nn
 from frostline_contract.operations import Kind
 from frostline_contract.plan import Plan
 from frostline_trainer.generations.groups import Groups
+from frostline_trainer.step.alignment import aligned
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.exchange import reduce_gradients
 from frostline_trainer.step.gathering import Gathering
@@ -23,8 +24,10 @@ from frostline_trainer.step.programs import Program
 from frostline_trainer.step.sharing import Sharing
 from frostline_trainer.step.stage import Stage
 from frostline_trainer.step.tied import learning, sum_uses, tie_learns
+from frostline_trainer.step.tile_state import gather_tiles
 from frostline_trainer.tensor.group import complete_gradients
-from frostline_trainer.tensor.state import tiles_of
+from frostline_trainer.tensor.messages import own_line
+from frostline_trainer.tensor.state import is_cut
 from frostline_trainer.transport.collectives import Group
 from frostline_trainer.transport.transport import Transport
 
@@ -54,6 +57,7 @@ class Reduction:
         self._spoken = [piece for piece in plan.speaks_for(self._worker) if context.pieces.unit_of(piece) >= freeze_point]
         self._cut: dict[int, list[Part]] = {}
         self._learning: dict[int, list[tuple[str, nn.Parameter]]] = {}
+        self._divides_tiles = plan.placement.divides_tiles(context.pieces)
         self.sharing = self._make_sharing(index)
 
     def _make_sharing(self, index: int) -> Sharing | None:
@@ -95,7 +99,7 @@ class Reduction:
         bounds = self._plan.placement.leaf_bounds
         total = reduce_gradients(buffers, self._groups.replicas, bounds, self._num_leaves, self._context.exact)
         buffers.adopt(total)
-        if (group := self._groups.tensor) is not None:
+        if (group := self._groups.tensor) is not None and not self._divides_tiles:
             complete_gradients(group, [unit for _, unit in self._stages[number].trainable()])
         return total
 
@@ -124,10 +128,16 @@ class Reduction:
         if not mine:
             return
         peer = next((one.peer for one in self._program.exchange if one.kind is Kind.SEND), self._pp_rank)
-        sum_uses(mine, self._transport, peer)
+        sum_uses(mine, own_line(self._transport) if self._is_tie_divided else self._transport, peer)
         for parts, whole in zip(found, mine, strict=True):
             for part, summed in zip(parts, whole.split([part.numel() for part in parts]), strict=True) if len(parts) > 1 else ():
                 part.copy_(summed)
+
+    @property
+    def _is_tie_divided(self) -> bool:
+        """Whether the members of a group have other parts of a tied matrix each: its tiles, where tiles cut the vocabulary."""
+        tied = self._context.cut.tied
+        return self._divides_tiles and tied is not None and is_cut(self._context.cut.units[0], tied[0])
 
     def _uses(self, number: int, unit: int, totals: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
         """Views of the tied matrix's gradient in a unit that this member has reduced: all of it, or runs of its share."""
@@ -160,15 +170,13 @@ class Reduction:
         if unit not in self._learning:  # walking a unit's modules takes longer than its gradient norms
             self._learning[unit] = learning(self._context, self._freeze_point, unit)
         known = {name: p.grad for name, p in self._learning[unit] if p.grad is not None}
-        if table.per_unit == 1 and self._context.job.training.tensor_tiles.inner == 1:
+        if table.per_unit == 1:
             return known.items()
-        if table.per_unit == 1:  # tile by tile if tiles cut a parameter; by range alone if units have several
-            module = self._context.cut.units[unit]
-            return [(name, part) for name, gradient in known.items() for part in tiles_of(module, name, gradient)]
+        module = self._context.cut.units[unit]
         if piece not in self._cut:
-            self._cut[piece] = parts_of(table, piece, self._context.cut.units[unit])
-        parts = [part for part in self._cut[piece] if part.name in known]
-        return [(part.name, known[part.name].view(-1)[part.low : part.high]) for part in parts]
+            self._cut[piece] = parts_of(table, piece, module)
+        parts = [(part, known[part.name]) for part in self._cut[piece] if part.name in known]
+        return [(part.name, aligned(part.of(module, gradient).reshape(-1))) for part, gradient in parts]
 
     def gradients(self, totals: Mapping[int, torch.Tensor]) -> PartGradients | None:
         """The gradients from which the optimizer updates this member's pieces; None: the parameters' `.grad`."""
@@ -197,6 +205,8 @@ class Reduction:
         everything: collect all weights; otherwise only those that steps change, and only if they are stale. Units that are
         gathered at each use are left out.
         """
+        if everything and self._divides_tiles:
+            self._complete_frozen(units)
         sharing, gathers = self.sharing, self._plan.placement.gathers_at_use
         if sharing is None or not (sharing.stale or everything):
             return
@@ -206,6 +216,14 @@ class Reduction:
             if (everything or unit >= self._freeze_point) and not (gathers and unit >= self._freeze_point):
                 sharing.gather(unit, module, kept, names)
         sharing.stale = False
+
+    def _complete_frozen(self, units: Iterable[tuple[int, nn.Module]]) -> None:
+        """Collect the tiles that other members of the group own of frozen units, which each member computes whole. Collective."""
+        group, kept = self._groups.tensor, frozenset(self._plan.needs(self._worker))
+        assert group is not None
+        for unit, module in units:
+            if unit < self._freeze_point:
+                gather_tiles(group, module, self._context.pieces, unit, kept)
 
     def gathering(self, units: Iterable[tuple[int, nn.Module]]) -> Gathering | None:
         """The gathers of these units, those that learn; None if they are not gathered at each use."""

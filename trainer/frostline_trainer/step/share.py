@@ -91,11 +91,16 @@ class Shares:
         table = self._context.pieces
         return piece in pieces_of_replica(table, table.unit_of(piece), dp_rank, self._shape)
 
-    def tied_runs(self, dp_rank: int, unit: int) -> list[Run]:
-        """The runs, in the flat gradient, of the tied matrix's copy in `unit` that a replica reduces."""
-        name = _tied_name(self._context, unit)
-        offset = self._offsets[unit, name]
-        return [(offset + low, offset + high) for low, high in tied_elements(self._context, dp_rank, self._shape)]
+    def tied_parts(self, dp_rank: int) -> dict[int, list[tuple[int, Run]]]:
+        """What a replica reduces of a tied matrix that learns, by unit with a copy: (first element in the matrix, run in the flat
+        gradient). Empty without one."""
+        if not tie_learns(self._context, self._freeze_point):
+            return {}
+        found, elements = {}, tied_elements(self._context, dp_rank, self._shape)
+        for unit in sorted({0, self._context.num_units - 1} & set(self._units)):
+            offset = self._offsets[unit, tied_name(self._context, unit)]
+            found[unit] = [(low, (offset + low, offset + high)) for low, high in elements]
+        return found
 
     def _share(self, dp_rank: int) -> Share:
         runs, places, slices, end = list[Run](), list[int](), dict[int, slice](), 0
@@ -103,8 +108,7 @@ class Shares:
             start = end
             pieces = pieces_of_replica(self._context.pieces, unit, dp_rank, self._shape)
             wanted = list(self.parts(pieces).values())
-            if tie_learns(self._context, self._freeze_point) and unit in (0, self._context.num_units - 1):
-                wanted += self.tied_runs(dp_rank, unit)
+            wanted += [run for _, run in self.tied_parts(dp_rank).get(unit, [])]
             for low, high in joined(wanted):
                 end += -end % self._aligned
                 runs.append((low, high))
@@ -125,7 +129,7 @@ def tied_elements(context: RunContext, dp_rank: int, shape: ParallelShape) -> li
     """The elements of a tied matrix that a replica reduces: those that it owns of either copy, so that both copies get them."""
     table, found = context.pieces, list[Run]()
     for unit in (0, context.num_units - 1):
-        name = _tied_name(context, unit)
+        name = tied_name(context, unit)
         for piece in pieces_of_replica(table, unit, dp_rank, shape):
             found += [(one.low, one.high) for one in parts_of(table, piece, context.cut.units[unit]) if one.name == name]
     return joined(found)
@@ -148,7 +152,8 @@ def joined(runs: Iterable[Run]) -> list[Run]:
     return found
 
 
-def _tied_name(context: RunContext, unit: int) -> str:
+def tied_name(context: RunContext, unit: int) -> str:
+    """Name of the tied matrix's copy in the first or the last unit."""
     tied = context.cut.tied
     assert tied is not None, "no matrix is tied"
     return tied[0] if unit == 0 else tied[1]

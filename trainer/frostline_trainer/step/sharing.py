@@ -24,7 +24,7 @@ from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.local_shards import fill_module, part_of
 from frostline_trainer.step.optimizer import PartGradients
 from frostline_trainer.step.parts import Part, parts_of, weights_of
-from frostline_trainer.step.share import Run, Shares, pieces_of_replica
+from frostline_trainer.step.share import Run, Shares, pieces_of_replica, tied_name
 from frostline_trainer.tensor.group import complete_runs
 from frostline_trainer.tensor.state import CutRun, run_of
 from frostline_trainer.transport.collectives import Group
@@ -74,19 +74,27 @@ class Sharing:
         """Compute the replicas' shares of a stage's gradients; called before the first step at this freeze point."""
         shares = self._shares[stage] = Shares(self._context, buffers, freeze_point, self._shape)
         self._runs[stage] = shares.parts(self._own)
-        self._cut[stage] = self._cut_runs(self._runs[stage]) if self._group is not None else {}
+        self._cut[stage] = self._cut_runs(stage) if self._group is not None else {}
         buffers.reserve(len(shares.all) * max(share.length for share in shares.all))
 
-    def _cut_runs(self, runs: Mapping[tuple[int, str], Run]) -> dict[int, list[tuple[CutRun, Run]]]:
-        """By unit the runs of parameters that tiles cut, each with its place in the flat gradient."""
-        table, found = self._context.pieces, dict[int, list[tuple[CutRun, Run]]]()
+    def _cut_runs(self, stage: int) -> dict[int, list[tuple[CutRun, Run]]]:
+        """By unit the runs of parameters that tiles cut, each with its place in the flat gradient.
+
+        Of a tied matrix these are the elements that this replica owns of either copy.
+        """
+        table, units, runs = self._context.pieces, self._context.cut.units, self._runs[stage]
+        tied = self._shares[stage].tied_parts(self._dp_rank)
+        names = {(unit, tied_name(self._context, unit)) for unit in tied}
+        placed = [(unit, name, low, run) for (unit, name) in sorted(names) for low, run in tied[unit]]
         for piece in self._own:
-            module = self._context.cut.units[table.unit_of(piece)]
-            for part in parts_of(table, piece, module):
-                run = runs.get((piece, part.name))
-                cut = run_of(module, part.name, part.low) if run is not None else None
-                if cut is not None and run is not None:
-                    found.setdefault(table.unit_of(piece), []).append((cut, run))
+            unit = table.unit_of(piece)
+            for part in parts_of(table, piece, units[unit]):
+                if (piece, part.name) in runs and (unit, part.name) not in names:
+                    placed.append((unit, part.name, part.low, runs[piece, part.name]))
+        found = dict[int, list[tuple[CutRun, Run]]]()
+        for unit, name, low, run in placed:
+            if (cut := run_of(units[unit], name, low)) is not None:
+                found.setdefault(unit, []).append((cut, run))
         return found
 
     def reduce(self, stage: int, buffers: GradientBuffers, num_leaves: int) -> torch.Tensor:
@@ -119,7 +127,7 @@ class Sharing:
         """
         shares = self._shares[stage]
         own = shares.all[self._dp_rank]
-        return [own.view(total, *run) for run in shares.tied_runs(self._dp_rank, unit)]
+        return [own.view(total, *run) for _, run in shares.tied_parts(self._dp_rank).get(unit, [])]
 
     # ---- weights
 

@@ -37,6 +37,7 @@ class StageSettings:
         round_trip: That encode and decode; None without a lossy codec.
         compiled: Whether units run compiled.
         chunk_tokens: Tokens of each sample for which head and loss are computed at once; 0: all.
+        tiled_logits: Whether a worker may compute the logits of some tiles of the vocabulary alone.
     """
 
     seed: int
@@ -50,6 +51,7 @@ class StageSettings:
     round_trip: Callable[[torch.Tensor], torch.Tensor] | None = None
     compiled: bool = False
     chunk_tokens: int = 0
+    tiled_logits: bool = False
 
 
 Watch = Callable[[int, torch.Tensor, Inputs], None]
@@ -78,6 +80,14 @@ class Stage:
     def is_frozen(self) -> bool:
         """Whether all units of the stage are frozen, so that it runs forward only."""
         return self.num_frozen == len(self.units)
+
+    def is_evidence(self, is_last: bool) -> bool:
+        """Whether audits compare the stage's output.
+
+        An auditor may have the logits of more tiles than the audited member, so logits are left out: loss and gradients, which
+        are made of all logits, stand for them. is_last: the stage ends with the head.
+        """
+        return not (is_last and self.settings.tiled_logits)
 
     def trainable(self) -> list[tuple[int, nn.Module]]:
         """(unit index, unit) of the units that learn, in order."""

@@ -96,7 +96,8 @@ class Strand:
         output = root = self._activation(self._stage.run_cell(entry, self._inputs, *self._place, number, cells))
         if self._score is not None:
             root = self._score(output, cut_tokens(self._inputs, low, high, self._cells[-1][1]))
-        self._saved[number] = _SavedCell(entry, output.detach() if self._keep else None, root)
+        is_shown = self._keep and self._stage.is_evidence(self._score is not None)
+        self._saved[number] = _SavedCell(entry, output.detach() if is_shown else None, root)
         return root.detach()
 
     def take_gradient(self, cells: Sequence[int], gradient: torch.Tensor) -> None:

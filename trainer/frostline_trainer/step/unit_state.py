@@ -5,11 +5,12 @@ learn (the model below adapters) are not state: every worker reads them from the
 weights has shown that they are equal on all workers.
 
 A piece has its parts of the unit's weights (`step.parts`) and their moments; a parameter's step count is in every piece with a
-part of the parameter. With one piece a unit, the piece's state is the unit's, in the same shapes; otherwise each tensor is flat.
+part of the parameter. With one piece a unit, the piece's state is the unit's, in the same shapes; otherwise each tensor is flat,
+and a tile whose elements are not neighbours in its weight is a copy.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -19,6 +20,8 @@ from frostline_contract.pieces import Pieces
 from frostline_trainer.families.base import still_names
 from frostline_trainer.step.local_shards import forget_shards, local_shards, make_room, part_of, place_shards, weight_tensors
 from frostline_trainer.step.parts import Moments, moments_of, parts_of, weights_of
+from frostline_trainer.step.tile_state import hold_all_tiles, make_room_for_tile, tiles_beside
+from frostline_trainer.tensor.state import has_memory
 
 UnitState = dict[str, torch.Tensor]
 WEIGHT = "weight/"
@@ -61,9 +64,15 @@ def import_unit(index: int, unit: nn.Module, moments: Moments, state: Mapping[st
 
 def reset_unit(unit: nn.Module, fresh: nn.Module) -> None:
     """Copy all weights, also those that never learn, from a newly initialized unit. Moments are not changed."""
-    forget_shards(unit)
-    _take_memory(unit)
+    take_whole(unit)
     unit.load_state_dict(fresh.state_dict())
+
+
+def take_whole(unit: nn.Module) -> None:
+    """Let the module be all of the unit's state, with memory for it; the caller loads the values."""
+    forget_shards(unit)
+    hold_all_tiles(unit)
+    _take_memory(unit)
 
 
 def place_unit(pieces: Iterable[int], unit: nn.Module, moments: Moments, device: torch.device) -> None:
@@ -74,7 +83,12 @@ def place_unit(pieces: Iterable[int], unit: nn.Module, moments: Moments, device:
     if all(tensor.device == device for tensor in unit.state_dict().values()):
         return
     if local_shards(unit) is None:
+        for tensor in weight_tensors(unit).values():
+            if not has_memory(tensor):  # a copy to another device would take memory
+                tensor.data = torch.empty((), dtype=tensor.dtype, device=device).expand(tensor.shape)
         unit.to(device)
+        beside = tiles_beside(unit)
+        beside.update({key: tile.to(device) for key, tile in beside.items()})
     else:
         place_shards(unit, device)
     for state in moments_of(moments, pieces):
@@ -94,10 +108,10 @@ def release_unit(unit: nn.Module) -> None:
         tensor.data = torch.empty((), dtype=tensor.dtype).expand(tensor.shape)
 
 
-def _take_memory(unit: nn.Module) -> None:
-    """Allocate uninitialized host memory for the weights of a released unit."""
-    for tensor in weight_tensors(unit).values():
-        if tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size():
+def _take_memory(unit: nn.Module, names: Collection[str] | None = None) -> None:
+    """Allocate uninitialized host memory for the weights of a released unit. names: of these alone; None: of all."""
+    for name, tensor in weight_tensors(unit).items():
+        if (names is None or name in names) and not has_memory(tensor):
             tensor.data = torch.empty(tensor.shape, dtype=tensor.dtype)
 
 
@@ -158,13 +172,14 @@ def run_digest(unit_digests: list[bytes]) -> str:
 
 
 def export_piece(table: Pieces, piece: int, unit: nn.Module, moments: Moments) -> UnitState:
-    """The piece's state, by reference where tensors are contiguous."""
+    """The piece's state, by reference where a part's elements lie one behind the other."""
     index = table.unit_of(piece)
     if table.per_unit == 1:
         return export_unit(index, unit, moments)
     weights, state = weights_of(unit), UnitState()
     for part in parts_of(table, piece, unit):
-        state[WEIGHT + part.name] = part_of(unit, piece, part, weights[part.name].contiguous())
+        weight = weights[part.name] if part.tile is not None else weights[part.name].contiguous()
+        state[WEIGHT + part.name] = part_of(unit, piece, part, weight).reshape(-1)
         state |= {f"{moment}/{part.name}": tensor for moment, tensor in moments.get((piece, part.name), {}).items()}
     return state
 
@@ -179,15 +194,19 @@ def import_piece(table: Pieces, piece: int, unit: nn.Module, moments: Moments, s
     if table.per_unit == 1:
         import_unit(index, unit, moments, state)
         return
-    if local_shards(unit) is None:
-        _take_memory(unit)
-    else:
-        make_room(unit, table, piece)
     parts, weights = parts_of(table, piece, unit), weights_of(unit)
+    if local_shards(unit) is not None:
+        make_room(unit, table, piece)
+    elif table.tile_of(piece) is not None:
+        make_room_for_tile(unit, table, piece)
+    else:
+        _take_memory(unit, {part.name for part in parts} if table.state_tiles > 1 else None)
+        weights = weights_of(unit)
     own = {part.name: part_of(unit, piece, part, weights[part.name]) for part in parts}
-    given = _check_weights(f"piece {piece} of unit {index}", own, state)
+    flat = {name: torch.empty(tensor.numel(), dtype=tensor.dtype, device="meta") for name, tensor in own.items()}
+    given = _check_weights(f"piece {piece} of unit {index}", flat, state)
     for name, tensor in given.items():
-        own[name].copy_(tensor)
+        own[name].copy_(tensor.view(own[name].shape))
     device = next(unit.parameters()).device
     for part in parts:
         moments.pop((piece, part.name), None)

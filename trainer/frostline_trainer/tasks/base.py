@@ -46,6 +46,35 @@ class Task(Protocol):
         ...
 
 
+class Vocabulary(Protocol):
+    """How a task over a vocabulary computes losses and predictions from logits [..., entries]."""
+
+    def cross_entropies(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Each item's cross entropy, 0 where ignored, in the shape of `labels`."""
+        ...
+
+    def summed_cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The sum of the valid items' cross entropies."""
+        ...
+
+    def best(self, logits: Tensor) -> Tensor:
+        """The entry with the largest logit, int64 [...]."""
+        ...
+
+
+class WholeVocabulary:
+    """Logits of the whole vocabulary in one tensor."""
+
+    def cross_entropies(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropies(logits, labels)
+
+    def summed_cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return summed_cross_entropy(logits, labels)
+
+    def best(self, logits: Tensor) -> Tensor:
+        return logits.argmax(-1)
+
+
 def loss_precision(logits: Tensor) -> Tensor:
     """Logits in the type that losses are computed in: at least float32.
 

@@ -7,29 +7,25 @@ where rounding is a billionth of the tolerance, while a wrong table changes resu
 """
 
 import copy
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from frostline_contract.seeds import seed_of
+from frostline_trainer.tensor.apart import GRADIENT, Apart, Results
 from frostline_trainer.tensor.install import tile_unit, tiled_layers
 from frostline_trainer.tensor.linear import TiledColumn, TiledRow
 from frostline_trainer.tensor.table import TensorTable
-from frostline_trainer.tensor.tiles import Tiles, pairwise
+from frostline_trainer.tensor.tiles import Tiles
 
 TOLERANCE = 1e-5
 VANISHING = 1e-3
 """Results below this share of the largest one may differ by as much as one of that size: a key's bias has a gradient of rounding
 only."""
 REMEDY = "correct it, or set training.tensor_tiles.inner to 1"
-OUTPUT, GRADIENT = "the output of ", "the gradient of "
+OUTPUT = "the output of "
 UNIT, ENTRY = f"{OUTPUT}the unit", f"{GRADIENT}the unit's input"
-
-Results = dict[str, Tensor]
-"""Results of a block by name, in words."""
 
 
 def check_table(unit: nn.Module, table: TensorTable, total: int, inputs: dict[str, Tensor], entry: Tensor, words: str) -> None:
@@ -42,32 +38,43 @@ def check_table(unit: nn.Module, table: TensorTable, total: int, inputs: dict[st
         entry: (samples, tokens, width): only its shape and device are used.
         words: names family and unit.
     """
-    subject = _Subject(unit, inputs, entry)
-    together = copy.deepcopy(subject.unit)
-    tile_unit(together, table, Tiles(total), words)
+    subject = Subject(unit, inputs, entry)
+    together = _in_tiles(subject.unit, table, Tiles(total), words)
     layers = tiled_layers(together)
-    members = _Apart(subject, table, total, words)
+    members = Apart(total, lambda tiles: _in_tiles(subject.unit, table, tiles, words))
     rows = [name for name, layer in layers.items() if isinstance(layer, TiledRow)]
     whole = subject.computed(subject.unit, rows)
     try:
         tiles = subject.computed(together, rows)
-        apart = members.computed(rows)
+        apart = members.computed(lambda unit: subject.computed(unit, rows))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ValueError(
             f"{words}: in {total} tiles it does not compute ({error}); its tensor_table names {', '.join(layers)}: {REMEDY}"
         ) from error
     _check_asked(together, words)
-    _check_rounding(whole, tiles, apart, f"{words}: in {total} tiles")
+    compare(whole, tiles, apart, f"{words}: in {total} tiles")
+
+
+def compare(whole: Results, tiles: Results, apart: Results, words: str) -> None:
+    """Raise ValueError, naming the result, if a unit computes otherwise whole, in tiles, or with each tile apart."""
+    check_rounding(whole, tiles, apart, words)
     for name, expected in tiles.items():
         if not torch.equal(apart[name], expected):
             raise ValueError(
-                f"{words}: {name} has other bits where tiles are computed apart, so something between column and row layers "
+                f"{words} {name} has other bits where tiles are computed apart, so something between column and row layers "
                 "knows how many tiles there are (an activation that is no module beside its layer, a norm over the inner width); "
                 "set training.tensor_tiles.inner to 1, or repair the family"
             )
 
 
-def _check_rounding(whole: Results, tiles: Results, apart: Results, words: str) -> None:
+def _in_tiles(unit: nn.Module, table: TensorTable, tiles: Tiles, words: str) -> nn.Module:
+    """A copy of a unit in tiles."""
+    copied = copy.deepcopy(unit)
+    tile_unit(copied, table, tiles, words)
+    return copied
+
+
+def check_rounding(whole: Results, tiles: Results, apart: Results, words: str) -> None:
     """Compare results up to rounding: outputs first, in the order of the forward, so that the error names the first wrong one."""
     for kind in (OUTPUT, GRADIENT):
         results = {name: one for name, one in whole.items() if name.startswith(kind)}
@@ -79,7 +86,7 @@ def _check_rounding(whole: Results, tiles: Results, apart: Results, words: str) 
                 )
 
 
-class _Subject:
+class Subject:
     """A copy of a unit in float64 and eval mode, with its inputs. Noise is added to its weights, since initial biases of zero
     would hide errors."""
 
@@ -97,9 +104,9 @@ class _Subject:
             with torch.no_grad():
                 parameter.add_(drawn(parameter), alpha=0.02)
 
-    def computed(self, unit: nn.Module, rows: list[str]) -> Results:
+    def computed(self, unit: nn.Module, rows: Sequence[str] = (), loss: Callable[[Tensor], Tensor] | None = None) -> Results:
         """Outputs of the named row layers and of the unit, in the order of the forward; gradients of the unit's input and
-        parameters."""
+        parameters. loss: of each item of the output, which then counts as the unit's output."""
         found: Results = {}
 
         def keeping(name: str) -> Callable[..., None]:
@@ -108,56 +115,13 @@ class _Subject:
         handles = [unit.get_submodule(name).register_forward_hook(keeping(name)) for name in rows]
         entry = self._entry.clone().requires_grad_()
         output = unit(entry, self._inputs)
-        output.backward(self._direction)
+        output = output if loss is None else loss(output)
+        output.backward(self._direction if loss is None else self._direction[..., 0])
         for handle in handles:
             handle.remove()
         gradients = {GRADIENT + name: one.grad for name, one in unit.named_parameters() if one.grad is not None}
-        return {**found, UNIT: output.detach(), ENTRY: entry.grad, **gradients}
-
-
-class _Apart:
-    """The unit computed by one thread for each tile, which holds that tile only."""
-
-    def __init__(self, subject: _Subject, table: TensorTable, total: int, words: str) -> None:
-        self._subject, self._barrier = subject, threading.Barrier(total)
-        self._slots: list[Tensor] = [torch.empty(0)] * total
-        self._units: list[nn.Module] = []
-        for tile in range(total):
-            unit = copy.deepcopy(subject.unit)
-            self._units.append(unit)
-            tile_unit(unit, table, Tiles(total, tile, 1, lambda node, tile=tile: self._join(tile, node)), words)
-
-    def computed(self, rows: list[str]) -> Results:
-        """The results as of the whole unit: tiles concatenated, results that all threads have alike once. Raises RuntimeError if
-        a thread fails, or if threads differ in results that they should have alike."""
-        with ThreadPoolExecutor(len(self._units)) as threads:
-            found = list(threads.map(lambda unit: self._member(unit, rows), self._units))
-        layers, first = tiled_layers(self._units[0]), found[0]
-        results: Results = {}
-        for name in first:
-            owner, _, leaf = name.removeprefix(GRADIENT).rpartition(".")
-            layer = layers.get(owner)
-            if layer is not None and (leaf == "weight" or layer.cut.is_column):
-                results[name] = layer.cut.whole([one[name] for one in found])
-                continue
-            if not all(torch.equal(one[name], first[name]) for one in found):
-                raise RuntimeError(f"{name} is another one in another tile, and no row layer has summed it")
-            results[name] = first[name]
-        return results
-
-    def _member(self, unit: nn.Module, rows: list[str]) -> Results:
-        try:
-            return self._subject.computed(unit, rows)
-        except BaseException:
-            self._barrier.abort()
-            raise
-
-    def _join(self, tile: int, node: Tensor) -> Tensor:
-        self._slots[tile] = node
-        self._barrier.wait()
-        total = pairwise(self._slots)
-        self._barrier.wait()
-        return total
+        of_entry = {ENTRY: entry.grad} if entry.grad is not None else {}
+        return {**found, UNIT: output.detach(), **of_entry, **gradients}
 
 
 def _check_asked(unit: nn.Module, words: str) -> None:

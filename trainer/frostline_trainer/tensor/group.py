@@ -15,8 +15,11 @@ from frostline_trainer.tensor.tiles import Tiles, pairwise
 from frostline_trainer.transport.collectives import Group
 
 
-def tiles_in(group: Group, total: int) -> Tiles:
+def tiles_in(group: Group, total: int, ahead: int = 0) -> Tiles:
     """The tiles that a member of a group computes: consecutive ones, the same number for each member.
+
+    ahead: for work that all members compute again in each other's places (audits): the tiles of the member so many places on,
+    cyclically.
 
     Raises ValueError if the group's size is no power of two, or exceeds the number of tiles.
     """
@@ -30,7 +33,8 @@ def tiles_in(group: Group, total: int) -> Tiles:
     held = total // group.size
     if group.size == 1:
         return Tiles(total)
-    return Tiles(total, group.index * held, held, lambda node: sum_nodes(group, node))
+    place = (group.index + ahead) % group.size
+    return Tiles(total, place * held, held, lambda node: sum_nodes(group, node, ahead))
 
 
 def alone_for(place: int, members: int, total: int) -> Tiles:
@@ -61,23 +65,36 @@ def complete_runs(group: Group, runs: Sequence[tuple[CutRun, Tensor]]) -> None:
     Members may have different numbers of a run's elements, so each sends as many as the member that has most.
     """
     tiles = [[view for one, values in runs for view in one.tile(values, group.size, place)] for place in range(group.size)]
-    room = max((sum(view.numel() for view in views) for views in tiles), default=0)
+    gather_runs(group, [[(place == group.index, view) for view in views] for place, views in enumerate(tiles)])
+
+
+def gather_runs(group: Group, rows: Sequence[Sequence[tuple[bool, Tensor]]]) -> None:
+    """All-gather tensors of one type in place: each member sends its row to all others. Collective.
+
+    rows: by member, (whether the tensor stays as it is here, the tensor).
+    """
+    room = max((sum(view.numel() for _, view in views) for views in rows), default=0)
     if not room:
         return
-    own = torch.cat([view.reshape(-1) for view in tiles[group.index]] or [runs[0][1][:0]])
+    like = next(view for views in rows for _, view in views)
+    own = torch.cat([view.reshape(-1) for _, view in rows[group.index]] or [like.new_empty(0)])
     if own.numel() < room:
         own = torch.nn.functional.pad(own, (0, room - own.numel()))
     gathered = own.new_empty(group.size * room)
     group.all_gather(gathered, own)
-    for place, views in enumerate(tiles):
+    for place, views in enumerate(rows):
         start = place * room
-        for view in views if place != group.index else ():
-            view.copy_(gathered[start : start + view.numel()].view(view.shape))
+        for stays, view in views:
+            if not stays:
+                view.copy_(gathered[start : start + view.numel()].view(view.shape))
             start += view.numel()
 
 
-def sum_nodes(group: Group, node: Tensor) -> Tensor:
-    """The sum of all members' nodes, by pairs in rank order, with the same bits on each. `node` is not changed."""
+def sum_nodes(group: Group, node: Tensor, ahead: int = 0) -> Tensor:
+    """The sum of all members' nodes, by pairs in tile order, with the same bits on each. `node` is not changed.
+
+    ahead: as of `tiles_in`.
+    """
     flat = node.reshape(-1)
     if group.size == 2:
         total = flat.clone()
@@ -87,6 +104,7 @@ def sum_nodes(group: Group, node: Tensor) -> Tensor:
     padded = torch.nn.functional.pad(flat, (0, each * group.size - flat.numel()))
     chunks = torch.empty_like(padded)
     group.all_to_all(chunks, padded, [each] * group.size, [each] * group.size)
-    own = pairwise(chunks.view(group.size, each).unbind(0))
+    by_member = chunks.view(group.size, each).unbind(0)
+    own = pairwise([by_member[(place - ahead) % group.size] for place in range(group.size)])
     group.all_gather(padded, own)
     return padded[: flat.numel()].view(node.shape)

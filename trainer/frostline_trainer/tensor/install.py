@@ -5,6 +5,7 @@ Names, shapes and order of parameters do not change, so checkpoints, digests and
 
 import copy
 from collections.abc import Iterator
+from typing import TypeVar
 
 from torch import nn
 from transformers import PretrainedConfig
@@ -13,15 +14,20 @@ from transformers.pytorch_utils import Conv1D
 
 from frostline_trainer.families.base import CutModel, Family
 from frostline_trainer.tensor.attention import PREFIX, TiledActivation
-from frostline_trainer.tensor.linear import Cut, TiledColumn, TiledLinear, TiledRow, Together
+from frostline_trainer.tensor.cut import Cut, VocabularyCut
+from frostline_trainer.tensor.layer import TiledLayer
+from frostline_trainer.tensor.linear import TiledColumn, TiledLinear, TiledRow, Together
 from frostline_trainer.tensor.table import TensorTable, from_tp_plan, layers_named
 from frostline_trainer.tensor.tiles import Tiles
+from frostline_trainer.tensor.vocabulary import TiledEmbedding, TiledVocabulary
 
 WIDTH_OF = 8
 """A tile's width must be a multiple of this: optimizers give elements inside a vector register other bits than at its end."""
 ACTIVATIONS = tuple(
     {kind[0] if isinstance(kind, tuple) else kind for kind in ACT2CLS.values() if isinstance(kind, (type, tuple))}
 )
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 def table_of(family: Family, config: PretrainedConfig) -> TensorTable:
@@ -55,6 +61,48 @@ def tile_blocks(cut: CutModel, family: Family, tiles: Tiles) -> None:
     check_heads(table, cut.model.config, tiles.total)
     for unit, name in zip(cut.units[1:-1], cut.unit_names[1:-1], strict=True):
         tile_unit(unit, table, tiles, f"model.family {family.name}, {name}")
+
+
+def tile_embedding(unit: nn.Module, table: TensorTable, tiles: Tiles, words: str = "the unit") -> None:
+    """Let the first unit look up tiles of the vocabulary, in place. Arguments as of `tile_unit`.
+
+    Raises ValueError if the table names no embedding of the unit that tiles can cut.
+    """
+    name, layer = _the_one(unit, table.embedding, "embedding", nn.Embedding, words)
+    if layer.max_norm is not None or layer.scale_grad_by_freq or layer.sparse:
+        raise ValueError(
+            f"{words}, {name}: max_norm, scale_grad_by_freq and sparse depend on all entries or tokens; "
+            "set training.tensor_tiles.vocabulary to false"
+        )
+    _replace(unit, name, TiledEmbedding(layer, VocabularyCut.of(layer.num_embeddings, tiles.total), tiles))
+
+
+def tile_logits(unit: nn.Module, table: TensorTable, tiles: Tiles, words: str = "the unit") -> TiledVocabulary:
+    """Let the last unit compute logits in tiles of the vocabulary, in place. Arguments as of `tile_unit`.
+
+    Returns:
+        Computes losses from these logits.
+
+    Raises:
+        ValueError: the table names no linear layer of the unit.
+    """
+    name, layer = _the_one(unit, table.logits, "logits", nn.Linear, words)
+    tiled = TiledColumn(layer, VocabularyCut.of(layer.out_features, tiles.total), tiles)
+    Together([tiled])
+    _replace(unit, name, tiled)
+    return TiledVocabulary(tiled)
+
+
+def _the_one(unit: nn.Module, ending: str, field: str, kind: type[Module], words: str) -> tuple[str, Module]:
+    """(name, module) of the module of this kind that a field of the table names. Raises ValueError if there is none."""
+    found = [(name, one) for name, one in layers_named(unit, ending).items() if isinstance(one, kind)] if ending else []
+    if len(found) != 1:
+        what = f"{len(found)} modules of type {kind.__name__} for {field}={ending!r}" if ending else f"no {field}"
+        raise ValueError(
+            f"{words}: training.tensor_tiles.vocabulary is true and the family's tensor_table names {what}; it must name one: "
+            "correct the table, or set vocabulary to false"
+        )
+    return found[0]
 
 
 def tile_unit(unit: nn.Module, table: TensorTable, tiles: Tiles, words: str = "the unit") -> None:
@@ -103,7 +151,7 @@ def share_tiles(unit: nn.Module, tiles: Tiles) -> None:
     Also drops results that a failed forward may have left behind.
     """
     for module in unit.modules():
-        if isinstance(module, TiledLinear | TiledActivation):
+        if isinstance(module, TiledLayer | TiledActivation):
             module.tiles = tiles
         if isinstance(module, TiledColumn):
             module.together.forget()

@@ -7,59 +7,15 @@ column layers is summed over tiles. Weights keep their names and shapes; tiles o
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from frostline_trainer.step.alignment import aligned, is_aligned
+from frostline_trainer.tensor.cut import Cut
+from frostline_trainer.tensor.layer import TiledLayer
 from frostline_trainer.tensor.tiles import Tiles, addend, cut, joined
-
-
-@dataclass(frozen=True)
-class Cut:
-    """How a layer's weight is cut into tiles.
-
-    Args:
-        is_column: whether the outputs are cut; otherwise the inputs.
-        transposed: whether the weight is (in, out), as in GPT-2's Conv1D.
-        parts: number of matrices side by side in a column layer's outputs.
-    """
-
-    is_column: bool
-    transposed: bool = False
-    parts: int = 1
-
-    @property
-    def dim(self) -> int:
-        """The dimension of the weight that is cut."""
-        return int(self.is_column == self.transposed)
-
-    def tile(self, parameter: Tensor, held: int, place: int) -> Tensor:
-        """A tile of the weight, of its gradient, or of a column layer's bias, as `cut` returns it."""
-        return cut(parameter, self.dim if parameter.ndim > 1 else 0, self.parts, held, place)
-
-    def block(self, shape: torch.Size) -> int:
-        """Elements after which tiles repeat in the flat order of a weight, or of a column layer's bias, of this shape."""
-        dim = self.dim if len(shape) > 1 else 0
-        return shape[dim:].numel() // self.parts
-
-    def whole(self, tiles: Sequence[Tensor]) -> Tensor:
-        """The parameter or gradient, put together from all its tiles."""
-        return joined(tiles, self.dim if tiles[0].ndim > 1 else 0, self.parts)
-
-    def product(self, rows: Tensor, tile: Tensor) -> Tensor:
-        """(rows, in) times a tile of the weight: (rows, out), without a bias."""
-        return torch.mm(rows, tile if self.transposed else tile.t())
-
-    def entry_gradient(self, gradient: Tensor, tile: Tensor) -> Tensor:
-        """The gradient of a product's input (rows, in), from that of the product (rows, out)."""
-        return torch.mm(gradient, tile.t() if self.transposed else tile)
-
-    def weight_gradient(self, rows: Tensor, gradient: Tensor, out: Tensor | None = None) -> Tensor:
-        """The gradient of a tile of the weight, in the weight's layout. out: the output tensor; None: a new one."""
-        return torch.mm(rows.t(), gradient, out=out) if self.transposed else torch.mm(gradient.t(), rows, out=out)
 
 
 class _Gradients:
@@ -67,8 +23,8 @@ class _Gradients:
 
     def __init__(self, one: Cut, weight: Tensor, held: int) -> None:
         self._cut, self._tiles = one, []
-        self._whole = torch.empty_like(weight) if one.dim == 0 and one.parts == 1 and held > 1 else None
-        self._places = [] if self._whole is None else list(self._whole.chunk(held))
+        self._whole = torch.empty_like(weight) if one.in_runs and held > 1 else None
+        self._places = [] if self._whole is None else one.places(self._whole, held)
         if not all(is_aligned(place) for place in self._places):
             self._whole, self._places = None, []
 
@@ -111,7 +67,7 @@ class _Columns(torch.autograd.Function):
         for place in range(tiles.held):
             term = None
             for number, one in enumerate(cuts):
-                gradient = cut(flat[number], 1, one.parts, tiles.held, place)
+                gradient = one.output_tile(flat[number], tiles.held, place)
                 if need[2]:
                     share = addend(one.entry_gradient(gradient, one.tile(weights[number], tiles.held, place)))
                     term = share if term is None else term + share
@@ -162,46 +118,21 @@ def _rows(x: Tensor) -> Tensor:
     return aligned(x.reshape(-1, x.shape[-1]).contiguous())
 
 
-class TiledLinear(nn.Module):
-    """A linear layer computed in tiles. It has the parameters of the layer that it replaces, or the held tiles' part of them.
-
-    kept: the tiles whose parameters this layer has. tiles: the tiles that it computes: the same, or fewer if the members of a
-    group share the tiles and each has all parameters (`install.share_tiles`).
-    """
+class TiledLinear(TiledLayer):
+    """A linear layer computed in tiles."""
 
     def __init__(self, layer: nn.Module, one: Cut, tiles: Tiles) -> None:
-        super().__init__()
-        self.cut, self.kept, self.tiles = one, tiles, tiles
-        self.weight = self._held(layer.weight)
+        super().__init__(layer, one, tiles)
         self.bias = layer.bias if layer.bias is None or not one.is_column else self._held(layer.bias)
-
-    def _held(self, parameter: nn.Parameter) -> nn.Parameter:
-        """The part of a parameter that belongs to the held tiles."""
-        if self.tiles.held == self.tiles.total:
-            return parameter
-        own = [self.cut.tile(parameter.detach(), self.tiles.total, tile) for tile in self.tiles.numbers]
-        return nn.Parameter(self.cut.whole(own).clone(), requires_grad=parameter.requires_grad)
 
     def computing(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Input and parameters in the type in which torch computes linear layers: within autocast, autocast's type."""
-        bias = self._computed(self.bias) if self.bias is not None and self.cut.is_column else self.bias
-        found: tuple[Tensor | None, ...] = (x, self._computed(self.weight), bias)
+        bias = self.computed(self.bias) if self.bias is not None and self.cut.is_column else self.bias
+        found: tuple[Tensor | None, ...] = (x, self.computed(self.weight), bias)
         if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
             dtype = torch.get_autocast_dtype(x.device.type)
             found = tuple(None if one is None else one.to(dtype) for one in found)
         return found  # type: ignore[return-value]
-
-    def _computed(self, parameter: Tensor) -> Tensor:
-        """The part of a parameter that belongs to the computed tiles; the gradient of the rest is zero."""
-        kept, tiles = self.kept, self.tiles
-        if tiles.held < kept.held:
-            return self.cut.tile(parameter, kept.held // tiles.held, (tiles.first - kept.first) // tiles.held)
-        if tiles.taught is None:
-            return parameter
-        first, number = tiles.taught
-        parts = [self.cut.tile(parameter, kept.held // number, place) for place in range(kept.held // number)]
-        taught = (first - kept.first) // number
-        return self.cut.whole([part if place == taught else part.detach() for place, part in enumerate(parts)])
 
 
 class TiledRow(TiledLinear):

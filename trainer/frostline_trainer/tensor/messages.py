@@ -53,6 +53,11 @@ def gather_shares(group: Group, share: Tensor, whole: Tensor) -> None:
         flat.copy_(gathered[: flat.numel()])
 
 
+def own_line(transport: Transport) -> Transport:
+    """The transport of a member's own line, on which a tensor crosses as it is, whether or not the member is in a group."""
+    return transport.line if isinstance(transport, GroupTransport) else transport
+
+
 class Arrival:
     """A tensor under way to a group: this member's share of it, and the gather that follows. A Transfer, with one wait."""
 
@@ -91,6 +96,11 @@ class GroupTransport:
     def size(self) -> int:
         """Number of members of the line."""
         return self._line.size
+
+    @property
+    def line(self) -> Transport:
+        """The member's own line, for tensors of which each member of the group has another part."""
+        return self._line
 
     def send(self, tensor: Tensor, to: int) -> Transfer:
         """Start sending this member's share to its counterpart."""

@@ -22,6 +22,9 @@ class TensorTable:
         parts: column layers that hold several matrices side by side, with their number: 3 for a packed query, key and value.
         together: column layers that read the same input, in the order in which their shares of its gradient are added.
         heads: fields of the config that the number of tiles must divide; fields that a config lacks are ignored.
+        embedding: the embedding of the vocabulary in the first unit; empty: tiles cannot cut it.
+        logits: the linear layer of the last unit that computes the logits of the vocabulary, whose output is the unit's; empty:
+            the head has none, or tiles cannot cut it.
         inner_attributes: attributes of modules that hold an inner width, which is smaller if fewer tiles are held.
     """
 
@@ -30,6 +33,8 @@ class TensorTable:
     parts: dict[str, int] = field(default_factory=dict)
     together: tuple[tuple[str, ...], ...] = ()
     heads: tuple[str, ...] = ("num_attention_heads", "num_key_value_heads")
+    embedding: str = ""
+    logits: str = ""
     inner_attributes: tuple[str, ...] = ()
 
 

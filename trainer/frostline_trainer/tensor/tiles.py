@@ -59,6 +59,25 @@ class Tiles:
         node = pairwise(partials)
         return node if self.join is None else self.join(node)
 
+    def collected(self, own: Tensor) -> Tensor:
+        """All tiles' values in tile order (total, ...), the same bytes on each rank.
+
+        Args:
+            own: the held tiles' values in tile order (held, ...), of 4 or 8 bytes each.
+        """
+        if self.join is None:
+            return own
+        values = own.new_zeros(self.total, *own.shape[1:])
+        values[self.first : self.first + self.held] = own
+        return self.only(values)
+
+    def only(self, values: Tensor) -> Tensor:
+        """The sum of all ranks' tensors where at most one of them is not zero at each element: the bytes of that one.
+
+        They are added as integers, because -0.0 + 0.0 is 0.0. values: contiguous, with a multiple of 4 bytes in a row.
+        """
+        return values if self.join is None else self.join(values.view(torch.int32)).view(values.dtype)
+
 
 def addend(partial: Tensor) -> Tensor:
     """A tile's addend to a sum: half precision is raised to float32, so that a sum is rounded once, however ranks divide it."""

@@ -1,20 +1,28 @@
 """A group of workers that share a stage's tiles as the engine builds it (docs/adr/0018), as one worker to plan for.
 
 `tensor.member_costs` is for groups that share everything; here is what `placement.tp_degree` gives. A block that learns
-computes an equal part of its tiles on each member and sums over the group twice in each pass. Embedding, head and frozen blocks
-are computed whole by each member, which holds the state of the whole stage. A tensor that crosses stages is sent once a group:
-each member sends its share along its own line, and the receiving group gathers. Once a step a group collects the gradients of its
-tiles. Where replicas share out their state, a member holds the share that a lone worker in its place would hold
-(`CostModel.stage_bytes`); it collects the gradients of that share alone, and is counted as if it collected all.
+computes an equal part of its tiles on each member and sums over the group twice in each pass. Frozen blocks are computed whole by
+each member, and so are embedding and head, unless tiles cut the vocabulary. Where tiles have pieces of their own, a member holds
+an equal part of the weights of what learns in tiles, and of the moments of all that is in tiles; where state is in several ranges
+it holds that of the whole stage, and collects the gradients of its group's tiles once a step. A tensor that crosses stages is
+sent once a group: each member sends its share along its own line, and the receiving group gathers. Where replicas share out
+their state, a member holds the share that a lone worker in its place would hold (`CostModel.stage_bytes`); it collects the
+gradients of that share alone, and is counted as if it collected all.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from frostline_contract.pieces import tiles_of_state
 from frostline_contract.statistics import UnitProfile
+from frostline_controller.planner.gathers import with_seconds
 from frostline_controller.planner.inputs import PlanInputs
-from frostline_controller.planner.tensor.member_costs import CUT_BYTES, cut_unit, messages_of, nodes_of
+from frostline_controller.planner.tensor.member_costs import COMMON_SECONDS, CUT_BYTES, cut_unit, messages_of, nodes_of
 from frostline_controller.planner.tensor.nodes import Nodes
 from frostline_controller.planner.tensor.sharing import Sharing
+
+STATE_BYTES = ("parameter_bytes", "optimizer_bytes")
+"""Fields of CUT_BYTES that are state."""
 
 
 def in_groups_as_built(inputs: PlanInputs, degree: int, at_home: bool) -> PlanInputs:
@@ -29,9 +37,18 @@ def in_groups_as_built(inputs: PlanInputs, degree: int, at_home: bool) -> PlanIn
     nodes = replace(nodes_of(inputs), devices=degree if at_home else 1)
     sharing = Sharing(columns=degree)
     shares = [inputs.freeze_point <= number and 0 < number < inputs.num_units - 1 for number in range(inputs.num_units)]
-    units = tuple(_member_of(unit, sharing, nodes) if own else unit for unit, own in zip(inputs.units, shares, strict=True))
+    divides = tiles_of_state(inputs.state_ranges, degree) > 1
+    units = tuple(
+        _member_of(unit, sharing, nodes, divides)
+        if own
+        else _frozen_on(unit, degree if divides and 0 < number < inputs.num_units - 1 else 1)
+        for number, (unit, own) in enumerate(zip(inputs.units, shares, strict=True))
+    )
+    units = _with_ends(units, inputs, sharing, nodes, divides)
     learning = [unit.parameter_bytes - unit.still_bytes for unit in inputs.units[inputs.freeze_point :]]
-    collected = [unit.parameter_bytes - unit.still_bytes for unit, own in zip(inputs.units, shares, strict=True) if own]
+    collected = [
+        unit.parameter_bytes - unit.still_bytes for unit, own in zip(inputs.units, shares, strict=True) if own and not divides
+    ]
     seconds = sum(nodes.seconds(size * (degree - 1) / degree, degree, 1, 1) for size in collected)
     return replace(
         inputs,
@@ -42,6 +59,43 @@ def in_groups_as_built(inputs: PlanInputs, degree: int, at_home: bool) -> PlanIn
     )
 
 
-def _member_of(unit: UnitProfile, sharing: Sharing, nodes: Nodes) -> UnitProfile:
-    """Return the costs of a learning block on one member: of what `cut_unit` divides, state and outputs stay whole."""
-    return cut_unit(unit, sharing, nodes).model_copy(update={name: getattr(unit, name) for name in CUT_BYTES})
+def _member_of(unit: UnitProfile, sharing: Sharing, nodes: Nodes, divides: bool) -> UnitProfile:
+    """Return the costs of a learning block on one member: of what `cut_unit` divides, outputs stay whole.
+
+    State stays whole too, unless `divides`: tiles have pieces of their own.
+    """
+    whole = [name for name in CUT_BYTES if not (divides and name in STATE_BYTES)]
+    return cut_unit(unit, sharing, nodes).model_copy(update={name: getattr(unit, name) for name in whole})
+
+
+def _with_ends(
+    units: tuple[UnitProfile, ...], inputs: PlanInputs, sharing: Sharing, nodes: Nodes, divides: bool
+) -> tuple[UnitProfile, ...]:
+    """Return the units with the costs of embedding and head on one member where tiles cut the vocabulary.
+
+    The group sums one hidden state of each micro-batch: of a lookup in the forward, of the logits' input in the backward. All of
+    a unit's state counts as the vocabulary's; positions and norms are small beside it.
+    """
+    degree, last = sharing.group_size, len(units) - 1
+    embedding, head = inputs.tiled_ends
+    moved = nodes.seconds(2 * units[min(1, last)].output_bytes * (degree - 1) / degree, degree, 1, 1 if degree == 2 else 2)
+    found = list(units)
+    if embedding and divides:
+        fields = STATE_BYTES if inputs.freeze_point == 0 else ("optimizer_bytes",)
+        found[0] = _cut(found[0], fields, degree)
+    if embedding and inputs.freeze_point == 0:
+        found[0] = with_seconds(found[0], 1.0, moved / 2)
+    if head:
+        fields = ("activation_bytes", "working_bytes", *(STATE_BYTES if divides else ()))
+        found[last] = with_seconds(_cut(found[last], fields, degree), COMMON_SECONDS + (1 - COMMON_SECONDS) / degree, moved / 2)
+    return tuple(found)
+
+
+def _cut(unit: UnitProfile, fields: Sequence[str], degree: int) -> UnitProfile:
+    """Return the unit with a member's part of these fields."""
+    return unit.model_copy(update={name: round(getattr(unit, name) / degree) for name in fields})
+
+
+def _frozen_on(unit: UnitProfile, members: int) -> UnitProfile:
+    """Return the costs of a frozen block on one of the members that own its tiles: whole weights, a part of the moments."""
+    return _cut(unit, ("optimizer_bytes",), members) if members > 1 else unit

@@ -1,0 +1,118 @@
+"""Pieces by tile: each element of a unit is in one piece, and the pieces bring, save and update what the whole unit does."""
+
+import copy
+from functools import cache
+
+import pytest
+import torch
+from torch import nn
+
+from frostline_contract.job.training import OptimizerSection
+from frostline_contract.pieces import Pieces
+from frostline_trainer.step.optimizer import Moments, UnitOptimizer
+from frostline_trainer.step.packing import pack, unpack
+from frostline_trainer.step.parts import parts_of
+from frostline_trainer.step.tile_state import keep_tiles, tiles_beside
+from frostline_trainer.step.unit_state import export_piece, export_unit, import_piece, release_unit, unit_digest
+from frostline_trainer.tensor.state import is_cut
+from frostline_trainer.tensor.tiles import Tiles
+from tests.exact_cases import NUM_UNITS, Case, build_case
+from tests.joined_state import joined
+
+UNIT, TILES = 1, 2
+TABLE = Pieces.cut(NUM_UNITS, tiles=TILES)
+FAMILIES = ("gpt2_untied", "bert_classification", "llama")
+SECTIONS = [OptimizerSection(), OptimizerSection(name="sgd")]
+
+
+@cache
+def units_of(family: str) -> tuple[nn.Module, ...]:
+    return tuple(build_case(Case(family, dropout=0.0, inner_tiles=TILES)).cut.units)
+
+
+def block(family: str, dtype: torch.dtype = torch.float32) -> nn.Module:
+    """Return a block in tiles."""
+    return copy.deepcopy(units_of(family)[UNIT]).to(dtype)
+
+
+def give_gradients(seed: int, *blocks: nn.Module) -> None:
+    drawn = torch.Generator().manual_seed(seed)
+    for parameters in zip(*(one.parameters() for one in blocks), strict=True):
+        gradient = torch.randn(parameters[0].shape, generator=drawn).to(parameters[0].dtype)
+        for parameter in parameters:
+            parameter.requires_grad_(True)
+            parameter.grad = gradient.clone()
+
+
+def digests(module: nn.Module, moments: Moments) -> list[bytes]:
+    return [unit_digest(export_piece(TABLE, piece, module, moments)) for piece in TABLE.of_unit(UNIT)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_pieces_of_a_block_have_each_element_once(family: str) -> None:
+    module = block(family)
+    seen = {name: torch.zeros(tensor.shape, dtype=torch.int32) for name, tensor in module.state_dict().items()}
+    first, *tiles = (parts_of(TABLE, piece, module) for piece in TABLE.of_unit(UNIT))
+    for part in (*first, *(part for parts in tiles for part in parts)):
+        view = part.of(module, seen[part.name])
+        assert view.numel() == part.high - part.low
+        view += 1
+    assert all(bool((counts == 1).all()) for counts in seen.values())
+    assert {part.name for part in first} == {name for name in seen if not is_cut(module, name)}
+    assert len(tiles) == TILES and len({tuple((part.name, part.high) for part in parts) for parts in tiles}) == 1
+
+
+def test_embedding_and_head_have_pieces_of_tiles_without_parts() -> None:
+    """So a piece's number says its unit and its tile."""
+    for unit in (0, NUM_UNITS - 1):
+        module = units_of("gpt2_untied")[unit]
+        assert [bool(parts_of(TABLE, piece, module)) for piece in TABLE.of_unit(unit)] == [True, False, False]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.name)
+@pytest.mark.parametrize("family", ["gpt2_untied", "bert_classification"])
+def test_an_update_of_each_piece_has_the_bits_of_all(family: str, section: OptimizerSection, dtype: torch.dtype) -> None:
+    """It has also those of an update of the whole, unless a tile's bias is shorter than what a kernel computes at once, as with
+    SGD in bfloat16: then its last elements are rounded at other points, and to update tile by tile is numerics."""
+    plain, parted, alone = (block(family, dtype) for _ in range(3))
+    moments = (Moments(), Moments(), Moments())
+    for seed in range(3):
+        give_gradients(seed, plain, parted, alone)
+        UnitOptimizer(section, [(UNIT, plain)], moments[0]).step(0.1)
+        UnitOptimizer(section, [(UNIT, parted)], moments[1], TABLE).step(0.1)
+        for piece in TABLE.of_unit(UNIT):
+            UnitOptimizer(section, [(UNIT, alone)], moments[2], TABLE, [piece]).step(0.1)
+    assert digests(alone, moments[2]) == digests(parted, moments[1])
+    if (section.name, dtype) != ("sgd", torch.bfloat16):
+        pieces = {piece: export_piece(TABLE, piece, parted, moments[1]) for piece in TABLE.of_unit(UNIT)}
+        whole = unit_digest(export_unit(UNIT, plain, moments[0]))
+        assert unit_digest(joined(TABLE, UNIT, parted, pieces)) == whole
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_pieces_bring_the_whole_state_in_any_order(released: bool) -> None:
+    source, target = block("bert_classification"), block("bert_classification")
+    moments, arrived = Moments(), Moments()
+    give_gradients(1, source)
+    UnitOptimizer(SECTIONS[0], [(UNIT, source)], moments, TABLE).step(0.1)
+    assert digests(source, moments) != digests(target, arrived)
+    if released:
+        release_unit(target)
+    for piece in reversed(TABLE.of_unit(UNIT)):
+        import_piece(TABLE, piece, target, arrived, unpack(pack(export_piece(TABLE, piece, source, moments))))
+    assert digests(target, arrived) == digests(source, moments)
+    keep_tiles(target, TABLE, UNIT, Tiles(TILES), ())
+    assert digests(target, arrived) == digests(source, moments) and not tiles_beside(target)
+    assert all(map(torch.equal, target.state_dict().values(), source.state_dict().values()))
+
+
+def test_a_tile_that_does_not_fit_is_refused_and_nothing_is_changed() -> None:
+    module, moments = block("gpt2_untied"), Moments()
+    piece, before = TABLE.of_unit(UNIT)[1], digests(module, moments)
+    state = export_piece(TABLE, piece, module, moments)
+    name = next(iter(state))
+    for wrong in (state | {name: state[name][:-8]}, state | {name: state[name].double()}):
+        with pytest.raises(ValueError, match=f"piece {piece} of unit {UNIT}: state does not fit the model"):
+            import_piece(TABLE, piece, module, moments, wrong)
+    assert digests(module, moments) == before

@@ -1,0 +1,169 @@
+"""Which tiles of a unit's weights its module holds, where tiles have pieces of their own (docs/adr/0018-tensor-tiles.md, 11).
+
+A member of a tensor group that computes some tiles of a block has in the module these tiles alone: the parameters of column and
+row layers are smaller, and so are their gradients. A frozen block has all tiles, those of other members as a copy. Tiles whose
+state a worker has and does not compute (as a buddy, or because it arrived or is to be sent) are **beside** the module: flat, by
+piece and parameter. Reading and writing a part does not depend on where it is (`local_shards.part_of`).
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from frostline_contract.pieces import Pieces
+from frostline_trainer.step.parts import Part, parts_of, weights_of
+from frostline_trainer.tensor.group import gather_runs
+from frostline_trainer.tensor.install import share_tiles
+from frostline_trainer.tensor.state import cut_layers, has_memory, shape_with, tile_size, tile_view
+from frostline_trainer.tensor.tiles import Tiles
+from frostline_trainer.transport.collectives import Group
+
+TilesBeside = dict[tuple[int, str], torch.Tensor]
+"""(piece, parameter name) -> the tile's elements, flat, in aligned memory of their own."""
+
+
+def tiles_beside(unit: nn.Module) -> TilesBeside:
+    """The tiles beside the unit's module; may be changed."""
+    return vars(unit).setdefault("tiles_beside", {})
+
+
+def make_room_for_tile(unit: nn.Module, table: Pieces, piece: int) -> None:
+    """Make room, still without values, beside the module for a tile's piece to be loaded into, unless the module has the tile."""
+    for part in parts_of(table, piece, unit):
+        parameter = unit.get_parameter(part.name)
+        if (piece, part.name) not in tiles_beside(unit) and not _is_inside(unit, part):
+            tiles_beside(unit)[piece, part.name] = parameter.new_empty(part.high)
+
+
+def _is_inside(unit: nn.Module, part: Part) -> bool:
+    layer = cut_layers(unit)[part.name]
+    return part.tile in layer.kept.numbers and has_memory(unit.get_parameter(part.name))
+
+
+@torch.no_grad()
+def keep_tiles(unit: nn.Module, table: Pieces, index: int, tiles: Tiles | None, here: Collection[int]) -> None:
+    """Let a module hold these tiles from now on, with their values as far as they are here.
+
+    Args:
+        unit: the unit.
+        table: the run's pieces.
+        index: the unit's number.
+        tiles: the tiles; None: none, so that weights which tiles cut take no memory in the module.
+        here: pieces whose state this worker has or is to have; tiles of them that the module does not hold stay beside it, or get
+            room there. All others are dropped.
+    """
+    layers, beside = cut_layers(unit), tiles_beside(unit)
+    pieces = {tile: piece for piece in table.of_unit(index) if (tile := table.tile_of(piece)) is not None}
+    wanted = tiles.numbers if tiles is not None else range(0)
+    for name, layer in layers.items():
+        parameter = unit.get_parameter(name)
+        found = {tile: tensor for tile, piece in pieces.items() if (tensor := beside.pop((piece, name), None)) is not None}
+        is_here = has_memory(parameter)
+        if is_here:
+            inside = {tile: tile_view(unit, name, parameter.data, tile) for tile in layer.kept.numbers}
+            found = inside | found
+        for tile, piece in pieces.items():
+            if piece in here and tile not in wanted:
+                known = found.get(tile)
+                room = known.reshape(-1).clone() if known is not None else parameter.new_empty(tile_size(unit, name, tile))
+                beside[piece, name] = room
+        if tiles is None:
+            parameter.data = torch.empty((), dtype=parameter.dtype, device=parameter.device).expand(parameter.shape)
+        elif not (is_here and wanted == layer.kept.numbers and found.keys() <= inside.keys()):
+            parameter.data = layer.cut.put_together(parameter, layer.kept.held, wanted, found)
+        parameter.grad = None
+    for layer in set(layers.values()):
+        layer.kept = _without_group(tiles) if tiles is not None else layer.kept
+
+
+def _without_group(tiles: Tiles) -> Tiles:
+    """The same tiles for a module that outlives its group: it sums by the tiles that it computes (`TiledLinear.tiles`)."""
+    return tiles if tiles.join is None else replace(tiles, join=_no_sum)
+
+
+def _no_sum(node: torch.Tensor) -> torch.Tensor:
+    raise AssertionError("held tiles are summed by nobody")
+
+
+def hold_all_tiles(unit: nn.Module) -> None:
+    """Give a module memory for all tiles, without values where it lacks some; nothing is beside it any more."""
+    tiles_beside(unit).clear()
+    layers = cut_layers(unit)
+    for name, layer in layers.items():
+        parameter = unit.get_parameter(name)
+        if layer.kept.held < layer.kept.total or not has_memory(parameter):
+            parameter.data, parameter.grad = layer.cut.put_together(parameter, layer.kept.held, range(layer.kept.total), {}), None
+    for layer in set(layers.values()):
+        layer.kept = Tiles(layer.kept.total)
+
+
+@torch.no_grad()
+def gather_tiles(group: Group, unit: nn.Module, table: Pieces, index: int, kept: Collection[int]) -> None:
+    """All-gather the tiles of a unit whose module has room for all of them. Collective over a tensor group.
+
+    kept: pieces whose state this member has; their weights are not overwritten.
+    """
+    held = table.state_tiles // group.size
+    weights = weights_of(unit)
+    by_tile = {table.tile_of(piece): piece for piece in table.of_unit(index)}
+    rows = [
+        [
+            (by_tile[tile] in kept, part.of(unit, weights[part.name]))
+            for tile in range(place * held, (place + 1) * held)
+            for part in parts_of(table, by_tile[tile], unit)
+        ]
+        for place in range(group.size)
+    ]
+    gather_runs(group, rows)
+
+
+@contextmanager
+def exchanged_tiles(group: Group, units: Iterable[nn.Module], tiles: Tiles, ahead: int) -> Iterator[None]:
+    """Let modules hold and compute, for a while, the tiles of the member `ahead` places on in a tensor group. Collective.
+
+    The members' own tiles keep their memory, so the others' come on top: of the weights alone, in the audited step alone. Modules
+    that hold all tiles, which are frozen, stay as they are. Afterwards the caller shares the tiles out again.
+
+    tiles: those of the other member.
+    """
+    cut = [
+        (unit, layers) for unit in units if (layers := cut_layers(unit)) and next(iter(layers.values())).kept.held == tiles.held
+    ]
+    own = [(unit, {name: unit.get_parameter(name).data for name in layers}) for unit, layers in cut]
+    theirs = [{name: shape_with(layer, weights[name], tiles.numbers) for name, layer in layers.items()}
+              for (_, layers), (_, weights) in zip(cut, own, strict=True)]  # fmt: skip
+    kept = {layer: layer.kept for _, layers in cut for layer in layers.values()}
+    try:
+        for (unit, weights), shapes in zip(own, theirs, strict=True) if ahead else ():
+            for name, tensor in _weights_ahead(group, weights, shapes, ahead).items():
+                unit.get_parameter(name).data = tensor
+        for layer in kept:
+            layer.kept = _without_group(tiles)
+        for unit, _ in cut:
+            share_tiles(unit, tiles)
+        yield
+    finally:
+        for unit, weights in own:
+            for name, tensor in weights.items():
+                unit.get_parameter(name).data = tensor
+        for layer, before in kept.items():
+            layer.kept = before
+
+
+@torch.no_grad()
+def _weights_ahead(
+    group: Group, own: Mapping[str, torch.Tensor], shapes: Mapping[str, torch.Size], ahead: int
+) -> dict[str, torch.Tensor]:
+    """The weights of the member `ahead` places on, in aligned memory of their own. Collective.
+
+    own: this member's, which another one gets. shapes: of those that it gets, with the same names.
+    """
+    flat, sizes = torch.cat([tensor.reshape(-1) for tensor in own.values()]), [shapes[name].numel() for name in own]
+    sent, received = [0] * group.size, [0] * group.size
+    sent[(group.index - ahead) % group.size], received[(group.index + ahead) % group.size] = flat.numel(), sum(sizes)
+    there = flat.new_empty(sum(sizes))
+    group.all_to_all(there, flat, received, sent)
+    return {name: part.view(shapes[name]).clone() for name, part in zip(own, there.split(sizes), strict=True)}

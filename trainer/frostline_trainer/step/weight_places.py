@@ -1,0 +1,57 @@
+"""Where one member's weights are in a generation: in modules, in local shards, or as the tiles that it computes."""
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from frostline_contract.plan import Plan
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.in_group import InGroup
+from frostline_trainer.step.local_shards import join_unit, shard_unit
+from frostline_trainer.step.tile_state import keep_tiles
+from frostline_trainer.tensor.tiles import Tiles
+
+Units = Sequence[tuple[int, nn.Module]]
+
+
+class WeightPlaces:
+    """The places of a member's weights.
+
+    Args:
+        context: the run's.
+        plan: of the generation.
+        worker_id: the member's.
+        in_group: says which tiles the member computes.
+    """
+
+    def __init__(self, context: RunContext, plan: Plan, worker_id: str, in_group: InGroup) -> None:
+        self._context, self._plan, self._worker_id, self._in_group = context, plan, worker_id, in_group
+        self._needed = plan.needs(worker_id)
+        self._divides_tiles = plan.placement.divides_tiles(plan.pieces)
+
+    def settle(self, freeze_point: int, own: Units) -> None:
+        """Bring weights to their places before a step at this freeze point. own: (number, unit) of the member's stages."""
+        table, units = self._plan.pieces, self._context.cut.units
+        for unit in sorted({*table.units_of(self._needed), *(unit for unit, _ in own)}):
+            if table.state_tiles > 1:
+                keep_tiles(units[unit], table, unit, self._tiles_in(unit, freeze_point), self._here)
+            elif self._plan.placement.gathers_at_use and unit >= freeze_point:
+                shard_unit(units[unit], table, self._here & set(table.of_unit(unit)))
+            else:
+                join_unit(units[unit], table)
+
+    @property
+    def _here(self) -> set[int]:
+        """The pieces whose state this member has or is to have."""
+        return self._context.holdings.all().keys() | set(self._needed)
+
+    def _tiles_in(self, unit: int, freeze_point: int) -> Tiles | None:
+        """The tiles that a unit's module is to hold: those that the member computes, which are all of a frozen unit.
+
+        None: of a unit of which the member has only pieces for others.
+        """
+        if not self._divides_tiles:
+            return self._in_group.whole
+        if not self._plan.placement.holds(self._worker_id, unit):
+            return None
+        return self._in_group.own if unit >= freeze_point else self._in_group.whole

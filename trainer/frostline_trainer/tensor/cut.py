@@ -1,0 +1,167 @@
+"""How tiles cut the weight of a layer: into equal shares of an inner width, or into runs of a vocabulary's entries."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from frostline_trainer.step.alignment import aligned
+from frostline_trainer.tensor.tiles import cut, cut_run, joined
+
+ENTRIES_OF = 8
+"""A tile of a vocabulary has a multiple of this many entries, but for the last one, which has the rest."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a layer's weight is cut into tiles.
+
+    Args:
+        is_column: whether the outputs are cut; otherwise the inputs.
+        transposed: whether the weight is (in, out), as in GPT-2's Conv1D.
+        parts: number of matrices side by side in a column layer's outputs.
+    """
+
+    is_column: bool
+    transposed: bool = False
+    parts: int = 1
+
+    @property
+    def dim(self) -> int:
+        """The dimension of the weight that is cut."""
+        return int(self.is_column == self.transposed)
+
+    @property
+    def in_runs(self) -> bool:
+        """Whether the elements of each tile lie one behind the other in the weight."""
+        return self.dim == 0 and self.parts == 1
+
+    def tile(self, parameter: Tensor, held: int, place: int) -> Tensor:
+        """A tile of the weight, of its gradient, or of a column layer's bias, as `cut` returns it."""
+        return cut(parameter, self.dim if parameter.ndim > 1 else 0, self.parts, held, place)
+
+    def output_tile(self, outputs: Tensor, held: int, place: int) -> Tensor:
+        """A tile of a column layer's outputs or of their gradient (rows, out), contiguous and aligned."""
+        return cut(outputs, 1, self.parts, held, place)
+
+    def places(self, whole: Tensor, held: int) -> list[Tensor]:
+        """Views of the tiles of a weight or its gradient, where they are `in_runs`."""
+        return list(whole.chunk(held))
+
+    def run(self, values: Tensor, low: int, shape: torch.Size, held: int, place: int) -> list[Tensor]:
+        """The elements of a tile in a run of a parameter's flat order, as `cut_run` returns them.
+
+        Args:
+            values: elements [low, low + n) of the parameter.
+            shape: the parameter's, with `held` tiles.
+            place: of the tile among those held.
+        """
+        dim = self.dim if len(shape) > 1 else 0
+        return cut_run(values, low, shape[dim:].numel() // self.parts, held, place)
+
+    def whole(self, tiles: Sequence[Tensor]) -> Tensor:
+        """The parameter or gradient, put together from all its tiles."""
+        return joined(tiles, self.dim if tiles[0].ndim > 1 else 0, self.parts)
+
+    def shape_with(self, like: Tensor, held: int, tiles: range) -> torch.Size:
+        """The shape of a parameter with these tiles.
+
+        Args:
+            like: the parameter with `held` tiles.
+            tiles: consecutive numbers of tiles.
+        """
+        shape, dim = list(like.shape), self.dim if like.ndim > 1 else 0
+        shape[dim] = self._width_of(tiles, shape[dim] // held)
+        return torch.Size(shape)
+
+    def _width_of(self, tiles: range, each: int) -> int:
+        """Entries of tiles along the dimension that is cut. each: of one of the held ones, where all have equally many."""
+        return each * len(tiles)
+
+    def put_together(self, like: Tensor, held: int, tiles: range, found: Mapping[int, Tensor]) -> Tensor:
+        """A parameter with these tiles, in new memory.
+
+        Args:
+            like: the parameter with `held` tiles; only type, device and shape are read.
+            tiles: consecutive numbers of tiles.
+            found: elements of tiles by number, in their flat order; a tile that is not there gets no values.
+        """
+        whole = torch.empty(self.shape_with(like, held, tiles), dtype=like.dtype, device=like.device)
+        for place, tile in enumerate(tiles):
+            if tile in found:
+                (view,) = self.run(whole.view(-1), 0, whole.shape, len(tiles), place)
+                view.copy_(found[tile].reshape(view.shape))
+        return whole
+
+    def product(self, rows: Tensor, tile: Tensor) -> Tensor:
+        """(rows, in) times a tile of the weight: (rows, out), without a bias."""
+        return torch.mm(rows, tile if self.transposed else tile.t())
+
+    def entry_gradient(self, gradient: Tensor, tile: Tensor) -> Tensor:
+        """The gradient of a product's input (rows, in), from that of the product (rows, out)."""
+        return torch.mm(gradient, tile.t() if self.transposed else tile)
+
+    def weight_gradient(self, rows: Tensor, gradient: Tensor, out: Tensor | None = None) -> Tensor:
+        """The gradient of a tile of the weight, in the weight's layout. out: the output tensor; None: a new one."""
+        return torch.mm(rows.t(), gradient, out=out) if self.transposed else torch.mm(gradient.t(), rows, out=out)
+
+
+@dataclass(frozen=True)
+class VocabularyCut(Cut):
+    """How tiles cut a vocabulary: runs of equally many entries, and the rest in the last tile, since few vocabularies divide.
+
+    Args:
+        entries: of the whole vocabulary.
+        width: entries of every tile but the last.
+    """
+
+    is_column: bool = True
+    entries: int = 0
+    width: int = 0
+
+    @classmethod
+    def of(cls, entries: int, total: int) -> "VocabularyCut":
+        """The cut of a vocabulary into `total` tiles. Raises ValueError if the last one would have no entry."""
+        width = -(-entries // (total * ENTRIES_OF)) * ENTRIES_OF
+        if (total - 1) * width >= entries:
+            raise ValueError(
+                f"training.tensor_tiles.inner is {total}, vocabulary is true, and the vocabulary has {entries} entries: with "
+                f"{width} in each tile the last has none; set vocabulary to false, or lower inner"
+            )
+        return cls(entries=entries, width=width)
+
+    def first(self, tile: int) -> int:
+        """The first entry of a tile."""
+        return tile * self.width
+
+    def tile_with(self, entries: Tensor) -> Tensor:
+        """The tile of each entry."""
+        return entries // self.width
+
+    def entries_in(self, entries: int, held: int, place: int) -> int:
+        """How many entries one of `held` tiles has that have so many together."""
+        inside = self._slice(entries, held, place)
+        return inside.stop - inside.start
+
+    def tile(self, parameter: Tensor, held: int, place: int) -> Tensor:
+        return aligned(parameter[self._slice(parameter.shape[0], held, place)].contiguous())
+
+    def output_tile(self, outputs: Tensor, held: int, place: int) -> Tensor:
+        return aligned(outputs[:, self._slice(outputs.shape[1], held, place)].contiguous())
+
+    def places(self, whole: Tensor, held: int) -> list[Tensor]:
+        return [whole[self._slice(whole.shape[0], held, place)] for place in range(held)]
+
+    def run(self, values: Tensor, low: int, shape: torch.Size, held: int, place: int) -> list[Tensor]:
+        inside, each = self._slice(shape[0], held, place), shape[1:].numel()
+        start, end = max(inside.start * each - low, 0), min(inside.stop * each - low, values.numel())
+        return [values[start:end]] if start < end else []
+
+    def _width_of(self, tiles: range, each: int) -> int:
+        return min(tiles.stop * self.width, self.entries) - tiles.start * self.width
+
+    def _slice(self, entries: int, held: int, place: int) -> slice:
+        """One of `held` equal numbers of tiles, of consecutive tiles with so many entries together."""
+        step = -(-entries // self.width) // held * self.width
+        return slice(place * step, min((place + 1) * step, entries))

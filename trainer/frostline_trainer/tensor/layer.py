@@ -1,0 +1,45 @@
+"""A layer that is computed in tiles, and whose weight tiles cut."""
+
+from torch import Tensor, nn
+
+from frostline_trainer.tensor.cut import Cut
+from frostline_trainer.tensor.tiles import Tiles
+
+
+class TiledLayer(nn.Module):
+    """A layer computed in tiles. It has the parameters of the layer that it replaces, or the held tiles' part of them.
+
+    Attributes:
+        cut: how tiles cut the weight.
+        kept: the tiles whose parameters this layer has.
+        tiles: the tiles that it computes: the same, or fewer if the members of a group share the tiles and each has all
+            parameters (`install.share_tiles`).
+    """
+
+    def __init__(self, layer: nn.Module, one: Cut, tiles: Tiles) -> None:
+        super().__init__()
+        self.cut, self.kept, self.tiles = one, tiles, tiles
+        self.weight = self._held(layer.weight)
+
+    def cuts(self, leaf: str) -> bool:
+        """Whether tiles cut the parameter `leaf`: the weight, and a column layer's bias."""
+        return leaf == "weight" or self.cut.is_column
+
+    def computed(self, parameter: Tensor) -> Tensor:
+        """The part of a parameter that belongs to the computed tiles; the gradient of the rest is zero."""
+        kept, tiles = self.kept, self.tiles
+        if tiles.held < kept.held:
+            return self.cut.tile(parameter, kept.held // tiles.held, (tiles.first - kept.first) // tiles.held)
+        if tiles.taught is None:
+            return parameter
+        first, number = tiles.taught
+        parts = [self.cut.tile(parameter, kept.held // number, place) for place in range(kept.held // number)]
+        taught = (first - kept.first) // number
+        return self.cut.whole([part if place == taught else part.detach() for place, part in enumerate(parts)])
+
+    def _held(self, parameter: nn.Parameter) -> nn.Parameter:
+        """The part of a parameter that belongs to the held tiles."""
+        if self.tiles.held == self.tiles.total:
+            return parameter
+        own = [self.cut.tile(parameter.detach(), self.tiles.total, tile) for tile in self.tiles.numbers]
+        return nn.Parameter(self.cut.whole(own).clone(), requires_grad=parameter.requires_grad)
