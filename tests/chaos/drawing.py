@@ -45,7 +45,7 @@ SCHEDULES = {
 }  # fmt: skip
 """A reshape by command takes the case's where it has no bubbles, else 1F1B."""
 HOLD_MORE = ("gpipe", "interleaved_1f1b")
-"""Pinned schedules under which no shape may need less memory than a reshape's with 1F1B, which therefore must not run out of it."""
+"""Pinned schedules under which perhaps no shape needs less memory than a reshape's with 1F1B: that one may not run out of it."""
 
 STEP_PHASES = ("load", "schedule", "exchange", "norms", "prepared", "vote", "seen", "commit", "committed", "between")
 RARE_PHASES = ("evaluate", "freeze", "checkpoint", "reshape", "recovery", "finish", "publish", "decision", "audit")
