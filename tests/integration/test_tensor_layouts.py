@@ -57,20 +57,20 @@ def on_ranks(layout: TensorLayout, dtype: torch.dtype, keeps_copies: bool) -> li
     up, down = ProductPlan.of(layout.hidden, layout.inner), ProductPlan.of(layout.inner, layout.hidden)
     x, first, second, gradient = drawn(dtype)
 
-    def run(rank: int) -> tuple[Results, dict[str, float]]:
-        store = server if rank == 0 else connect_store("127.0.0.1", port, SECONDS)
+    def run(global_rank: int) -> tuple[Results, dict[str, float]]:
+        store = server if global_rank == 0 else connect_store("127.0.0.1", port, SECONDS)
         counted = {axis: Traffic() for axis, _ in layout.degrees}
         groups = {}
         for axis, degree in layout.degrees:
-            line = layout.mesh.line(rank, axis)
+            line = layout.mesh.line(global_rank, axis)
             tally = Tally(counted[axis], Way.OTHER)
-            groups[axis] = Group(store, f"{axis}{line[0]}", line.index(rank), degree, "gloo", SECONDS, tally=tally)
+            groups[axis] = Group(store, f"{axis}{line[0]}", line.index(global_rank), degree, "gloo", SECONDS, tally=tally)
 
         def of(matrix: Tensor, split: Split) -> Tensor:
-            return layout.part(matrix, rank, split.rows, split.columns)
+            return layout.part(matrix, global_rank, split.rows, split.columns)
 
         def weight(matrix: Tensor, plan: ProductPlan) -> Tensor:
-            return layout.part(matrix, rank, (plan.summed, plan.divided), plan.outputs)
+            return layout.part(matrix, global_rank, (plan.summed, plan.divided), plan.outputs)
 
         try:
             one = ShardedProduct(layout, up, groups, GRID, weight(first, up), keeps_copies)
@@ -94,16 +94,16 @@ def differences(layout: TensorLayout, found: list[tuple[Results, dict[str, float
     """Return the results of ranks whose bits are not those of one worker."""
     up, down = ProductPlan.of(layout.hidden, layout.inner), ProductPlan.of(layout.inner, layout.hidden)
     wrong = []
-    for rank, (results, _) in enumerate(found):
+    for global_rank, (results, _) in enumerate(found):
         parts = Results(
-            layout.part(expected.inner, rank, layout.inner.rows, layout.inner.columns),
-            layout.part(expected.output, rank, layout.hidden.rows, layout.hidden.columns),
-            layout.part(expected.of_entry, rank, layout.hidden.rows, layout.hidden.columns),
-            layout.part(expected.of_first, rank, (up.summed, up.divided), up.outputs),
-            layout.part(expected.of_second, rank, (down.summed, down.divided), down.outputs),
+            layout.part(expected.inner, global_rank, layout.inner.rows, layout.inner.columns),
+            layout.part(expected.output, global_rank, layout.hidden.rows, layout.hidden.columns),
+            layout.part(expected.of_entry, global_rank, layout.hidden.rows, layout.hidden.columns),
+            layout.part(expected.of_first, global_rank, (up.summed, up.divided), up.outputs),
+            layout.part(expected.of_second, global_rank, (down.summed, down.divided), down.outputs),
         )
         named = zip(Results._fields, parts, results, strict=True)
-        wrong += [f"rank {rank}: {name}" for name, part, own in named if not torch.equal(part, own)]
+        wrong += [f"rank {global_rank}: {name}" for name, part, own in named if not torch.equal(part, own)]
     return wrong
 
 
