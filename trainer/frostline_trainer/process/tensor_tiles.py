@@ -35,9 +35,9 @@ def install_tiles(context: RunContext) -> None:
     tile_blocks(cut, family, Tiles(grid.inner))
     embedding, logits = context.job.tiled_ends
     if embedding:
-        tile_embedding(cut.units[0], table, Tiles(grid.inner), words[0])
+        tile_embedding(cut.units[0], table, Tiles(grid.inner), words[0], cut.model)
     if logits:
-        context.task.vocabulary = tile_logits(cut.units[-1], table, Tiles(grid.inner), words[-1])
+        context.task.vocabulary = tile_logits(cut.units[-1], table, Tiles(grid.inner), words[-1], cut.model)
 
 
 def _check(context: RunContext, table: TensorTable, words: list[str]) -> None:

@@ -4,7 +4,7 @@ Names, shapes and order of parameters do not change, so checkpoints, digests and
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from torch import nn
@@ -63,8 +63,12 @@ def tile_blocks(cut: CutModel, family: Family, tiles: Tiles) -> None:
         tile_unit(unit, table, tiles, f"model.family {family.name}, {name}")
 
 
-def tile_embedding(unit: nn.Module, table: TensorTable, tiles: Tiles, words: str = "the unit") -> None:
-    """Let the first unit look up tiles of the vocabulary, in place. Arguments as of `tile_unit`.
+def tile_embedding(
+    unit: nn.Module, table: TensorTable, tiles: Tiles, words: str = "the unit", model: nn.Module | None = None
+) -> None:
+    """Let the first unit look up tiles of the vocabulary, in place. Other arguments as of `tile_unit`.
+
+    model: the whole model, which has the unit's modules too.
 
     Raises ValueError if the table names no embedding of the unit that tiles can cut.
     """
@@ -74,11 +78,14 @@ def tile_embedding(unit: nn.Module, table: TensorTable, tiles: Tiles, words: str
             f"{words}, {name}: max_norm, scale_grad_by_freq and sparse depend on all entries or tokens; "
             "set training.tensor_tiles.vocabulary to false"
         )
-    _replace(unit, name, TiledEmbedding(layer, VocabularyCut.of(layer.num_embeddings, tiles.total), tiles))
+    tiled = TiledEmbedding(layer, VocabularyCut.of(layer.num_embeddings, tiles.total), tiles)
+    _replace_everywhere((unit, model), layer, tiled)
 
 
-def tile_logits(unit: nn.Module, table: TensorTable, tiles: Tiles, words: str = "the unit") -> TiledVocabulary:
-    """Let the last unit compute logits in tiles of the vocabulary, in place. Arguments as of `tile_unit`.
+def tile_logits(
+    unit: nn.Module, table: TensorTable, tiles: Tiles, words: str = "the unit", model: nn.Module | None = None
+) -> TiledVocabulary:
+    """Let the last unit compute logits in tiles of the vocabulary, in place. Arguments as of `tile_embedding`.
 
     Returns:
         Computes losses from these logits.
@@ -86,10 +93,10 @@ def tile_logits(unit: nn.Module, table: TensorTable, tiles: Tiles, words: str = 
     Raises:
         ValueError: the table names no linear layer of the unit.
     """
-    name, layer = _the_one(unit, table.logits, "logits", nn.Linear, words)
+    _, layer = _the_one(unit, table.logits, "logits", nn.Linear, words)
     tiled = TiledColumn(layer, VocabularyCut.of(layer.out_features, tiles.total), tiles)
     Together([tiled])
-    _replace(unit, name, tiled)
+    _replace_everywhere((unit, model), layer, tiled)
     return TiledVocabulary(tiled)
 
 
@@ -203,3 +210,10 @@ def _check_width(layer: nn.Module, one: Cut, tiles: Tiles, words: str) -> None:
 def _replace(unit: nn.Module, name: str, module: nn.Module) -> None:
     owner, _, leaf = name.rpartition(".")
     setattr(unit.get_submodule(owner), leaf, module)
+
+
+def _replace_everywhere(wholes: Iterable[nn.Module | None], layer: nn.Module, module: nn.Module) -> None:
+    """Put a module in the place of a layer, wherever it is named: a unit and its model name one layer, by different owners."""
+    for owner in [owner for whole in wholes if whole is not None for owner in whole.modules()]:
+        for name in [name for name, child in owner.named_children() if child is layer]:
+            setattr(owner, name, module)
