@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from frostline_contract.pieces import Pieces
 from frostline_contract.plan import GLOO, NOBODY, Backend, GenerationId, PieceHolders, Placement, Plan
 from frostline_contract.schedules import is_folded
 from frostline_contract.shape import ParallelShape, deal_leaves
-from frostline_controller.planner.plans import pieces_in
 from tests.engine_member import Run
 from tests.even_bounds import even_bounds
 from tests.exact_cases import LEAVES, NUM_UNITS, Case
@@ -162,7 +162,7 @@ def buddies_in(
 
     A piece whose owners share a domain is kept by the next member, by global rank, in another domain.
     """
-    table = pieces_in(placement, state_ranges, state_tiles)
+    table = Pieces.cut(placement.stage_bounds[-1], state_ranges, state_tiles)
     domain = dict(zip(placement.workers, domains, strict=bool(domains)))
     buddies, uncovered = [], []
     for piece in range(table.count if domains else 0):

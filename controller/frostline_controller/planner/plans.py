@@ -11,15 +11,9 @@ from frostline_controller.recovery.facts import GoOn
 NO_WORKER = ""
 
 
-def pieces_in(placement: Placement, state_ranges: int, state_tiles: int = 1) -> Pieces:
-    """Return the table of the run's pieces, for the units of a placement."""
-    return Pieces.cut(placement.stage_bounds[-1], state_ranges, state_tiles)
-
-
 def buddies_of(
-    placement: Placement, domains: Mapping[str, str], held: Sequence[Collection[str]] = (), state_ranges: int = 1,
-    state_tiles: int = 1,
-) -> tuple[str, ...]:  # fmt: skip
+    placement: Placement, domains: Mapping[str, str], table: Pieces, held: Sequence[Collection[str]] = ()
+) -> tuple[str, ...]:
     """Return each piece's buddy; "" where the piece has none.
 
     A piece has no buddy where its owners are in two failure domains, or where no member is in another domain than they are. The
@@ -29,11 +23,9 @@ def buddies_of(
     Args:
         placement: the plan's.
         domains: failure domain by worker id; empty: no piece has a buddy.
+        table: the run's pieces.
         held: for each piece the workers that have its state now.
-        state_ranges: ranges of each unit's state.
-        state_tiles: tiles of each unit that have pieces of their own.
     """
-    table = pieces_in(placement, state_ranges, state_tiles)
     buddies = [NO_WORKER] * table.count
     load: Counter[str] = Counter()
     workers, global_ranks = placement.workers, placement.global_ranks
@@ -69,26 +61,23 @@ def _kept_together(placement: Placement, table: Pieces) -> list[list[int]]:
     return found
 
 
-def uncovered_of(
-    placement: Placement, domains: Mapping[str, str], buddies: Sequence[str], state_ranges: int = 1, state_tiles: int = 1
-) -> tuple[int, ...]:
+def uncovered_of(placement: Placement, domains: Mapping[str, str], buddies: Sequence[str], table: Pieces) -> tuple[int, ...]:
     """Return the pieces that the loss of one failure domain would lose: no buddy, and all owners in one (or unknown) domain.
 
     Args:
         placement: the placement.
         domains: failure domain of each worker.
         buddies: the buddy of each piece, "" where it has none; empty: no piece has one, and none is called uncovered.
-        state_ranges: ranges of each unit's state.
-        state_tiles: tiles of each unit that have pieces of their own.
+        table: the run's pieces.
     """
-    table, found = pieces_in(placement, state_ranges, state_tiles), list[int]()
+    found = list[int]()
     for pieces in _kept_together(placement, table) if buddies else ():
         if len({domains.get(owner) for owner in placement.owners_of(table, pieces[0])}) < 2:
             found += [piece for piece in pieces if not buddies[piece]]
     return tuple(sorted(found))
 
 
-def sources_of(base: Placement, new: Placement, num_units: int, state_ranges: int = 1, state_tiles: int = 1) -> tuple[str, ...]:
+def sources_of(base: Placement, new: Placement, table: Pieces) -> tuple[str, ...]:
     """Return each piece's source: an owner in `base` that keeps the unit, else an owner that stays, else one that leaves.
 
     Owners take turns, so that no replica sends everything.
@@ -96,12 +85,11 @@ def sources_of(base: Placement, new: Placement, num_units: int, state_ranges: in
     Raises:
         ValueError: a unit has no owner.
     """
-    table = Pieces.cut(num_units, state_ranges, state_tiles)
     chosen = list[str]()
-    for unit in range(num_units):
+    for unit in range(table.num_units):
         members = base.owners(unit)
         if not members:
-            raise ValueError(f"unit {unit} of {num_units} has no owner among {list(base.workers)}")
+            raise ValueError(f"unit {unit} of {table.num_units} has no owner among {list(base.workers)}")
         givers = _givers(members, new, unit)
         for piece in table.of_unit(unit):
             own = _givers(base.owners_of(table, piece), new, unit) if base.divides(table) else givers
@@ -132,14 +120,14 @@ def switching_plan(draft: PlanDraft, *, base: Plan, window: tuple[int, int]) -> 
         base: the plan that runs.
         window: first and last step whose vote may switch.
     """
-    placement, domains, cut = draft.placement, draft.domains, (draft.state_ranges, draft.state_tiles)
-    assert draft.pieces == base.pieces, f"the draft has {draft.pieces}, the plan that runs {base.pieces}"
-    sources = sources_of(base.placement, placement, base.pieces.num_units, *cut)
+    placement, domains, table = draft.placement, draft.domains, draft.pieces
+    assert table == base.pieces, f"the draft has {table}, the plan that runs {base.pieces}"
+    sources = sources_of(base.placement, placement, table)
     leavers = tuple(worker for worker in base.placement.workers if worker not in placement.global_ranks)
     participants = placement.workers + leavers
     holders = holders_at_switch(base, participants)
     held = [[participants[index] for index in piece] for piece in holders]
-    buddies = buddies_of(placement, domains, held, *cut)
+    buddies = buddies_of(placement, domains, table, held)
     giver = next((worker for worker in base.placement.workers if worker in placement.global_ranks), base.placement.workers[0])
     return Plan(
         **draft.fields(),
@@ -153,7 +141,7 @@ def switching_plan(draft: PlanDraft, *, base: Plan, window: tuple[int, int]) -> 
         holders=tuple(PieceHolders(participants=tuple(piece)) for piece in holders),
         state_source=giver,
         buddy_indices=_indices(buddies, participants),
-        uncovered=uncovered_of(placement, domains, buddies, *cut),
+        uncovered=uncovered_of(placement, domains, buddies, table),
         run_epoch=base.run_epoch,
     )
 
@@ -167,9 +155,9 @@ def entry_plan(draft: PlanDraft, *, base: GenerationId | None, checkpoint: tuple
         checkpoint: path and step; None: the plan starts from the initial weights.
         run_epoch: the plan's run epoch, which it may begin.
     """
-    placement, domains, cut = draft.placement, draft.domains, (draft.state_ranges, draft.state_tiles)
+    placement, domains, table = draft.placement, draft.domains, draft.pieces
     path, step = checkpoint or ("", 0)
-    buddies = buddies_of(placement, domains, (), *cut)
+    buddies = buddies_of(placement, domains, table)
     return Plan(
         **draft.fields(),
         base=base,
@@ -177,7 +165,7 @@ def entry_plan(draft: PlanDraft, *, base: GenerationId | None, checkpoint: tuple
         start_step=step,
         checkpoint_path=path,
         buddy_indices=_indices(buddies, placement.workers),
-        uncovered=uncovered_of(placement, domains, buddies, *cut),
+        uncovered=uncovered_of(placement, domains, buddies, table),
         run_epoch=run_epoch,
     )
 
@@ -193,15 +181,15 @@ def survivors_plan(draft: PlanDraft, *, base: Plan, found: GoOn) -> Plan:
         base: the plan whose generation failed.
         found: the state to go on from, and its holders.
     """
-    placement, domains, cut = draft.placement, draft.domains, (draft.state_ranges, draft.state_tiles)
-    assert draft.pieces == base.pieces, f"the draft has {draft.pieces}, the plan that failed {base.pieces}"
+    placement, domains, table = draft.placement, draft.domains, draft.pieces
+    assert table == base.pieces, f"the draft has {table}, the plan that failed {base.pieces}"
     leavers = _needed_leavers(placement, found.holders, domains)
     participants = placement.workers + leavers
     places = {worker: place for place, worker in enumerate(participants)}
     holding = [sorted(places[worker] for worker in set(workers) if worker in places) for workers in found.holders]
     holders = [[participants[place] for place in piece] for piece in holding]
     sources = [_giver(piece, base.pieces.unit_of(piece), workers, placement) for piece, workers in enumerate(holders)]
-    buddies = buddies_of(placement, domains, found.holders, *cut)
+    buddies = buddies_of(placement, domains, table, found.holders)
     return Plan(
         **draft.fields(),
         base=base.generation,
@@ -215,7 +203,7 @@ def survivors_plan(draft: PlanDraft, *, base: Plan, found: GoOn) -> Plan:
         leavers=leavers,
         state_source=_state_source(found, holders),
         buddy_indices=_indices(buddies, participants),
-        uncovered=uncovered_of(placement, domains, buddies, *cut),
+        uncovered=uncovered_of(placement, domains, buddies, table),
         run_epoch=base.run_epoch,
     )
 

@@ -220,7 +220,7 @@ def test_a_reshape_of_512_workers_and_100_units_asks_no_worker_for_each_unit(
     calls = calls_of(lambda: switching_plan(draft(TWO, new, domains), base=base, window=(1, 2)))
     # 6,400 owners of units are looked up in both placements; each worker asked for each unit was 10 million calls.
     assert calls < 40_000
-    assert calls_of(lambda: (buddies_of(new, domains), uncovered_of(new, domains, ("",) * 100))) < 5_000
+    assert calls_of(lambda: (buddies_of(new, domains, base.pieces), uncovered_of(new, domains, ("",) * 100, base.pieces))) < 5_000
 
 
 def test_a_failure_of_512_workers_is_answered_without_asking_each_for_each_unit(

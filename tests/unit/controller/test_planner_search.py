@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.job.freezing import ElasticSection
+from frostline_contract.pieces import Pieces
 from frostline_contract.plan import Placement
 from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import LinkProfile
@@ -176,7 +177,7 @@ def test_a_pipeline_without_replicas_has_a_member_elsewhere_that_can_keep_its_un
     placement = make_plan(inputs(8, members(4, per_node=2), placement=pipeline)).placement
     domains = {worker: f"node-{int(worker[1]) // 2}" for worker in ("w0", "w1", "w2", "w3")}
     assert {domains[worker] for worker in placement.workers} == {"node-0", "node-1"}
-    assert uncovered_of(placement, domains, buddies_of(placement, domains)) == ()
+    assert uncovered_of(placement, domains, buddies_of(placement, domains, Pieces(8)), Pieces(8)) == ()
     alone = pipeline.model_copy(update={"buddies": False})
     assert make_plan(inputs(8, members(4, per_node=2), placement=alone)).placement.workers == ("w0", "w1")
     faster = (MemberInfo("a0", "a", speed=2.0), MemberInfo("a1", "a", speed=2.0), MemberInfo("b0", "b"))

@@ -95,17 +95,15 @@ def test_a_model_fits_that_would_not_without_and_the_plan_tells_it() -> None:
 def test_every_share_has_a_buddy_in_another_domain_and_each_owner_gives_its_own() -> None:
     placed, table = Layout(2, 2, shard="step").placement(0), Pieces(8, RANGES)
     domains = dict(zip(WORKERS, ("a", "a", "b", "b"), strict=True))
-    buddies = buddies_of(placed, domains, state_ranges=RANGES)
+    buddies = buddies_of(placed, domains, table)
     owners = [placed.owners_of(table, piece) for piece in range(table.count)]
     assert all(len(one) == 1 for one in owners) and {one[0] for one in owners} == set(WORKERS)
     assert all(domains[buddy] != domains[owner] for buddy, (owner,) in zip(buddies, owners, strict=True))
     assert len({buddies.count(worker) for worker in WORKERS}) == 1, "all keep as much"
-    assert uncovered_of(placed, domains, buddies, RANGES) == ()
+    assert uncovered_of(placed, domains, buddies, table) == ()
     one_domain = dict.fromkeys(WORKERS, "a")
-    assert uncovered_of(placed, one_domain, buddies_of(placed, one_domain, state_ranges=RANGES), RANGES) == tuple(
-        range(table.count)
-    )
-    assert sources_of(placed, Layout(1, 4).placement(0), 8, RANGES) == tuple(owner for (owner,) in owners)
+    assert uncovered_of(placed, one_domain, buddies_of(placed, one_domain, table), table) == tuple(range(table.count))
+    assert sources_of(placed, Layout(1, 4).placement(0), table) == tuple(owner for (owner,) in owners)
 
 
 def test_all_of_a_group_own_the_share_of_their_replica() -> None:
@@ -119,17 +117,17 @@ def test_all_of_a_group_own_the_share_of_their_replica() -> None:
     for worker in workers:
         assert placed.pieces_of(table, worker) == [piece for piece, own in enumerate(owners) if worker in own]
     near = dict(zip(workers, "aabbccdd", strict=True))
-    buddies = buddies_of(placed, near, state_ranges=RANGES)
+    buddies = buddies_of(placed, near, table)
     assert all(near[buddy] != near[own[0]] for buddy, own in zip(buddies, owners, strict=True))
-    assert uncovered_of(placed, near, buddies, RANGES) == ()
+    assert uncovered_of(placed, near, buddies, table) == ()
     apart = dict(zip(workers, "abababab", strict=True))
-    assert set(buddies_of(placed, apart, state_ranges=RANGES)) == {""}
-    assert uncovered_of(placed, apart, ("",) * table.count, RANGES) == ()
-    assert len(uncovered_of(placed, dict.fromkeys(workers, "a"), ("",) * table.count, RANGES)) == table.count
+    assert set(buddies_of(placed, apart, table)) == {""}
+    assert uncovered_of(placed, apart, ("",) * table.count, table) == ()
+    assert len(uncovered_of(placed, dict.fromkeys(workers, "a"), ("",) * table.count, table)) == table.count
     without_first = placed.model_copy(
         update={"workers": tuple(f"new {worker}" if worker == "w0" else worker for worker in workers)}
     )
-    sources = sources_of(placed, type(placed).model_validate(without_first.model_dump()), 8, RANGES)
+    sources = sources_of(placed, type(placed).model_validate(without_first.model_dump()), table)
     assert all(source in own for source, own in zip(sources, owners, strict=True))
     assert "w0" not in sources and {"w1", "w2", "w3", "w4"} <= set(sources)
 

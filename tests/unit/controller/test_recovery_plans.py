@@ -3,13 +3,13 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from frostline_contract.pieces import Pieces
 from frostline_contract.plan import Placement, Plan
 from frostline_controller.members.membership import Worker
 from frostline_controller.planner.draft import PlanDraft
 from frostline_controller.planner.plans import (
     buddies_of,
     entry_plan,
-    pieces_in,
     sources_of,
     survivors_plan,
     switching_plan,
@@ -24,6 +24,10 @@ def store(worker_id: str) -> Worker:
     return Worker(worker_id, f"pod-{worker_id}", "node", 1, "127.0.0.1", 4000, None, 0.0, 0.0)
 
 
+UNITS = Pieces(NUM_UNITS)
+"""One piece a unit."""
+
+
 @st.composite
 def shapes(draw: st.DrawFn) -> tuple[Placement, dict[str, str]]:
     pp_degree, dp_degree = draw(st.sampled_from([(1, 1), (1, 2), (2, 1), (2, 2), (4, 1), (2, 3), (1, 5), (3, 1)]))
@@ -34,7 +38,7 @@ def shapes(draw: st.DrawFn) -> tuple[Placement, dict[str, str]]:
 @given(shapes())
 def test_a_buddy_is_in_another_domain_and_exists_wherever_there_is_one(drawn: tuple[Placement, dict[str, str]]) -> None:
     made, domains = drawn
-    buddies = buddies_of(made, domains)
+    buddies = buddies_of(made, domains, UNITS)
     assert len(buddies) == NUM_UNITS
     for unit, buddy in enumerate(buddies):
         owners = made.owners(unit)
@@ -44,7 +48,7 @@ def test_a_buddy_is_in_another_domain_and_exists_wherever_there_is_one(drawn: tu
             assert buddy == ""
         else:
             assert buddy in elsewhere
-    assert set(uncovered_of(made, domains, buddies)) == {
+    assert set(uncovered_of(made, domains, buddies, UNITS)) == {
         unit for unit in range(NUM_UNITS) if not buddies[unit] and len({domains[o] for o in made.owners(unit)}) == 1
     }
     for stage in range(made.shape.num_stages):
@@ -54,17 +58,17 @@ def test_a_buddy_is_in_another_domain_and_exists_wherever_there_is_one(drawn: tu
 @given(shapes())
 def test_without_domains_nobody_keeps_anything(drawn: tuple[Placement, dict[str, str]]) -> None:
     made, _ = drawn
-    buddies = buddies_of(made, {})
+    buddies = buddies_of(made, {}, UNITS)
     assert buddies == ("",) * NUM_UNITS
-    assert uncovered_of(made, {}, buddies) == tuple(range(NUM_UNITS))
+    assert uncovered_of(made, {}, buddies, UNITS) == tuple(range(NUM_UNITS))
 
 
 def test_copies_are_spread_and_who_has_one_keeps_it() -> None:
     made = placement("ABCD", 4)
     domains = dict(zip("ABCD", "abcd", strict=True))
-    assert buddies_of(made, domains) == ("B", "C", "D", "A")
+    assert buddies_of(made, domains, UNITS) == ("B", "C", "D", "A")
     held = ({"D"}, {"A"}, {"B"}, {"C"})
-    assert buddies_of(made, domains, held) == ("D", "A", "B", "C")
+    assert buddies_of(made, domains, UNITS, held) == ("D", "A", "B", "C")
 
 
 def survivors(holders: tuple[str, ...], workers: str, pp_degree: int = 1, domains: dict[str, str] | None = None) -> Plan:
@@ -182,17 +186,17 @@ def test_pieces_of_a_unit_are_kept_by_its_buddy_and_covered_as_it_is(
     drawn: tuple[Placement, dict[str, str]], ranges: int
 ) -> None:
     made, domains = drawn
-    by_unit, by_piece = buddies_of(made, domains), buddies_of(made, domains, state_ranges=ranges)
+    table = Pieces(NUM_UNITS, ranges)
+    by_unit, by_piece = buddies_of(made, domains, UNITS), buddies_of(made, domains, table)
     assert by_piece == tuple(buddy for buddy in by_unit for _ in range(ranges))
-    table = pieces_in(made, ranges)
-    assert list(uncovered_of(made, domains, by_piece, ranges)) == table.of_units(uncovered_of(made, domains, by_unit))
+    assert list(uncovered_of(made, domains, by_piece, table)) == table.of_units(uncovered_of(made, domains, by_unit, UNITS))
 
 
 def test_a_units_pieces_come_from_several_owners() -> None:
     """A joiner gets each half of a unit from a different replica."""
     base, new = placement("AB", 1), placement("ABC", 1)
-    assert sources_of(base, new, NUM_UNITS, 2) == ("A", "B") * NUM_UNITS
-    assert sources_of(base, new, NUM_UNITS) == ("A", "B") * (NUM_UNITS // 2)
+    assert sources_of(base, new, Pieces(NUM_UNITS, 2)) == ("A", "B") * NUM_UNITS
+    assert sources_of(base, new, UNITS) == ("A", "B") * (NUM_UNITS // 2)
 
 
 def test_a_unit_whose_pieces_lie_apart_is_put_together() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from frostline_contract.annotations import COMMAND, FENCE, PLAN, REQUESTED_WORKERS, STATE
 from frostline_contract.intervals import DecisionCalendar
+from frostline_contract.pieces import Pieces
 from frostline_contract.plan import Decision, GenerationId, Placement, Plan
 from frostline_contract.statistics import IntervalStatistics, StepRecord
 from frostline_controller.cluster.backend import ClusterError, ClusterState, Conflict
@@ -268,9 +269,9 @@ def test_restore_keeps_what_was_decided_from_statistics_before_it() -> None:
 
 def test_sources_prefer_owners_that_keep_the_unit_and_take_turns() -> None:
     base = placement(2, 2, (0, 3, 6), "abcd")  # a, c hold 0..2; b, d hold 3..5
-    assert sources_of(base, placement(1, 2, (0, 6), "ac"), 6) == ("a", "c", "a", "d", "b", "d")
+    assert sources_of(base, placement(1, 2, (0, 6), "ac"), Pieces(6)) == ("a", "c", "a", "d", "b", "d")
     with pytest.raises(ValueError, match="unit 6 of 7 has no owner"):
-        sources_of(base, base, 7)
+        sources_of(base, base, Pieces(7))
 
 
 def test_newest_checkpoint_is_the_highest_lineage_then_step_of_complete_ones(tmp_path: Path) -> None:
