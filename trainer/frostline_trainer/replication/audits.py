@@ -48,6 +48,7 @@ def audits_of(plan: Plan, seed: int, step: int, num_microbatches: int, num_leave
     audits another one together; with one replica a group audits itself, each member computing the next one's tiles.
     """
     placement, shape, audits = plan.placement, plan.placement.shape, list[Audit]()
+    by_tile = placement.divides_tiles(plan.pieces)
     for replica in range(shape.dp_degree):
         leaves = placement.leaves_of(replica)
         numbers = [m for leaf in leaves for m in leaf_micro_batches(leaf, num_microbatches, num_leaves)]
@@ -56,16 +57,14 @@ def audits_of(plan: Plan, seed: int, step: int, num_microbatches: int, num_leave
         number = numbers[seed_of("audit", seed, step, replica) % len(numbers)]
         for stage in range(shape.num_stages):
             holders = shape.owners_of(shape.pp_rank_of_stage(stage))
-            by_tile = placement.divides_tiles(plan.pieces)
             for place in shape.places_of_owners(replica):
                 if by_tile:
                     same = shape.mesh.line(holders[place], "dp")  # one of each replica, with these tiles
                     judges = (*same[replica + 1 :], *same[:replica]) or (holders[place - 1],)
-                    audits.append(Audit(stage, replica, number, holders[place], judges))
-                    continue
-                owners = holders[place:] + holders[:place]  # the audited owner first, then its successors
-                judges = owners[1:] or _stage_buddy(plan, stage) or (owners[0],)
-                audits.append(Audit(stage, replica, number, owners[0], judges))
+                else:
+                    successors = holders[place + 1 :] + holders[:place]
+                    judges = successors or _stage_buddy(plan, stage) or (holders[place],)
+                audits.append(Audit(stage, replica, number, holders[place], judges))
     return audits
 
 
