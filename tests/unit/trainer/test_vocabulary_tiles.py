@@ -76,7 +76,8 @@ def test_tiles_of_a_vocabulary_cover_it_and_lie_in_any_run(entries: int, total: 
         tiles = [one.tile(whole, held, place) for place in range(held)]
         assert torch.equal(one.whole(tiles), whole)
         assert all(map(torch.equal, tiles, one.places(whole, held)))
-        assert [len(tile) for tile in tiles] == [one.entries_in(entries, held, place) for place in range(held)]
+        each = total // held
+        assert [len(tile) for tile in tiles] == [one.count(range(place * each, (place + 1) * each)) for place in range(held)]
         for place, tile in enumerate(tiles):
             expected = [number for number in tile.view(-1).tolist() if number in values]
             assert [number for run in one.run(values, low, whole.shape, held, place) for number in run.tolist()] == expected
@@ -165,11 +166,19 @@ class Capped(nn.Module):
         return logits - logits.mean(-1, keepdim=True) / 7
 
 
+class Shifted(Capped):
+    """A head that adds a number for each entry, of which a tile has fewer."""
+
+    def forward(self, x: torch.Tensor, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        return self.head(x, inputs) + torch.arange(ENTRIES)
+
+
 GPT2 = family_named("gpt2").tensor_table(None)
 MISTAKES: dict[str, tuple[Callable[[Case], None], str]] = {
     "no table": (lambda case: examine(case, replace(GPT2, logits="")), "tensor_table names no logits; it must name one"),
     "a norm": (lambda case: examine(case, replace(GPT2, logits="norm")), "names 0 modules of type Linear for logits='norm'"),
     "knows the tiles": (lambda case: examine(case, GPT2, Capped), "in 4 tiles of the vocabulary .* is not that of the whole"),
+    "does not compute": (lambda case: examine(case, GPT2, Shifted), "in 4 tiles of the vocabulary it does not compute .*lm_head"),
     "few entries": (lambda case: tile_logits(nn.ModuleDict({"a": nn.Linear(8, 24)}), replace(GPT2, logits="a"), Tiles(4)),
                     "the vocabulary has 24 entries: with 8 in each tile the last has none; set vocabulary to false, or lower"),
     "limited": (lambda case: tile_embedding(nn.ModuleDict({"wte": nn.Embedding(99, 8, max_norm=1.0)}), GPT2, Tiles(2)),

@@ -8,6 +8,7 @@ where rounding is a billionth of the tolerance, while a wrong table changes resu
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -39,25 +40,38 @@ def check_table(unit: nn.Module, table: TensorTable, total: int, inputs: dict[st
         words: names family and unit.
     """
     subject = Subject(unit, inputs, entry)
-    together = _in_tiles(subject.unit, table, Tiles(total), words)
-    layers = tiled_layers(together)
-    members = Apart(total, lambda tiles: _in_tiles(subject.unit, table, tiles, words))
+
+    def made(tiles: Tiles) -> nn.Module:
+        copied = copy.deepcopy(subject.unit)
+        tile_unit(copied, table, tiles, words)
+        return copied
+
+    together = made(Tiles(total))
+    layers, where = tiled_layers(together), f"{words}: in {total} tiles"
     rows = [name for name, layer in layers.items() if isinstance(layer, TiledRow)]
-    whole = subject.computed(subject.unit, rows)
-    try:
-        tiles = subject.computed(together, rows)
-        apart = members.computed(lambda unit: subject.computed(unit, rows))
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise ValueError(
-            f"{words}: in {total} tiles it does not compute ({error}); its tensor_table names {', '.join(layers)}: {REMEDY}"
-        ) from error
+    results_of = partial(subject.computed, rows=rows)
+    ways = three_ways(subject.unit, together, Apart(total, made), results_of, where, ", ".join(layers))
     _check_asked(together, words)
-    compare(whole, tiles, apart, f"{words}: in {total} tiles")
+    compare(*ways, where)
+
+
+def three_ways(
+    whole: nn.Module, together: nn.Module, apart: Apart, results_of: Callable[[nn.Module], Results], words: str, named: str
+) -> tuple[Results, Results, Results]:
+    """The results of a unit whole, in tiles, and with each tile apart.
+
+    Raises ValueError if tiles do not compute. words: names the unit and its tiles. named: what the table names.
+    """
+    expected = results_of(whole)
+    try:
+        return expected, results_of(together), apart.computed(results_of)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ValueError(f"{words} it does not compute ({error}); its tensor_table names {named}: {REMEDY}") from error
 
 
 def compare(whole: Results, tiles: Results, apart: Results, words: str) -> None:
     """Raise ValueError, naming the result, if a unit computes otherwise whole, in tiles, or with each tile apart."""
-    check_rounding(whole, tiles, apart, words)
+    _check_rounding(whole, tiles, apart, words)
     for name, expected in tiles.items():
         if not torch.equal(apart[name], expected):
             raise ValueError(
@@ -67,14 +81,7 @@ def compare(whole: Results, tiles: Results, apart: Results, words: str) -> None:
             )
 
 
-def _in_tiles(unit: nn.Module, table: TensorTable, tiles: Tiles, words: str) -> nn.Module:
-    """A copy of a unit in tiles."""
-    copied = copy.deepcopy(unit)
-    tile_unit(copied, table, tiles, words)
-    return copied
-
-
-def check_rounding(whole: Results, tiles: Results, apart: Results, words: str) -> None:
+def _check_rounding(whole: Results, tiles: Results, apart: Results, words: str) -> None:
     """Compare results up to rounding: outputs first, in the order of the forward, so that the error names the first wrong one."""
     for kind in (OUTPUT, GRADIENT):
         results = {name: one for name, one in whole.items() if name.startswith(kind)}

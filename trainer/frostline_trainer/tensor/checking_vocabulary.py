@@ -1,15 +1,14 @@
 """Checks that embedding and head compute the same with and without tiles of the vocabulary, as `checking` does of a block."""
 
 import copy
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from frostline_contract.seeds import seed_of
-from frostline_trainer.tasks.base import WholeVocabulary
-from frostline_trainer.tensor.apart import Apart
-from frostline_trainer.tensor.checking import Subject, compare
+from frostline_trainer.tasks.base import Vocabulary, WholeVocabulary
+from frostline_trainer.tensor.apart import Apart, Results
+from frostline_trainer.tensor.checking import Subject, compare, three_ways
 from frostline_trainer.tensor.install import tile_embedding, tile_logits
 from frostline_trainer.tensor.table import TensorTable
 from frostline_trainer.tensor.tiles import Tiles
@@ -26,8 +25,8 @@ def check_embedding(
         tile_embedding(copied, table, tiles, words)
         return copied
 
-    whole, tiles = subject.computed(subject.unit), subject.computed(made(Tiles(total)))
-    compare(whole, tiles, Apart(total, made).computed(subject.computed), f"{words}: in {total} tiles")
+    where = f"{words}: in {total} tiles of the vocabulary"
+    compare(*three_ways(subject.unit, made(Tiles(total)), Apart(total, made), subject.computed, where, table.embedding), where)
 
 
 def check_logits(unit: nn.Module, table: TensorTable, total: int, inputs: dict[str, Tensor], entry: Tensor, words: str) -> None:
@@ -35,7 +34,8 @@ def check_logits(unit: nn.Module, table: TensorTable, total: int, inputs: dict[s
 
     Cross entropies count as the unit's output, since the logits of a tile leave the unit as they are.
     """
-    subject, losses = Subject(unit, inputs, entry), dict[nn.Module, Callable[[Tensor], Tensor]]()
+    subject = Subject(unit, inputs, entry)
+    vocabularies: dict[nn.Module, Vocabulary] = {subject.unit: WholeVocabulary()}
     with torch.no_grad():
         logits = subject.unit(torch.zeros_like(entry, dtype=torch.float64), inputs)
     generator = torch.Generator().manual_seed(seed_of("labels"))
@@ -43,12 +43,11 @@ def check_logits(unit: nn.Module, table: TensorTable, total: int, inputs: dict[s
 
     def made(tiles: Tiles) -> nn.Module:
         copied = copy.deepcopy(subject.unit)
-        vocabulary = tile_logits(copied, table, tiles, words)
-        losses[copied] = lambda found: vocabulary.cross_entropies(found, labels)
+        vocabularies[copied] = tile_logits(copied, table, tiles, words)
         return copied
 
-    together = made(Tiles(total))
-    whole = subject.computed(subject.unit, loss=lambda found: WholeVocabulary().cross_entropies(found, labels))
-    tiles = subject.computed(together, loss=losses[together])
-    apart = Apart(total, made).computed(lambda unit: subject.computed(unit, loss=losses[unit]))
-    compare(whole, tiles, apart, f"{words}: in {total} tiles of the vocabulary")
+    def results_of(unit: nn.Module) -> Results:
+        return subject.computed(unit, loss=lambda found: vocabularies[unit].cross_entropies(found, labels))
+
+    where = f"{words}: in {total} tiles of the vocabulary"
+    compare(*three_ways(subject.unit, made(Tiles(total)), Apart(total, made), results_of, where, table.logits), where)

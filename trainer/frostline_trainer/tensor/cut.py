@@ -139,10 +139,9 @@ class VocabularyCut(Cut):
         """The tile of each entry."""
         return entries // self.width
 
-    def entries_in(self, entries: int, held: int, place: int) -> int:
-        """How many entries one of `held` tiles has that have so many together."""
-        inside = self._slice(entries, held, place)
-        return inside.stop - inside.start
+    def count(self, tiles: range) -> int:
+        """How many entries consecutive tiles have together."""
+        return min(tiles.stop * self.width, self.entries) - tiles.start * self.width
 
     def tile(self, parameter: Tensor, held: int, place: int) -> Tensor:
         return aligned(parameter[self._slice(parameter.shape[0], held, place)].contiguous())
@@ -159,7 +158,7 @@ class VocabularyCut(Cut):
         return [values[start:end]] if start < end else []
 
     def _width_of(self, tiles: range, each: int) -> int:
-        return min(tiles.stop * self.width, self.entries) - tiles.start * self.width
+        return self.count(tiles)
 
     def _slice(self, entries: int, held: int, place: int) -> slice:
         """One of `held` equal numbers of tiles, of consecutive tiles with so many entries together."""

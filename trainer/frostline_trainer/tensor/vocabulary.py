@@ -6,6 +6,7 @@ sends for each of its tiles the largest logit, the sum of exponentials, and the 
 figures of all tiles in one order. In the backward a tile's logits get their gradient on the spot.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tiles: Tiles, cut: VocabularyCut, ids: Tensor, padding: int | None, weight: Tensor) -> Tensor:
         ctx.save_for_backward(ids)
-        ctx.tiles, ctx.cut, ctx.padding, ctx.entries = tiles, cut, padding, weight.shape[0]
+        ctx.tiles, ctx.cut, ctx.padding = tiles, cut, padding
         if tiles.join is None:
             return functional.embedding(ids, weight)
         local, is_here = _within(ids, cut.first(tiles.first), weight.shape[0])
@@ -53,9 +54,9 @@ class _Lookup(torch.autograd.Function):
         (ids,), tiles, cut = ctx.saved_tensors, ctx.tiles, ctx.cut
         ids, rows = ids.reshape(-1), aligned(gradient.reshape(-1, gradient.shape[-1]).contiguous())
         found = []
-        for place in range(tiles.held):
-            count = cut.entries_in(ctx.entries, tiles.held, place)
-            local, is_here = _within(ids, cut.first(tiles.first + place), count)
+        for tile in tiles.numbers:
+            count = cut.count(range(tile, tile + 1))
+            local, is_here = _within(ids, cut.first(tile), count)
             if ctx.padding is not None:
                 is_here &= ids != ctx.padding
             # One entry more takes the tokens of other tiles.
@@ -93,10 +94,10 @@ class TiledVocabulary:
         """The entry with the largest logit, int64 [...]; the first one of equal logits. The same on all ranks of a group."""
         tiles, flat = self._head.tiles, logits.reshape(-1, logits.shape[-1])
         tops, entries = [], []
-        for place in range(tiles.held):
-            top = loss_precision(self._cut.output_tile(flat, tiles.held, place)).max(1)
+        for first, own in _held_logits(tiles, self._cut, flat):
+            top = own.max(1)
             tops.append(top.values)
-            entries.append(top.indices + self._cut.first(tiles.first + place))
+            entries.append(top.indices + first)
         found, choices = tiles.collected(torch.stack(tops)), tiles.collected(torch.stack(entries))
         return choices.gather(0, found.max(0).indices[None])[0].view(logits.shape[:-1])
 
@@ -107,10 +108,9 @@ class _CrossEntropies(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tiles: Tiles, cut: VocabularyCut, logits: Tensor, labels: Tensor) -> Tensor:
         figures = []
-        for place in range(tiles.held):
-            own = loss_precision(cut.output_tile(logits, tiles.held, place))
+        for first, own in _held_logits(tiles, cut, logits):
             top = own.max(1).values
-            local, is_here = _within(labels, cut.first(tiles.first + place), own.shape[1])
+            local, is_here = _within(labels, first, own.shape[1])
             target = own.gather(1, local[:, None])[:, 0].masked_fill_(~is_here, 0.0)
             figures.append(torch.stack([top, (own - top[:, None]).exp_().sum(1), target]))
         tops, sums, targets = tiles.collected(torch.stack(figures)).unbind(1)
@@ -126,13 +126,18 @@ class _CrossEntropies(torch.autograd.Function):
         logits, labels, log_sum = ctx.saved_tensors
         tiles, cut = ctx.tiles, ctx.cut
         gradient, found = gradient.masked_fill(labels == IGNORED, 0.0)[:, None], []
-        for place in range(tiles.held):
-            own = loss_precision(cut.output_tile(logits, tiles.held, place))
-            local, is_here = _within(labels, cut.first(tiles.first + place), own.shape[1])
+        for first, own in _held_logits(tiles, cut, logits):
+            local, is_here = _within(labels, first, own.shape[1])
             shares = (own - log_sum[:, None]).exp_()
             shares.scatter_add_(1, local[:, None], -is_here.to(shares.dtype)[:, None])
             found.append((shares * gradient).to(logits.dtype))
         return None, None, joined(found, 1, 1), None
+
+
+def _held_logits(tiles: Tiles, cut: VocabularyCut, logits: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """(first entry, logits (items, entries of the tile) in at least float32) of each held tile."""
+    for place, tile in enumerate(tiles.numbers):
+        yield cut.first(tile), loss_precision(cut.output_tile(logits, tiles.held, place))
 
 
 def _within(numbers: Tensor, first: int, count: int) -> tuple[Tensor, Tensor]:
