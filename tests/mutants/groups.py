@@ -148,7 +148,7 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 TRAINER + "step/sharing.py",
-                "        tied = self._shares[stage].tied_parts(self._dp_rank)\n",
+                "        tied = self._shares[stage].tied[self._dp_rank]\n",
                 "        tied = {}\n",
             ),
         ),

@@ -21,6 +21,8 @@ from frostline_trainer.step.tied import learning, tie_learns
 
 Run = tuple[int, int]
 """Elements [low, high)."""
+TiedParts = dict[int, list[tuple[int, Run]]]
+"""By unit with a copy of a tied matrix: (first element in the matrix, run in the flat gradient)."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,10 @@ class Shares:
         buffers: the units' gradient buffers; only their layout is used.
         freeze_point: of the step.
         shape: its replicas share each unit's ranges.
+
+    Attributes:
+        all: by replica its share.
+        tied: by replica what it reduces of a tied matrix that learns; empty without one.
     """
 
     def __init__(self, context: RunContext, buffers: GradientBuffers, freeze_point: int, shape: ParallelShape) -> None:
@@ -72,6 +78,7 @@ class Shares:
         self._offsets = offsets_of(context, buffers, freeze_point)
         self._units = list(buffers.unit_slices)
         self._aligned = ALIGNMENT_BYTES // buffers.parameters[0].element_size() if buffers.parameters else 1
+        self.tied = [self._tied_parts(dp_rank) for dp_rank in range(shape.dp_degree)]
         self.all = [self._share(dp_rank) for dp_rank in range(shape.dp_degree)]
 
     def parts(self, pieces: Iterable[int]) -> dict[tuple[int, str], Run]:
@@ -91,9 +98,7 @@ class Shares:
         table = self._context.pieces
         return piece in pieces_of_replica(table, table.unit_of(piece), dp_rank, self._shape)
 
-    def tied_parts(self, dp_rank: int) -> dict[int, list[tuple[int, Run]]]:
-        """What a replica reduces of a tied matrix that learns, by unit with a copy: (first element in the matrix, run in the flat
-        gradient). Empty without one."""
+    def _tied_parts(self, dp_rank: int) -> TiedParts:
         if not tie_learns(self._context, self._freeze_point):
             return {}
         found, elements = {}, tied_elements(self._context, dp_rank, self._shape)
@@ -108,7 +113,7 @@ class Shares:
             start = end
             pieces = pieces_of_replica(self._context.pieces, unit, dp_rank, self._shape)
             wanted = list(self.parts(pieces).values())
-            wanted += [run for _, run in self.tied_parts(dp_rank).get(unit, [])]
+            wanted += [run for _, run in self.tied[dp_rank].get(unit, ())]
             for low, high in joined(wanted):
                 end += -end % self._aligned
                 runs.append((low, high))

@@ -83,7 +83,7 @@ class Sharing:
         Of a tied matrix these are the elements that this replica owns of either copy.
         """
         table, units, runs = self._context.pieces, self._context.cut.units, self._runs[stage]
-        tied = self._shares[stage].tied_parts(self._dp_rank)
+        tied = self._shares[stage].tied[self._dp_rank]
         names = {(unit, tied_name(self._context, unit)) for unit in tied}
         placed = [(unit, name, low, run) for (unit, name) in sorted(names) for low, run in tied[unit]]
         for piece in self._own:
@@ -127,7 +127,7 @@ class Sharing:
         """
         shares = self._shares[stage]
         own = shares.all[self._dp_rank]
-        return [own.view(total, *run) for _, run in shares.tied_parts(self._dp_rank).get(unit, [])]
+        return [own.view(total, *run) for _, run in shares.tied[self._dp_rank].get(unit, ())]
 
     # ---- weights
 

@@ -133,11 +133,10 @@ def exchanged_tiles(group: Group, units: Iterable[nn.Module], tiles: Tiles, ahea
         (unit, layers) for unit in units if (layers := cut_layers(unit)) and next(iter(layers.values())).kept.held == tiles.held
     ]
     own = [(unit, {name: unit.get_parameter(name).data for name in layers}) for unit, layers in cut]
-    theirs = [{name: shape_with(layer, weights[name], tiles.numbers) for name, layer in layers.items()}
-              for (_, layers), (_, weights) in zip(cut, own, strict=True)]  # fmt: skip
     kept = {layer: layer.kept for _, layers in cut for layer in layers.values()}
     try:
-        for (unit, weights), shapes in zip(own, theirs, strict=True) if ahead else ():
+        for unit, weights in own if ahead else ():
+            shapes = {name: shape_with(layer, weights[name], tiles.numbers) for name, layer in cut_layers(unit).items()}
             for name, tensor in _weights_ahead(group, weights, shapes, ahead).items():
                 unit.get_parameter(name).data = tensor
         for layer in kept:

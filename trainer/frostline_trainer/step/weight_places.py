@@ -32,18 +32,14 @@ class WeightPlaces:
     def settle(self, freeze_point: int, own: Units) -> None:
         """Bring weights to their places before a step at this freeze point. own: (number, unit) of the member's stages."""
         table, units = self._plan.pieces, self._context.cut.units
+        here = self._context.holdings.all().keys() | set(self._needed)  # pieces whose state this member has or is to have
         for unit in sorted({*table.units_of(self._needed), *(unit for unit, _ in own)}):
             if table.state_tiles > 1:
-                keep_tiles(units[unit], table, unit, self._tiles_in(unit, freeze_point), self._here)
+                keep_tiles(units[unit], table, unit, self._tiles_in(unit, freeze_point), here)
             elif self._plan.placement.gathers_at_use and unit >= freeze_point:
-                shard_unit(units[unit], table, self._here & set(table.of_unit(unit)))
+                shard_unit(units[unit], table, here & set(table.of_unit(unit)))
             else:
                 join_unit(units[unit], table)
-
-    @property
-    def _here(self) -> set[int]:
-        """The pieces whose state this member has or is to have."""
-        return self._context.holdings.all().keys() | set(self._needed)
 
     def _tiles_in(self, unit: int, freeze_point: int) -> Tiles | None:
         """The tiles that a unit's module is to hold: those that the member computes, which are all of a frozen unit.
