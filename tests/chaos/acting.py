@@ -18,6 +18,7 @@ from frostline_controller.cluster.local.backend import LocalBackend
 from frostline_controller.local_run.exit_codes import DONE, NO_RUN, USER_MISTAKE
 from tests.chaos.acts import COMMANDS, OTHER_DATA, OTHER_WEIGHTS, SECOND_OWNER, STOPS, WRITES, Act
 from tests.chaos.leftovers import processes_of
+from tests.chaos.plug.run_files import now_in
 from tests.e2e.runs import FROSTLINE, Running
 
 POLL_SECONDS = 0.05
@@ -83,7 +84,7 @@ class Actor:
         if act.kind in MODULES and not targets:
             return  # the process is being replaced
         said = {"index": index, "pods": _pods_of(act, targets, running), "step": running.step, "time_seconds": time.time()}
-        said["plans_bytes"] = _length(running.folder / "plans.jsonl")
+        said |= now_in(running.folder)
         (self.reported / f"{index}.json").write_text(json.dumps(said))
         if act.kind == SECOND_OWNER:
             self._own_as_second(index, running)
@@ -195,11 +196,6 @@ def _pods_of(act: Act, targets: Sequence[psutil.Process], running: Running) -> l
     return [pod.uid for pod in pods if act.kind == "kill_preload" or pod.ordinal >= act.value]
 
 
-def _length(file: Path) -> int:
-    """Return the bytes written to a file so far."""
-    return file.stat().st_size if file.exists() else 0
-
-
 def _hold(targets: list[psutil.Process], seconds: float) -> None:
     """Stop all targets within milliseconds, and continue them together after `seconds`."""
     for number, pause in ((signal.SIGSTOP, seconds), (signal.SIGCONT, 0.0)):
@@ -223,7 +219,7 @@ def done(folder: Path, acts: Sequence[Act]) -> list[tuple[Act, dict[str, Any]]]:
             if not claims:
                 continue
             claim = json.loads(claims[0].read_text())
-            said |= {name: claim[name] for name in ("time_seconds", "plans_bytes")}
+            said |= {name: claim[name] for name in ("time_seconds", "plans_bytes", "generation")}
         found.append((act, said))
     return found
 

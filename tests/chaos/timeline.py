@@ -176,8 +176,8 @@ def whom_it_befell(act: Act, said: dict[str, Any], plans: Path) -> tuple[str, ..
     """Return the workers that an act hit: of the pods in its own record, or, where it ended the whole run, all in its
     controllers' plans.
 
-    The length of plans.jsonl at that time identifies these controllers. A durable plan of the last controller may be added to the
-    file only later.
+    The length of plans.jsonl and the durable plan's generation at that time identify these controllers. A durable plan, which may
+    be its controller's first one, may be added to the file only later.
     """
     before = [line for line in json_lines(plans, said["plans_bytes"]) if line["kind"] == "plan"]
     every = [line for line in json_lines(plans) if line["kind"] == "plan"]
@@ -185,6 +185,7 @@ def whom_it_befell(act: Act, said: dict[str, Any], plans: Path) -> tuple[str, ..
         found = [_workers_then(pod, before, every[len(before) :]) for pod in said["pods"]]
         return tuple(sorted(worker for workers in found for worker in workers))
     made = [line["generation"]["incarnation"] for line in before]
+    made += [int(said["generation"].partition(".")[0])] if said["generation"] else []
     mine = [line for line in every if line["generation"]["incarnation"] <= max(made, default=0)]
     return tuple(sorted({worker for line in mine for worker in (*line["placement"]["workers"], *line["leavers"])}))
 

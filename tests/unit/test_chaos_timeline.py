@@ -22,16 +22,19 @@ def test_members_of_earlier_plans_and_leavers_die_with_the_run_and_those_of_its_
     plans = tmp_path / "plans.jsonl"
     written = plan(1, "a", "b") + plan(1, "a", leavers=("b",))
     plans.write_text(written + plan(1, "a", "c") + plan(2, "x", "y"))
-    said = {"pods": [], "plans_bytes": len(written)}
+    said = {"pods": [], "plans_bytes": len(written), "generation": "1.2"}
     assert whom_it_befell(Act(kind, 5), said, plans) == ("a", "b", "c"), (
         "c's plan was durable, and told of by the next controller"
+    )
+    assert whom_it_befell(Act(kind, 5), said | {"generation": "2.4"}, plans) == ("a", "b", "c", "x", "y"), (
+        "a resumed controller's first plan was durable, and not told of"
     )
 
 
 def test_a_run_that_died_before_its_first_plan_befell_nobody(tmp_path: Path) -> None:
     plans = tmp_path / "plans.jsonl"
     plans.write_text(plan(2, "x"))
-    assert whom_it_befell(Act("kill_all", 0), {"pods": [], "plans_bytes": 0}, plans) == ()
+    assert whom_it_befell(Act("kill_all", 0), {"pods": [], "plans_bytes": 0, "generation": ""}, plans) == ()
 
 
 def test_an_agents_death_befalls_its_pods_workers_in_the_newest_plan(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from run_files import now_in
+
 FOLDER = "FROSTLINE_CHAOS_WRITES"
 OWNER = "owner"
 """The file with the process id of the run's `frostline`: all others die with it."""
@@ -24,8 +26,8 @@ OWNER = "owner"
 _fsync = os.fsync
 
 
-def _planted(name: str, at: str) -> dict[str, Any] | None:
-    """Return the fault of this write, claimed for it; None where there is none."""
+def _planted(name: str, at: str) -> tuple[dict[str, Any], Path] | None:
+    """Return the fault of this write, and the file that claims it for the write; None where there is none."""
     folder = os.environ.get(FOLDER)
     if not folder:
         return None
@@ -35,14 +37,17 @@ def _planted(name: str, at: str) -> dict[str, Any] | None:
             continue
         for count in range(write["times"]):
             with contextlib.suppress(FileExistsError):
-                claim = os.open(file.with_suffix(f".{count}"), os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-                plans = Path(folder).with_name("run") / "plans.jsonl"
-                length = plans.stat().st_size if plans.exists() else 0
-                reported = {"name": name, "process": os.getpid(), "time_seconds": time.time(), "plans_bytes": length}
-                os.write(claim, json.dumps(reported).encode())
-                os.close(claim)
-                return write
+                claim = file.with_suffix(f".{count}")
+                handle = os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+                os.write(handle, _now(name))
+                os.close(handle)
+                return write, claim
     return None
+
+
+def _now(name: str) -> bytes:
+    said = {"name": name, "process": os.getpid(), "time_seconds": time.time()}
+    return json.dumps(said | now_in(Path(os.environ[FOLDER]).with_name("run"))).encode()
 
 
 def _short(path: str) -> str:
@@ -51,16 +56,19 @@ def _short(path: str) -> str:
 
 
 def _met(name: str, at: str, do: Callable[[], Any]) -> Any:
-    write = _planted(name, at)
-    how = write["how"] if write is not None else ""
-    if write is not None and how == "stall":
-        time.sleep(write["seconds"])
+    planted = _planted(name, at)
+    how = planted[0]["how"] if planted is not None else ""
+    if planted is not None and how == "stall":
+        time.sleep(planted[0]["seconds"])
     if how == "fail":
         raise OSError(errno.ENOSPC, f"No space left on device (planted at {name})")
     done = do()
     if how == "lie":
         raise OSError(errno.EIO, f"Input/output error (planted at {name}, which was written)")
-    if how == "kill":
+    if planted is not None and how == "kill":
+        draft = planted[1].with_name(f"draft {os.getpid()}")
+        draft.write_bytes(_now(name))  # as it is after this write
+        os.replace(draft, planted[1])
         os.kill(int((Path(os.environ[FOLDER]) / OWNER).read_text()), signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
     return done
