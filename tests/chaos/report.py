@@ -1,5 +1,6 @@
 """The report of a series: a line for each case, a table of kinds and phases, and the results as JSON."""
 
+import math
 from collections import Counter
 from statistics import median
 from typing import Any
@@ -75,7 +76,7 @@ def summary(outcomes: list[Outcome]) -> str:
     ]
     if seconds:
         lines.append(
-            f"recovery: median {median(seconds):.2f} s, 90th percentile {seconds[int(0.9 * (len(seconds) - 1))]:.2f} s, "
+            f"recovery: median {median(seconds):.2f} s, 90th percentile {seconds[math.ceil(0.9 * len(seconds)) - 1]:.2f} s, "
             f"most {seconds[-1]:.2f} s"
         )
     return "\n".join(lines)
