@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from frostline_contract.phases import Phase
 from frostline_contract.plan import CHECKPOINT, CONTINUE, SURVIVORS
 from tests.chaos.holding import Held, held_after, left_after
 from tests.chaos.kinds import AT_A_PLACE, BEFORE_THE_VOTE, ENDING, ENDING_WELL, ERRORS, KILLED_RUN, SILENCING, SPOILING
@@ -57,8 +58,7 @@ def judge(timeline: Timeline) -> Verdict:
     """Go through the generations, with the holdings of each worker and the faults that no generation has answered yet."""
     held: dict[str, Held] = {}
     open_hits = [one for hit in timeline.hits if breaks(hit, timeline.dead_after_seconds) for one in _one_by_one(hit)]
-    recoveries: list[Recovery] = []
-    complaints: list[str] = []
+    recoveries, complaints = list[Recovery](), list[str]()
     flips_answered = 0
     for index, (base, life) in enumerate(pairwise(timeline.lives)):
         held = held_after(base, life, held, timeline.hits)
@@ -247,15 +247,15 @@ def _unvoted(timeline: Timeline, base: Life, life: Life) -> list[str]:
 
 
 def _gone_on(timeline: Timeline, base: Life, life: Life, hits: list[Hit]) -> list[str]:
-    """Check that the lineage stays, and that the step is the last committed one, or the one before it where no worker saw its
-    vote."""
+    """Check that the lineage stays, and that the step is the last committed one, or one less where no worker saw its vote."""
     complaints = []
     began = life.plan.lineage != base.plan.lineage and life.plan.lineage not in timeline.rollbacks
     if began and not _may_have_run_between(base, life, hits):
         complaints.append(f"{life.name} goes on with all units and begins lineage {life.plan.lineage}")
-    lowest, highest = steps_allowed([hit for hit in hits if hit.generation == base.name or hit.fault.kind not in AT_A_PLACE])
-    step = life.plan.start_step
-    begun_with = base.first_step - 1  # a worker that dies entering, before its late commit of that step, was one step behind
+    step, begun_with = life.plan.start_step, base.first_step - 1
+    # A worker that dies entering tells its own last step: one less before a late commit, more where the run goes back.
+    at = [replace(hit, step=begun_with) if (hit.phase, hit.generation) == (Phase.RESHAPE, base.name) else hit for hit in hits]
+    lowest, highest = steps_allowed([hit for hit in at if hit.generation == base.name or hit.fault.kind not in AT_A_PLACE])
     if life.plan.lineage in timeline.rollbacks:
         # Steps that the guard rolled back are repeated: the step is at least the one to which the rollback returned, which may
         # precede the generation that rolled back.

@@ -28,6 +28,16 @@ def test_who_dies_as_it_enters_one_step_behind_takes_no_step_back() -> None:
     assert any("goes on from step 13, the faults allow" in complaint for complaint in before.complaints)
 
 
+def test_who_dies_as_the_run_goes_back_takes_it_no_step_on() -> None:
+    """c and d die and the run goes back to step 10; a, whose own last step is 14, is killed as it enters (seed 1127204)."""
+    hits = (*(hit("kill_worker", worker, 14) for worker in "cd"),
+            hit("kill_worker", "a", 14, "reshape", generation="1.2", at=VOTED_AT + 10))  # fmt: skip
+    back, after = life(2, "checkpoint", 11, "ab", lineage=1, recorded=()), life(3, "survivors", 11, "b", lineage=1)
+    assert verdict(FIRST, back, after, hits=hits, **BACK).complaints == ()
+    further = verdict(FIRST, back, life(3, "survivors", 14, "b", lineage=1), hits=hits, **BACK)
+    assert any("goes on from step 13, the faults allow" in complaint for complaint in further.complaints)
+
+
 def test_going_back_where_nothing_is_lost_is_refused() -> None:
     found = verdict(FIRST, life(2, "checkpoint", 11, "abd", lineage=1), hits=(hit("kill_worker", "c", 14),), **BACK)
     assert any("went back to step 10, but whole" in complaint for complaint in found.complaints)
