@@ -13,11 +13,12 @@ from itertools import pairwise
 
 from frostline_contract.phases import Phase
 from frostline_contract.plan import CHECKPOINT, CONTINUE, SURVIVORS
+from tests.chaos.checkpoints import newest_checkpoints
 from tests.chaos.holding import Held, held_after, left_after
 from tests.chaos.kinds import AT_A_PLACE, BEFORE_THE_VOTE, ENDING, ENDING_WELL, ERRORS, KILLED_RUN, SILENCING, SPOILING
 from tests.chaos.left_state import goes_on_from_left_state, left_state_complaints
 from tests.chaos.naming import named_as_flipped
-from tests.chaos.timeline import Complete, Hit, Life, Timeline
+from tests.chaos.timeline import Hit, Life, Timeline
 
 WHOLE, LOST, EITHER = "whole", "lost", "either"
 
@@ -84,12 +85,13 @@ def judge(timeline: Timeline) -> Verdict:
         recoveries.append(recovery := replace(recovery, back_to=life.first_step - 1) if from_left else recovery)
         held = left
         complaints += [*_explained(timeline, base, life, mine), *_fenced(base, life, mine)]
+        allowed = newest_checkpoints(timeline, timeline.lives[: index + 1], mine, limit)
         if recovery.back_to is None:
             complaints += _gone_on(timeline, base, life, mine)
         elif from_left:
-            complaints += left_state_complaints(timeline, base, life, _newest_checkpoints(timeline, mine, limit))
+            complaints += left_state_complaints(timeline, base, life, allowed)
         else:
-            complaints += _gone_back(timeline, base, life, mine, limit)
+            complaints += _gone_back(timeline, base, life, allowed)
         if (recovery.expected, recovery.back_to is None) in ((WHOLE, False), (LOST, True)):
             went = "went on" if recovery.back_to is None else f"went back to step {recovery.back_to}"
             complaints.append(f"{life.name} {went}, but {recovery.expected}: pieces {list(recovery.missing)} are left nowhere")
@@ -291,13 +293,12 @@ def steps_allowed(hits: list[Hit]) -> tuple[float, float]:
     return min(lowest, highest), highest
 
 
-def _gone_back(timeline: Timeline, base: Life, life: Life, hits: list[Hit], limit: float) -> list[str]:
-    """Check that the run goes back to the newest complete checkpoint, in a new lineage, and reports it."""
+def _gone_back(timeline: Timeline, base: Life, life: Life, allowed: set[int]) -> list[str]:
+    """Check that the run goes back to the newest complete checkpoint (`allowed`), in a new lineage, and reports it."""
     complaints = []
     step = life.first_step - 1
     if life.plan.lineage <= base.plan.lineage:
         complaints.append(f"{life.name} goes back to step {step} in lineage {life.plan.lineage}, which is not a new one")
-    allowed = _newest_checkpoints(timeline, hits, limit)
     if step not in allowed:
         complaints.append(f"{life.name} goes back to step {step}, the newest complete checkpoint was {sorted(allowed)}")
     if not any(lineage == life.plan.lineage and f"back to step {step}" in reason for lineage, reason in timeline.failures):
@@ -305,16 +306,3 @@ def _gone_back(timeline: Timeline, base: Life, life: Life, hits: list[Hit], limi
     if life.recorded and (life.plan.lineage, step) not in timeline.cuts:
         complaints.append(f"metrics.jsonl has no cut to step {step} for lineage {life.plan.lineage}")
     return complaints
-
-
-def _newest_checkpoints(timeline: Timeline, hits: list[Hit], limit: float) -> set[int]:
-    return checkpoints_allowed(timeline.checkpoints, min((hit.time_seconds for hit in hits), default=limit), limit)
-
-
-def checkpoints_allowed(checkpoints: tuple[Complete, ...], since: float, limit: float) -> set[int]:
-    """Return the steps of the newest complete checkpoint at some time between the first fault and the answer; 0: there was
-    none."""
-    old = [complete for complete in checkpoints if complete.published <= since]
-    new = [complete for complete in checkpoints if since < complete.published <= limit]
-    newest = max(((complete.lineage, complete.step) for complete in old), default=(-1, 0))
-    return {newest[1], *(complete.step for complete in new if (complete.lineage, complete.step) > newest)}

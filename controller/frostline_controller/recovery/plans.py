@@ -72,7 +72,7 @@ class StartingPlans:
         facts = self._facts
         assert facts.identity is not None
         if wrong_bits is None:
-            found = await asyncio.to_thread(newest_checkpoint, self._root)
+            found = await asyncio.to_thread(newest_checkpoint, self._root, facts.state.lineages)
         else:
             found = await asyncio.to_thread(newest_before, self._root, wrong_bits.first_step, facts.state.lineages)
         base = facts.current
@@ -123,7 +123,7 @@ class StartingPlans:
         place = Place(lineage_at(failure, found.state), found.state.step)
         if found.state.step + 1 >= self._facts.step:
             return None
-        checkpoint = await asyncio.to_thread(newest_checkpoint, self._root)
+        checkpoint = await asyncio.to_thread(newest_checkpoint, self._root, self._facts.state.lineages)
         return checkpoint.step if checkpoint is not None and place < checkpoint.place else None
 
     async def from_survivors(

@@ -11,12 +11,23 @@ from frostline_contract.epochs import EPOCHS_FOLDER, MANIFEST_PATTERN, FoundChec
 from frostline_contract.lineage import Cuts, LineageStart
 
 
-def newest_checkpoint(root: Path) -> FoundCheckpoint | None:
+def newest_checkpoint(root: Path, lineages: Iterable[LineageStart] = ()) -> FoundCheckpoint | None:
     """Return the newest complete checkpoint under the current run epoch, else exactly the one that it began from, else None.
 
-    Raises ValueError where the run epoch began from a checkpoint that is gone.
+    A checkpoint that a restore has undone does not count: it may be complete only after the run has gone back to an older one,
+    and the records of its steps are undone too. Where all others are gone it counts all the same, rather than lose the run.
+
+    Args:
+        root: the checkpoint root.
+        lineages: the run's, whose restores are meant.
+
+    Raises:
+        ValueError: the run epoch began from a checkpoint that is gone.
     """
-    return newest(read_epochs(root), found_checkpoints(root))
+    found, restores = found_checkpoints(root), Cuts(tuple(lineages)).restores()
+    own = [one for one in found if restores.survives(one.lineage, one.step)]
+    all_are_gone = not own and all(start.starts_at_step for start in restores.starts)
+    return newest(read_epochs(root), found if all_are_gone else own)
 
 
 def try_to_write(root: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from frostline_contract.epochs import FoundCheckpoint, RunEpoch, checkpoint_path, newest, parse_epochs, surviving
+from frostline_contract.lineage import RESTORE, ROLLBACK, LineageStart
 from frostline_contract.plan import GenerationId, Placement, Plan
 from frostline_controller.cluster.backend import Conflict
 from frostline_controller.run.checkpoints import newest_checkpoint, surviving_checkpoints
@@ -62,6 +63,32 @@ def test_a_reader_takes_the_newest_of_the_current_epoch_else_exactly_where_it_be
     found = newest_checkpoint(tmp_path)
     assert found is not None and found.path == "1/1.5/50"
     assert [one.path for one in surviving_checkpoints(tmp_path)] == ["0/1.1/20", "0/1.1/40", "1/1.5/48", "1/1.5/50"]
+
+
+def test_a_checkpoint_that_a_restore_has_undone_is_not_gone_back_to(tmp_path: Path) -> None:
+    """The checkpoint of step 26 is complete only after the run has gone back to step 25 (chaos, seed 1127256)."""
+    for step in (20, 25, 26):
+        publish(tmp_path, f"0/1.1/{step}", 0)
+    restored = [LineageStart(lineage=0, starts_at_step=0), LineageStart(lineage=1, starts_at_step=25, kind=RESTORE)]
+
+    def step_of(*lineages: LineageStart) -> int:
+        found = newest_checkpoint(tmp_path, lineages)
+        assert found is not None
+        return found.step
+
+    assert (step_of(), step_of(restored[0]), step_of(*restored)) == (26, 26, 25)
+    rolled_back = restored[1].model_copy(update={"kind": ROLLBACK})
+    assert step_of(restored[0], rolled_back) == 26, "the steps have happened, and the guard takes them back once more"
+    publish(tmp_path, "0/1.2/27", 1)
+    assert step_of(*restored) == 27
+
+
+def test_where_only_undone_checkpoints_are_left_the_run_is_not_lost(tmp_path: Path) -> None:
+    publish(tmp_path, "0/1.1/26", 0)
+    starts = [LineageStart(lineage=1, starts_at_step=step, kind=RESTORE) for step in (25, 0)]
+    found = newest_checkpoint(tmp_path, starts[:1])
+    assert found is not None and found.step == 26, "that of step 25 has been removed"
+    assert newest_checkpoint(tmp_path, starts[1:]) is None, "the run began again, and needs none"
 
 
 def test_what_an_epoch_began_from_is_never_replaced_by_something_else(tmp_path: Path) -> None:
