@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from frostline_contract.annotations import FENCE
+from frostline_controller.cluster.local.backend import LocalBackend
 from tests.chaos.acts import Act
 from tests.chaos.cases import OTHER_ROOT
 from tests.chaos.fixed import fixed_cases
+from tests.chaos.plug.run_files import now_in
 from tests.chaos.timeline import read_timeline, whom_it_befell
 
 
@@ -29,6 +32,14 @@ def test_members_of_earlier_plans_and_leavers_die_with_the_run_and_those_of_its_
     assert whom_it_befell(Act(kind, 5), said | {"generation": "2.4"}, plans) == ("a", "b", "c", "x", "y"), (
         "a resumed controller's first plan was durable, and not told of"
     )
+
+
+def test_a_fault_tells_the_generation_that_the_controller_has_made_durable(tmp_path: Path) -> None:
+    """The plug cannot import the annotation's name; it must be the one that the controller writes."""
+    assert now_in(tmp_path) == {"plans_bytes": 0, "generation": ""}
+    LocalBackend(tmp_path / "cluster").patch_annotations({FENCE: "2.4"}, {})
+    (tmp_path / "plans.jsonl").write_text(plan(1, "a"))
+    assert now_in(tmp_path) == {"plans_bytes": len(plan(1, "a")), "generation": "2.4"}
 
 
 def test_a_run_that_died_before_its_first_plan_befell_nobody(tmp_path: Path) -> None:
