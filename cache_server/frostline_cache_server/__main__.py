@@ -12,21 +12,16 @@ import signal
 import sys
 from pathlib import Path
 
-from prometheus_client import start_http_server
-
 from frostline_cache_server.boundaries import Boundaries
 from frostline_cache_server.logs import set_up_logs
-from frostline_cache_server.metrics import registry_of
 from frostline_cache_server.service import CacheControl
 from frostline_cache_server.shards import ShardMap, parse_addresses
 from frostline_cache_server.sweeper import Sweeper
 from frostline_contract.durable_files import replace_durably
 from frostline_contract.run_directory import RunDirectory
 from frostline_proto.v1 import cache_pb2_grpc
-from frostline_rpc.api_server import fetch_keys, token_review
 from frostline_rpc.auth import CONTROLLER, OPERATOR, WORKER, Callers, Tokens
 from frostline_rpc.health import serve_health
-from frostline_rpc.projected import Bearer, ProjectedTokens
 from frostline_rpc.server import start_server
 
 PASSWORD_VARIABLE = "FROSTLINE_REDIS_PASSWORD"
@@ -57,6 +52,10 @@ def known_callers(run_dir: Path | None) -> Callers:
     Raises ValueError where there is neither, OSError.
     """
     if audience := os.environ.get("FROSTLINE_AUDIENCE"):
+        # Imported here, since a local run needs neither signatures nor an API server.
+        from frostline_rpc.api_server import fetch_keys, token_review
+        from frostline_rpc.projected import Bearer, ProjectedTokens
+
         release = os.environ["FROSTLINE_RELEASE"]
         roles = {f"{release}-trainer": WORKER, f"{release}-controller": CONTROLLER, f"{release}-check": OPERATOR}
         is_genuine = token_review(audience)
@@ -85,6 +84,10 @@ async def serve(options: argparse.Namespace, addresses: list[tuple[str, int]], c
     )
     health = await serve_health(host, options.health_port) if options.health_port else None
     if options.metrics_port:
+        from prometheus_client import start_http_server
+
+        from frostline_cache_server.metrics import registry_of
+
         registry = registry_of(control.totals, shards, control.limit_bytes())
         start_http_server(options.metrics_port, host, registry=registry)
     if run_dir is not None:

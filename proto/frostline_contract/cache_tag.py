@@ -9,12 +9,14 @@ import hashlib
 import hmac
 import os
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import xxhash
 
-from frostline_contract.job.cluster import CacheSection
 from frostline_contract.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from frostline_contract.job.cluster import CacheSection
 
 NONCE_BYTES, TAG_BYTES = 12, 16
 SECRET_VARIABLE = "FROSTLINE_CACHE_SECRET"
@@ -111,7 +113,7 @@ def read_secret(run_dir: Path | None) -> str | None:
     return secret
 
 
-def unsigned_refusal(section: CacheSection, run_dir: Path | None = None) -> str | None:
+def unsigned_refusal(section: "CacheSection", run_dir: Path | None = None) -> str | None:
     """Why the cache servers that a job names are refused, with the remedy; None where they may be used.
 
     Values on servers that others can write to need signatures. The run's own Redis needs none: nobody else has its password.

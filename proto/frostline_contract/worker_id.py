@@ -31,3 +31,9 @@ def local_rank_of(worker_id: str) -> str:
     """The worker's place in its pod, as digits; empty where the id does not say it."""
     local_rank, dash, _ = worker_id.rpartition("/")[2].partition("-")
     return local_rank if dash and local_rank.isdigit() else ""
+
+
+def ordinal_of(pod_name: str) -> int:
+    """The number at the end of a pod's name: its place in its StatefulSet; 0 for a name without one."""
+    tail = pod_name.rpartition("-")[2]
+    return int(tail) if tail.isdigit() else 0

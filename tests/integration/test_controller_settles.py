@@ -7,7 +7,7 @@ import grpc
 import pytest
 import yaml
 
-from frostline_contract.job import load_job, parse_job, read_yaml
+from frostline_contract.job import job_from_json, load_job
 from frostline_contract.job.automatic import sizes_to_try
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import control_pb2_grpc, plan_pb2
@@ -44,7 +44,7 @@ class Asker:
 
     def training(self, offered: plan_pb2.SizeProfiles | None = None):
         answer = self._stub.DescribeJob(pb.DescribeJobRequest(measured=offered), timeout=60)
-        return parse_job(read_yaml(answer.job)).training
+        return job_from_json(answer.job, "the answer").training
 
     def close(self) -> None:
         self._channel.close()

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from frostline_contract import device, plan, statistics, usage
+from frostline_contract.job import JobError, job_from_json, job_to_json, parse_job
 from frostline_proto.v1 import control_pb2, plan_pb2
 from frostline_rpc.auth import ALLOWED
 from frostline_rpc.channel import IDEMPOTENT, SERVICES
 from frostline_rpc.convert import to_message, to_record
 from frostline_rpc.errors import InvalidRequest
+from tests.e2e.runs import TINY_DIGITS, merged
 
 PAIRS: list[tuple[type[BaseModel], type[Message]]] = [
     (plan.GenerationId, plan_pb2.GenerationId),
@@ -151,3 +153,10 @@ def test_a_message_that_says_nonsense_is_named(change: dict[str, Any], words: st
     message.MergeFrom(plan_pb2.Plan(**change))
     with pytest.raises(InvalidRequest, match=words.replace(".", r"\.")):
         to_record(message, plan.Plan)
+
+
+def test_workers_get_the_job_that_the_controller_has() -> None:
+    job = parse_job(merged(TINY_DIGITS, {"reshapes": [{"step": 4, "pp_degree": 2, "dp_degree": 2}]}))
+    assert job_from_json(job_to_json(job), "the controller's job") == job
+    with pytest.raises(JobError, match="the controller's job: no JSON"):
+        job_from_json("model: {}", "the controller's job")

@@ -131,7 +131,6 @@ def _finish(folder: Path, job: Job, at_once: bool, report: bool, failure: "Clust
         failure: the service or pod that did not stay up; None: there is none.
         terminal: where the end is printed.
     """
-    from frostline_controller.report.build import build_report
     from frostline_controller.report.data import read_run
     from frostline_controller.report.tensorboard import summary_line, write_tensorboard
 
@@ -143,6 +142,8 @@ def _finish(folder: Path, job: Job, at_once: bool, report: bool, failure: "Clust
         try:
             write_tensorboard(folder)
             if report:
+                from frostline_controller.report.build import build_report  # imported here, since drawing imports matplotlib
+
                 terminal.say(f"report {build_report(folder)}")
         except (OSError, ValueError, KeyboardInterrupt) as error:
             why = str(error) or "interrupted"

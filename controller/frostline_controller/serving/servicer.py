@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 
 from frostline_contract.device import DeviceFacts
-from frostline_contract.job import dump_job
+from frostline_contract.job import job_to_json
 from frostline_contract.phases import Phase
 from frostline_contract.plan import GenerationId
 from frostline_contract.statistics import IntervalStatistics, SizeProfiles, StepRecord, StepTrace
@@ -45,7 +45,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         if request.HasField("measured"):
             self._controller.settling.take(to_record(request.measured, SizeProfiles))
         profiles = [to_message(profile, plan_pb2.WorkerProfile) for profile in self._controller.handed_out.profiles()]
-        return pb.DescribeJobResponse(job=dump_job(self._facts.job), profiles=profiles)
+        return pb.DescribeJobResponse(job=job_to_json(self._facts.job), profiles=profiles)
 
     async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.RegisterResponse:
         """Admit a worker process; an older process of its place ends. Raises InvalidRequest and errors of Admission.check."""

@@ -14,6 +14,9 @@ from frostline_contract.job.model import Job
 from frostline_contract.job.section import NUMBER_TAG
 from frostline_contract.job.yaml_text import JobError, plain, read_mapping, read_yaml
 
+_Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""libyaml's, where PyYAML was built with it: the same text in a third of the time."""
+
 
 def load_job(path: str | Path, overrides: list[str] | None = None) -> Job:
     """Read a job file and apply `--set a.b=c` overrides.
@@ -62,8 +65,23 @@ def apply_overrides(raw: dict[str, Any], overrides: list[str]) -> dict[str, Any]
 
 
 def dump_job(job: Job) -> str:
-    """The resolved job as YAML: every field, in the model's order."""
-    return yaml.safe_dump(job.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    """The resolved job as YAML, for people: every field, in the model's order."""
+    return yaml.dump(job.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def job_to_json(job: Job) -> str:
+    """The resolved job as JSON, for workers: it is written and read a hundred times as fast as YAML, and a controller that starts
+    a thousand workers answers nobody else while it writes."""
+    return json.dumps(job.model_dump(mode="json"))
+
+
+def job_from_json(text: str, origin: str) -> Job:
+    """The job that `job_to_json` wrote. origin: who sent it, for people. Raises JobError."""
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise JobError(f"{origin}: no JSON ({error})") from None
+    return parse_job(values, origin)
 
 
 def job_digest(job: Job) -> str:

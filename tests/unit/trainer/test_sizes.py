@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from frostline_contract.job import Job, dump_job, parse_job
+from frostline_contract.job import Job, dump_job, job_to_json, parse_job
 from frostline_contract.job.automatic import Settled, with_settled
 from frostline_contract.statistics import SizeProfiles
 from frostline_proto.v1 import control_pb2 as pb
@@ -72,7 +72,7 @@ class Settles(control_pb2_grpc.ControlServicer):
         if request.HasField("measured"):
             self.received.append(to_record(request.measured, SizeProfiles))
         described = job() if len(self.received) < 2 else with_settled(job(), SETTLED)
-        return pb.DescribeJobResponse(job=dump_job(described))
+        return pb.DescribeJobResponse(job=job_to_json(described))
 
 
 @pytest.fixture

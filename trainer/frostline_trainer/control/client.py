@@ -112,7 +112,7 @@ class ControlClient:
     # ---- calls
 
     def describe_job(self, patience_seconds: float = 20.0) -> str:
-        """The run's job as the controller has it now, as YAML."""
+        """The run's job as the controller has it now, as JSON (`job_from_json`)."""
         return str(self._connection.call("DescribeJob", control_pb2.DescribeJobRequest(), patience_seconds).job)
 
     def _ready(self, generation: GenerationId, ready: bool, seconds: float = 0.0, reason: str = "", entered: bool = False,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
-from frostline_contract.job import Job, job_revision, parse_job, read_yaml
+from frostline_contract.job import Job, job_from_json, job_revision
 from frostline_contract.plan import CONTINUE, GenerationId, Plan
 from frostline_trainer.control.client import ControlClient
 from frostline_trainer.control.connection import Refused
@@ -246,7 +246,7 @@ class Preparation:
         """Fetch the plan's job. Raises RuntimeError if the controller has a newer job by now: then another plan follows."""
         if not plan.job_revision or plan.job_revision in self._jobs:
             return
-        job = parse_job(read_yaml(self._client.describe_job()), "the controller's job")
+        job = job_from_json(self._client.describe_job(), "the controller's job")
         if job_revision(job) != plan.job_revision:
             raise RuntimeError(f"the plan follows job {plan.job_revision}, the controller has {job_revision(job)} by now")
         self._jobs[plan.job_revision] = job

@@ -25,16 +25,17 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
-from http.server import HTTPServer
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from frostline_contract.backoff import HEALTHY_SECONDS, Backoff
 from frostline_contract.exit_codes import CRASH_LOOP, DONE, FINAL, REFUSED, USER_MISTAKE
 from frostline_contract.scratch_folder import ScratchFolder
-from frostline_contract.worker_id import make_nonce
+from frostline_contract.worker_id import make_nonce, ordinal_of
 from frostline_trainer.process.gpus import VISIBLE, NoDevice, assign_gpus
-from frostline_trainer.process.identity import ordinal_of
-from frostline_trainer.process.pod_health import serve_pod_health
+
+if TYPE_CHECKING:
+    from http.server import HTTPServer
 
 RESPAWN_SECONDS_FIRST, RESPAWN_SECONDS_MAX = 0.1, 10.0
 CRASHES_MAX = 8
@@ -243,6 +244,8 @@ class Agent:
 
     def _serve_health(self) -> None:
         if self._health_port:
+            from frostline_trainer.process.pod_health import serve_pod_health  # imported here: only pods of a cluster have probes
+
             self._health = serve_pod_health(self._env.get("FROSTLINE_BIND_HOST", ""), self._health_port, self._not_joined)
 
     def _not_joined(self) -> list[int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from frostline_contract.run_directory import RunDirectory
-from frostline_contract.worker_id import make_worker_id
+from frostline_contract.worker_id import make_worker_id, ordinal_of
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,6 @@ class Identity:
             host=os.environ.get("FROSTLINE_HOST", "127.0.0.1"),
             joined_file=Path(joined) if (joined := os.environ.get("FROSTLINE_JOINED")) else None,
         )
-
-
-def ordinal_of(pod_name: str) -> int:
-    """The number at the end of a pod's name; 0 for a name without one."""
-    tail = pod_name.rpartition("-")[2]
-    return int(tail) if tail.isdigit() else 0
 
 
 def worker_id_of(env: Mapping[str, str], nonce: str = "") -> str:

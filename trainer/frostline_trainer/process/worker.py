@@ -16,7 +16,7 @@ import torch
 
 from frostline_contract.cpu_groups import enter_from
 from frostline_contract.exit_codes import FAULT, REFUSED, USER_MISTAKE
-from frostline_contract.job import Job, parse_job, read_yaml
+from frostline_contract.job import Job, job_from_json
 from frostline_contract.statistics import WorkerProfile
 from frostline_proto.v1 import control_pb2, plan_pb2
 from frostline_rpc.convert import to_message, to_record
@@ -99,7 +99,7 @@ def ask_for_job(identity: Identity) -> tuple[Job, list[WorkerProfile]]:
 
 
 def _job_of(answer: control_pb2.DescribeJobResponse) -> Job:
-    return parse_job(read_yaml(answer.job), "the controller's job")
+    return job_from_json(answer.job, "the controller's job")
 
 
 def _leave_on_notice(worker: Worker) -> None:

@@ -11,8 +11,6 @@ from frostline_contract.scratch_folder import ScratchFolder
 from frostline_contract.statistics import SizeProfiles
 from frostline_controller.cluster.local.child import child_environment, mortal, python_module
 from frostline_controller.local_run.errors import CommandError, UserMistake
-from frostline_controller.planner.inputs import parallel_slots
-from frostline_controller.planner.numerics import settle_measured
 
 MEASURING = "frostline_trainer.process.sizes"
 
@@ -24,6 +22,10 @@ def settled_here(job: Job) -> Settled | None:
     """
     if not job.training.automatic:
         return None
+    # Imported here: the planner's numpy would take a tenth of the start of every run, and few jobs have something to settle.
+    from frostline_controller.planner.inputs import parallel_slots
+    from frostline_controller.planner.numerics import settle_measured
+
     measured = _measured(job)
     try:
         return settle_measured(job, measured, parallel_slots(job, len(os.sched_getaffinity(0))))
