@@ -6,6 +6,11 @@ from typing import Any
 import pytest
 
 
-def wide_rows(names: Iterable[str], wide: Collection[str]) -> list[Any]:
+def wide_rows(names: Iterable[Any], wide: Collection[Any]) -> list[Any]:
     """Return rows for `pytest.mark.parametrize`, one a name; those in `wide` have the mark `wide`."""
     return [pytest.param(name, marks=pytest.mark.wide) if name in wide else name for name in names]
+
+
+def all_wide(*rows: tuple[Any, ...]) -> list[Any]:
+    """Return rows for `pytest.mark.parametrize` that all have the mark `wide`."""
+    return [pytest.param(*row, marks=pytest.mark.wide) for row in rows]

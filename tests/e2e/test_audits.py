@@ -103,7 +103,7 @@ def test_a_member_dies_in_an_audit(pp_degree: int, dp_degree: int, one_worker: E
 @pytest.mark.parametrize(
     "placement",
     [
-        {"workers": 4, "pp_degree": 2, "dp_degree": 2},
+        pytest.param({"workers": 4, "pp_degree": 2, "dp_degree": 2}, marks=pytest.mark.wide),
         {"workers": 2, "pp_degree": 2, "dp_degree": 1, "schedule": "interleaved_1f1b", "virtual_stages": 2},
         {"workers": 3},
     ],

@@ -21,6 +21,7 @@ from tests.simulated_kills import PHASES, kill_over_simulated_nccl
 from tests.simulated_members import run_simulated
 from tests.simulated_nccl import Network
 from tests.split_backwards import split_1f1b
+from tests.wide_rows import all_wide, wide_rows
 
 LAYOUTS = (
     ("gpt2_tied", Layout(2, 1)),
@@ -73,7 +74,7 @@ def behind() -> Iterator[Network]:
     made.close()
 
 
-@pytest.mark.parametrize(("family", "dtype", "layout"), RUN_AHEAD, ids=str)
+@pytest.mark.parametrize(("family", "dtype", "layout"), [*RUN_AHEAD[:2], *all_wide(*RUN_AHEAD[2:])], ids=str)
 def test_steps_on_devices_that_are_behind_have_the_oracles_bits(family: str, dtype: str, layout: Layout, behind: Network) -> None:
     case = case_of(family, dtype)
     assert differences(case, run_simulated(case, layout, behind)) == []
@@ -121,7 +122,7 @@ def test_every_combination_on_devices_that_are_behind(family: str, dtype: str, l
     assert differences(case, run_simulated(case, layout, behind)) == []
 
 
-@pytest.mark.parametrize("chunk", [0, 16])
+@pytest.mark.parametrize("chunk", wide_rows([0, 16], {0}))
 def test_bfloat16_boundaries_travel_over_nccls_rules(chunk: int, network: Network) -> None:
     """Also with one chunk of all tokens, for which the head is computed again in the backward."""
     case = Case("gpt2_tied", "mixed_bfloat16", dropout=0.0, loss_chunk_tokens=chunk)
@@ -135,7 +136,7 @@ def split(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: i
 
 
 @pytest.mark.parametrize(
-    ("family", "layout"), [("gpt2_tied", Layout(2, 2, 1, "split")), ("vit", Layout(3, 1, 1, "split"))], ids=str
+    ("family", "layout"), [("gpt2_tied", Layout(2, 2, 1, "split")), *all_wide(("vit", Layout(3, 1, 1, "split")))], ids=str
 )
 def test_a_split_backward_has_the_bits_of_a_whole_one(
     family: str, layout: Layout, network: Network, monkeypatch: pytest.MonkeyPatch

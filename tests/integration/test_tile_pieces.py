@@ -20,6 +20,7 @@ from tests.integration.test_pieces import whole
 from tests.integration.test_recovery_moves import CASE, assert_undisturbed, kill, run_with_faults
 from tests.integration.test_reshape_moves import lone_run, losses_of
 from tests.warm_workers import WarmWorkers
+from tests.wide_rows import wide_rows
 
 __all__ = ["undisturbed"]  # a fixture
 
@@ -85,7 +86,7 @@ TRAVELS = {
 """Groups of 1, 2 and 4, with a pipeline, replicas and buddies, in which blocks freeze and learn again."""
 
 
-@pytest.mark.parametrize("name", TRAVELS)
+@pytest.mark.parametrize("name", wide_rows(TRAVELS, {"thawing"}))
 def test_reshapes_between_groups_change_no_bit_whatever_freezes(name: str, warm_workers: WarmWorkers) -> None:
     freezing, journey = TRAVELS[name]
     case = Case("gpt2_tied", inner_tiles=4, freezing=freezing, steps=6)

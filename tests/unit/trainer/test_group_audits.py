@@ -10,6 +10,7 @@ from frostline_trainer.step.generation import Generation, StepGradients
 from tests.exact_cases import Case
 from tests.hand_made_plans import Layout
 from tests.unit.trainer.test_engine_auditing import AUDITED, broken, computed, of_members
+from tests.wide_rows import wide_rows
 
 CASE = Case("gpt2_tied", freezing=(), dropout=0.0, audit_every=2, inner_tiles=4)
 PAIR, FOUR = Layout(1, 1, tp_columns=2), Layout(1, 1, tp_columns=4)
@@ -17,14 +18,14 @@ PIPELINE, REPLICAS = Layout(2, 1, tp_columns=2), Layout(1, 2, tp_columns=2)
 
 
 @pytest.mark.parametrize("freeze_point", [0, 3])
-@pytest.mark.parametrize("layout", [PAIR, FOUR, PIPELINE, REPLICAS], ids=str)
+@pytest.mark.parametrize("layout", wide_rows([PAIR, FOUR, PIPELINE, REPLICAS], [FOUR]), ids=str)
 def test_members_agree_in_each_others_places(layout: Layout, freeze_point: int) -> None:
     found = computed(layout, AUDITED, freeze_point, case=CASE)
     assert [isinstance(one, StepGradients) and one.audited for one in found] == [True] * len(found), found
 
 
 @pytest.mark.parametrize("what", ["gradient", "activation"])
-@pytest.mark.parametrize("layout", [PAIR, FOUR, PIPELINE, REPLICAS], ids=str)
+@pytest.mark.parametrize("layout", wide_rows([PAIR, FOUR, PIPELINE, REPLICAS], [FOUR]), ids=str)
 def test_what_a_member_computes_wrong_once_is_found_and_the_member_named(layout: Layout, what: str) -> None:
     culprit = len(layout.numbers) - 1
     for one in computed(layout, AUDITED, wrong=broken(culprit, what), case=CASE):
