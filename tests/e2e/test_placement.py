@@ -14,6 +14,7 @@ import pytest
 from frostline_contract.cpu_groups import CpuGroups, NoCpuGroups
 from tests.e2e.conftest import RESHAPES
 from tests.e2e.runs import THREE_REPLICAS, Ended, Workshop
+from tests.wide_rows import wide_rows
 
 
 def test_the_job_is_what_it_claims(one_worker: Ended) -> None:
@@ -27,7 +28,7 @@ def test_the_job_is_what_it_claims(one_worker: Ended) -> None:
     assert len(one_worker.digest) == 64
 
 
-@pytest.mark.parametrize("workers", [*(pytest.param(few, marks=pytest.mark.wide) for few in (2, 3)), 4, 6])
+@pytest.mark.parametrize("workers", wide_rows([2, 3, 4, 6], {2, 3, 6}))
 def test_any_number_of_workers_ends_with_the_same_bits(workers: int, one_worker: Ended, run_on: Callable[[int], Ended]) -> None:
     ended = run_on(workers)
     assert ended.digest == one_worker.digest

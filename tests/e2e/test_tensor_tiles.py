@@ -3,6 +3,8 @@ process repeats bit for bit a run with reshapes, freezes, the cache and a kill (
 
 from typing import Any
 
+import pytest
+
 from tests.e2e.runs import THREE_REPLICAS, Workshop, slowed
 from tests.e2e.test_cells import CELLS, HALF_A_BATCH
 
@@ -16,6 +18,7 @@ TILES: dict[str, Any] = {
 }
 
 
+@pytest.mark.wide
 def test_reshapes_freezes_and_a_kill_leave_what_one_process_repeats(workshop: Workshop, tmp_path: Any) -> None:
     ended = workshop.run(tmp_path / "run", TILES, "--workers", "3")
     assert ended.code == 0 and ended.events("fault"), ended.story()
