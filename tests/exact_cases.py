@@ -84,6 +84,7 @@ class Case:
     adapter_dropout: float = 0.0
     inner_tiles: int = 1
     vocabulary_tiles: bool = False
+    row_tiles: int = 1
 
     @property
     def state_tiles(self) -> int:
@@ -169,7 +170,7 @@ def job_of(case: Case) -> Job:
                 "precision": case.dtype,
                 "loss_chunk_tokens": case.loss_chunk_tokens,
                 "token_cells": case.cells,
-                "tensor_tiles": {"inner": case.inner_tiles, "vocabulary": case.vocabulary_tiles},
+                "tensor_tiles": {"inner": case.inner_tiles, "vocabulary": case.vocabulary_tiles, "rows": case.row_tiles},
                 "activation_checkpointing": case.activation_checkpointing,
                 "numerics": case.numerics,
                 "batch": case.batch,
@@ -245,6 +246,7 @@ def oracle_trace(case: Case) -> Trace:
         cells=(0, *accumulate(case.cells)) if isinstance(case.cells, tuple) else (),
         inner_tiles=case.inner_tiles,
         vocabulary_tiles=case.vocabulary_tiles,
+        row_tiles=case.row_tiles,
         state_ranges=case.state_ranges,
     )
     model = small_model(case.family, dtype, case.dropout, BLOCKS).to(case.device)

@@ -25,7 +25,8 @@ def next_generation() -> GenerationId:
 @dataclass(frozen=True)
 class Layout:
     """A shape with its schedule, and optionally the workers that take part (by number, in global rank order), the number of token
-    cells of each slice, whether the replicas share out the state, and how many workers share the tiles of each stage."""
+    cells of each slice, whether the replicas share out the state, how many workers share the tiles of each stage, and whether
+    they divide samples."""
 
     pp_degree: int
     dp_degree: int
@@ -35,6 +36,7 @@ class Layout:
     slices: tuple[int, ...] = ()
     shard: str = "none"
     tp_columns: int = 1
+    tensor_rows: str = "whole"
 
     @property
     def shape(self) -> ParallelShape:
@@ -57,22 +59,23 @@ class Layout:
             schedule=self.schedule,
             slices=self.slices,
             shard=self.shard,
+            tensor_rows=self.tensor_rows,
         )
 
     def __str__(self) -> str:
         chunks = f" x{self.virtual_stages}" if self.virtual_stages > 1 else ""
         parts = f" in {'+'.join(map(str, self.slices))}" if self.slices else ""
         sharded = f" shard {self.shard}" if self.shard != "none" else ""
-        tiles = f" tp {self.tp_columns}" if self.tp_columns > 1 else ""
+        tiles = f" tp {self.tp_columns}{' rows' * (self.tensor_rows == 'split')}" if self.tp_columns > 1 else ""
         return f"({self.pp_degree}, {self.dp_degree}){tiles}{chunks} {self.schedule}{parts}{sharded}"
 
 
 def grouped(
     pp_degree: int, dp_degree: int, tp_columns: int, *rest: object, workers: tuple[int, ...] | None = None, shard: str = "none",
-    slices: tuple[int, ...] = (),
+    slices: tuple[int, ...] = (), tensor_rows: str = "whole",
 ) -> Layout:  # fmt: skip
     """Return a layout with groups. rest: virtual stages and schedule, as of `Layout`."""
-    named = {"workers": workers, "shard": shard, "slices": slices, "tp_columns": tp_columns}
+    named = {"workers": workers, "shard": shard, "slices": slices, "tp_columns": tp_columns, "tensor_rows": tensor_rows}
     return Layout(pp_degree, dp_degree, *rest, **named)  # type: ignore[arg-type]
 
 

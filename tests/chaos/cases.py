@@ -37,6 +37,7 @@ class Case:
         checkpoint_uri: the folder for checkpoints; None: in the run directory.
         cache_shards: the number of Redis servers.
         tp: workers that share each stage tile by tile.
+        tensor_rows: how they have a micro-batch's samples.
         reshapes_tp: the same of each reshape, in their order; empty: each worker has its stage to itself.
     """
 
@@ -69,6 +70,7 @@ class Case:
     checkpoint_uri: str | None = None
     cache_shards: int = 1
     tp: int = 1
+    tensor_rows: str = "whole"
     reshapes_tp: tuple[int, ...] = ()
 
     def job(self) -> dict[str, Any]:
@@ -93,6 +95,7 @@ class Case:
                 "worker_cpus": self.worker_cpus,
                 "shard": self.shard,
                 "tp_degree": self.tp,
+                "tensor_rows": self.tensor_rows,
             },
             "elastic": {"cache": self.cache},
             "cache": {

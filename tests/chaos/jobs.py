@@ -184,7 +184,7 @@ def _in_ranges(variant: Variant) -> Variant:
 
 _TILED = Variant(
     "tiled",
-    {**_VIT.values, "name": "chaos-tiled", "training": {**_VIT.values["training"], "tensor_tiles": {"inner": 2}}},
+    {**_VIT.values, "name": "chaos-tiled", "training": {**_VIT.values["training"], "tensor_tiles": {"inner": 2, "rows": 2}}},
     num_units=8,
 )
 

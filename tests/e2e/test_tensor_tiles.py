@@ -11,8 +11,11 @@ from tests.e2e.test_cells import CELLS, HALF_A_BATCH
 TILES: dict[str, Any] = {
     **CELLS,
     "model": {"family": "gpt2", "config": {"n_embd": 32, "n_layer": 5, "n_head": 4, "n_positions": 32}},
-    "training": {"token_cells": 2, "tensor_tiles": {"inner": 4, "vocabulary": True}, "steps": 24, **HALF_A_BATCH},
-    "reshapes": [{"step": 3, "pp_degree": 3, "dp_degree": 1}, {"step": 9, "pp_degree": 1, "dp_degree": 3}],
+    "training": {"token_cells": 2, "tensor_tiles": {"inner": 4, "rows": 2, "vocabulary": True}, "steps": 24, **HALF_A_BATCH},
+    "reshapes": [
+        {"step": 3, "pp_degree": 1, "dp_degree": 1, "tp_degree": 2, "tensor_rows": "split"},
+        {"step": 9, "pp_degree": 1, "dp_degree": 3},
+    ],
     "placement": THREE_REPLICAS,
     "faults": [{"kind": "kill_worker", "step": 14, "worker": 1, "phase": "schedule"}],
 }
@@ -22,6 +25,8 @@ TILES: dict[str, Any] = {
 def test_reshapes_freezes_and_a_kill_leave_what_one_process_repeats(workshop: Workshop, tmp_path: Any) -> None:
     ended = workshop.run(tmp_path / "run", TILES, "--workers", "3")
     assert ended.code == 0 and ended.events("fault"), ended.story()
+    divided = [plan["placement"]["degrees"] for plan in ended.plans if plan["placement"]["tensor_rows"] == "split"]
+    assert {"dp": 1, "pp": 1, "tp_columns": 2} in divided, ended.story()
     checked = workshop.command("verify", str(ended.folder), "--steps", "1,5,10,14,24")
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "all the same bits" in checked.stdout

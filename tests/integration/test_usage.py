@@ -12,6 +12,7 @@ from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.gradients import UNIT_ALIGNMENT, GradientBuffers
 from frostline_trainer.step.parts import parts_of, weights_of
 from frostline_trainer.step.share import Shares, pieces_of_replica
+from frostline_trainer.tensor.state import is_cut
 from tests.engine_member import Run
 from tests.exact_cases import MICRO_BATCH, Case, build_case
 from tests.hand_made_plans import Layout, Segment, run_series
@@ -156,6 +157,24 @@ def test_a_group_receives_a_message_once_and_gathers_it(warm_workers: WarmWorker
     assert {run.sent[Way.PP] for run in found[2]} == {crossing // 4}, "each member sends half of the activations, or gradients"
     gathered = total(found[2], Way.TP) - total(found[1], Way.TP)
     assert gathered == (columns - 1) * crossing, "sums over tiles and gathers of gradients are those of one stage"
+
+
+def test_a_group_that_divides_samples_sends_no_byte_more_between_its_blocks(warm_workers: WarmWorkers) -> None:
+    """Beside what a group with whole samples sends: the gradients of norms and biases, summed over the group, a gather before the
+    head, and one of the embedding's gradient. A message between stages is what a member has of a tensor, and is not gathered."""
+    case, columns = replace(CASE, state_ranges=1, inner_tiles=2, row_tiles=2, audit_every=0), 2
+    found = {}
+    for stages, rows in ((1, "whole"), (1, "split"), (2, "split")):
+        layout = Layout(stages, 1, tp_columns=columns, tensor_rows=rows)
+        found[stages, rows] = run_series(warm_workers, case, [Segment(layout, STEPS)], score=False)
+    context = build_case(case)
+    tokens, width = context.hidden_shape
+    hidden, micro_batches = MICRO_BATCH * tokens * width * FLOAT, STEPS * MICRO_BATCHES
+    uncut = [p for unit in context.cut.units[1:-1] for name, p in unit.named_parameters() if not is_cut(unit, name)]
+    sums = columns * micro_batches * FLOAT * sum(p.numel() for p in uncut)
+    more = {key: total(runs, Way.TP) - total(found[1, "whole"], Way.TP) for key, runs in found.items()}
+    assert more[1, "split"] == more[2, "split"] == (columns - 1) * 2 * micro_batches * hidden + sums
+    assert total(found[2, "split"], Way.PP) == 2 * micro_batches * hidden
 
 
 def padded_unit(unit: object) -> int:

@@ -6,6 +6,7 @@ TRAINER = "trainer/frostline_trainer/"
 GROUPS = ("tests/integration/test_exactness_tensor_groups.py", "-k", "plain_loop")
 STATE = ("tests/unit/trainer/test_tile_state.py",)
 AUDITS = ("tests/unit/trainer/test_group_audits.py",)
+ROWS = ("tests/unit/trainer/test_row_tiles.py",)
 VOCABULARY = ("tests/unit/trainer/test_vocabulary_tiles.py",)
 MESSAGES = ("tests/unit/trainer/test_tensor_messages.py",)
 
@@ -111,6 +112,30 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
         "each member of a group tells the vote the losses that all of it know alike",
         (Edit(TRAINER + "step/generation.py", " if self.in_group.speaks else {}", ""),),
         GROUPS,
+    ),
+    Mutant(
+        "own-samples-only",
+        "a norm's gradient is of a member's own samples alone",
+        (
+            Edit(
+                TRAINER + "tensor/by_rows.py",
+                "        if rows.exchange is not None and nodes:\n",
+                "        if False:\n",
+            ),
+        ),
+        ROWS,
+    ),
+    Mutant(
+        "row-tiles-added-as-one",
+        "the gradient of a row layer's bias is of all samples at once where one worker has them",
+        (Edit(TRAINER + "tensor/linear.py", 'self.fanned.get("bias", (self.bias,))', "(self.bias,)"),),
+        ROWS,
+    ),
+    Mutant(
+        "samples-in-its-own-place",
+        "a member that audits another one's work computes its own samples",
+        (Edit(TRAINER + "tensor/group.py", "(group.index + ahead) % group.size * held, held", "group.index * held, held"),),
+        ("tests/integration/test_exactness_row_tiles.py", "-k", "tp and not wide"),
     ),
     Mutant(
         "lookups-added-as-numbers",

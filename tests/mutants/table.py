@@ -281,8 +281,8 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 TRAINER + "step/stage.py",
-                "is_head = self.first_unit + index == self.settings.num_units - 1",
-                "is_head = index < len(self.units) - 1 or self.first_unit + index == self.settings.num_units - 1",
+                "return output if self._is_head(index) else",
+                "return output if index < len(self.units) - 1 or self._is_head(index) else",
             ),
         ),
         (*EXACT, "-k", "mixed"),

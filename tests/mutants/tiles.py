@@ -39,13 +39,13 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "one-mask-for-all-tiles",
         "dropout's seed does not have the tile",
-        (Edit(SHARDED + "dropout.py", 'seed_of("tile", seed, site, tiles.first + place)', 'seed_of("tile", seed, site)'),),
+        (Edit(SHARDED + "dropout.py", "seed_of(kind, seed, site, number)", "seed_of(kind, seed, site)"),),
         EXACT,
     ),
     Mutant(
         "masks-by-place-in-the-group",
         "dropout's seed has a tile's place among those held instead of its number in the run",
-        (Edit(SHARDED + "dropout.py", "tiles.first + place", "place"),),
+        (Edit(SHARDED + "dropout.py", "seed, site, number)", "seed, site, place)"),),
         GROUPS,
     ),
     Mutant(

@@ -51,6 +51,7 @@ class Recipe:
     cells: tuple[int, ...] = ()
     inner_tiles: int = 1
     vocabulary_tiles: bool = False
+    row_tiles: int = 1
     state_ranges: int = 1
 
 
@@ -79,7 +80,7 @@ def run_plain_loop(model: PreTrainedModel, batches: Sequence[dict[str, Tensor]],
     hooks = seed_dropout(anatomy, recipe.seed, position)
     if recipe.mixed_bfloat16:
         hooks += round_outputs(anatomy)
-    tiles = InTiles(anatomy, recipe.inner_tiles, seed_of, recipe.vocabulary_tiles) if recipe.inner_tiles > 1 else None
+    tiles = InTiles.of(anatomy, recipe, seed_of)
     optimizer = make_optimizer(anatomy, recipe)
     total_steps = recipe.total_steps or len(batches)
     trace = Trace()

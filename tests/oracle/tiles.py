@@ -7,6 +7,7 @@ tree of such forks is the pairwise tree, in whatever order the readers come.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,11 +52,19 @@ PLANS = {
 class InTiles:
     """The blocks of a model computed in `count` tiles, until `remove`; with `vocabulary` its embedding and logits too.
 
-    parts: ids of the parameters that are cut, each with a function that gives a tensor of its shape tile by tile.
+    rows: row tiles, in which whatever of a block is not in tiles is computed. parts: ids of the parameters that are cut, each
+    with a function that gives a tensor of its shape tile by tile.
     """
 
-    def __init__(self, anatomy: Anatomy, count: int, seed_of: SEED, vocabulary: bool = False) -> None:
-        self.count, self._seed_of = count, seed_of
+    @classmethod
+    def of(cls, anatomy: Anatomy, recipe: Any, seed_of: SEED) -> "InTiles | None":
+        """Return the tiles that a recipe asks for; None where it asks for none."""
+        if recipe.inner_tiles == 1:
+            return None
+        return cls(anatomy, recipe.inner_tiles, seed_of, recipe.vocabulary_tiles, recipe.row_tiles)
+
+    def __init__(self, anatomy: Anatomy, count: int, seed_of: SEED, vocabulary: bool = False, rows: int = 1) -> None:
+        self.count, self.rows, self._seed_of = count, rows, seed_of
         self.parts: dict[int, Callable[[Tensor], tuple[Tensor, ...]]] = {}
         self._changed: list[tuple[nn.Module, str]] = []
         self._configs: list[tuple[nn.Module, object]] = []
@@ -98,6 +107,34 @@ class InTiles:
         config._attn_implementation = NAME
         attention.config, attention.oracle_site = config, f"layer.{plan.attention}"
         self._changed.append((attention, "oracle_site"))
+        if self.rows > 1:
+            for name, module in block.named_modules():
+                own = next(module.parameters(recurse=False), None)
+                in_tiles = any((module, "forward") == one for one in self._changed)
+                if not in_tiles and (own is not None or isinstance(module, nn.Dropout)):
+                    self._by_rows(module, f"layer.{name}")
+
+    def _by_rows(self, module: nn.Module, site: str) -> None:
+        """Compute a norm or a dropout row tile by row tile."""
+        inner = module.forward
+
+        def forward(x: Tensor) -> Tensor:
+            if len(x) % self.rows:
+                return inner(x)
+            forks = {name: _row_forks(one, self.rows) for name, one in module.named_parameters(recurse=False)}
+            whole, seed, state = dict(module._parameters), torch.initial_seed(), torch.get_rng_state()
+            draws, found = isinstance(module, nn.Dropout) and module.training, []
+            for row, samples in enumerate(x.chunk(self.rows)):
+                if draws:
+                    torch.manual_seed(self._seed_of("row tile", seed, site, row))
+                module._parameters.update({name: copies[row] for name, copies in forks.items()})
+                found.append(inner(samples))
+            module._parameters.update(whole)
+            if draws:
+                torch.set_rng_state(state)
+            return torch.cat(found)
+
+        self._forward(module, forward)
 
     def _vocabulary(self, anatomy: Anatomy) -> None:
         (embedding,) = (one for module in anatomy.units[0] for one in module.modules() if isinstance(one, nn.Embedding) and
@@ -164,7 +201,10 @@ class InTiles:
             while len(wide) > 1:
                 wide = [a + b for a, b in zip(wide[::2], wide[1::2], strict=True)]
             total = wide[0].to(typed.dtype)
-            total = total if layer.bias is None else total + _typed(layer.bias)
+            if layer.bias is not None:
+                rows = self.rows if len(x) % self.rows == 0 else 1
+                biases = _row_forks(layer.bias, rows)
+                total = torch.cat([one + _typed(bias) for one, bias in zip(total.chunk(rows), biases, strict=True)])
             return total.view(*x.shape[:-1], -1)
 
         self._forward(layer, forward)
@@ -215,6 +255,14 @@ def _forked(x: Tensor, count: int) -> list[Tensor]:
     if count == 1:
         return [x]
     return [one for _ in range(2) for one in _forked(x.view_as(x), count // 2)]
+
+
+def _row_forks(parameter: Tensor, rows: int) -> list[Tensor]:
+    """Return a parameter once for each row tile; its gradients are added by pairs, and rounded once."""
+    if rows == 1:
+        return [parameter]
+    root = parameter.float() if parameter.dtype == torch.bfloat16 else parameter
+    return [one.to(parameter.dtype) for one in _forked(root, rows)]
 
 
 def _times(x: Tensor, weight: Tensor, layer: nn.Module) -> Tensor:

@@ -31,7 +31,7 @@ def accumulated_gradient(model: PreTrainedModel, batch: dict[str, Tensor], recip
     """Return the same gradient as the plain loop sums it, micro-batch by micro-batch, dropout off. Unties the model."""
     anatomy = anatomy_of(model)
     model.eval()
-    tiles = InTiles(anatomy, recipe.inner_tiles, seed_of, recipe.vocabulary_tiles) if recipe.inner_tiles > 1 else None
+    tiles = InTiles.of(anatomy, recipe, seed_of)
     accumulate(anatomy, batch, recipe, {"step": 1, "micro_batch": 0})
     if tiles:
         tiles.remove()

@@ -120,9 +120,37 @@ BAD_INPUT = [
     (
         "tiles of the hidden width",
         ["training.tensor_tiles.hidden=2"],
-        ["hidden is 2; only inner widths are cut so far: set it to 1"],
+        ["hidden is 2; the hidden width is not cut so far: set it to 1"],
     ),
-    ("tiles of the rows", ["training.tensor_tiles={inner: 2, rows: 2}"], ["rows is 2; only inner widths are cut so far"]),
+    ("row tiles that make no tree", ["training.tensor_tiles={inner: 4, rows: 3}"], ["rows is 3; it must be a power of two"]),
+    (
+        "more row tiles than workers of a group",
+        ["training.tensor_tiles={inner: 2, rows: 4}"],
+        ["rows is 4 and inner is 2; no group of workers is larger than inner"],
+    ),
+    (
+        "row tiles that do not divide a micro-batch",
+        ["training.tensor_tiles={inner: 4, rows: 4}", "training.micro_batch_size=6"],
+        ["tensor_tiles.rows is 4 and micro_batch_size is 6; row tiles are equal parts", "to a multiple of 4"],
+    ),
+    (
+        "row tiles of a size that is yet to be found",
+        ["training.tensor_tiles={inner: 2, rows: 2}", "training.micro_batch_size=auto"],
+        ["tensor_tiles.rows is 2 and micro_batch_size is auto"],
+    ),
+    (
+        "a group that divides fewer row tiles than workers",
+        ["training.tensor_tiles={inner: 4, rows: 2}", "placement.tp_degree=4", "placement.tensor_rows=split"],
+        [
+            "placement.tp_degree 4 exceeds training.tensor_tiles.rows 2 with placement.tensor_rows split",
+            "set tensor_rows to whole",
+        ],
+    ),
+    (
+        "divided samples and ranges of state",
+        ["training.tensor_tiles={inner: 2, rows: 2}", "training.state_ranges=2", "placement.tensor_rows=split"],
+        ["placement.tensor_rows is split and training.state_ranges is 2", "set tensor_rows to whole"],
+    ),
     (
         "compiled tiles",
         ["training.tensor_tiles.inner=2", "training.compile=true"],

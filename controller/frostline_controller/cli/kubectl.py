@@ -70,6 +70,7 @@ def plan(release: Release, arguments: argparse.Namespace) -> int:
         f"schedule {placement.schedule}, stage bounds {list(placement.stage_bounds)}"
         + (f", slices {list(placement.slices)}" if placement.slices else "")
         + (f", state shared out by {placement.shard}" if placement.is_sharded else "")
+        + (", samples divided in groups" if placement.splits_rows else "")
     )
     for worker_id in placement.workers:
         units = placement.units_of(worker_id)

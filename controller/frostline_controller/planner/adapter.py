@@ -138,7 +138,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
     if pinned is not None:
         shape = ParallelShape.of(pinned.degrees)
         degrees = {"pp_degree": shape.pp_degree, "dp_degree": shape.dp_degree, "tp_degree": shape.tp_degree}
-        slices = {name: value for name in ("slices", "shard") if (value := getattr(pinned, name)) is not None}
+        slices = {name: value for name in ("slices", "shard", "tensor_rows") if (value := getattr(pinned, name)) is not None}
         section = section.model_copy(update=degrees | slices | pinned.model_dump(include={"schedule", "virtual_stages"}))
         elastic = elastic.model_copy(update={"pipeline": True, "replicas": True})
     if situation.memory_limit_bytes:
@@ -183,6 +183,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         state_ranges=job.training.state_ranges,
         may_gather=not job.training.compile and not job.training.has_cells,
         tensor_tiles=job.training.tensor_tiles.inner,
+        row_tiles=job.training.tensor_tiles.rows,
         tiled_ends=job.tiled_ends,
         quota=quota_of(job, profile.quota_period_seconds),
     )

@@ -122,6 +122,7 @@ def assumed_inputs(
         never_learnt=min(freeze_point, initial),
         state_ranges=job.training.state_ranges,
         tensor_tiles=job.training.tensor_tiles.inner,
+        row_tiles=job.training.tensor_tiles.rows,
         tiled_ends=job.tiled_ends,
         quota=quota_of(job, measured.quota_period_seconds if measured else 0.0),
     )

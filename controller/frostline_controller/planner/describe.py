@@ -68,7 +68,10 @@ def _shares(planned: PlannedPlacement, inputs: PlanInputs) -> list[str]:
 def _groups(planned: PlannedPlacement) -> list[str]:
     """Return the line about groups; none where each worker computes whole stages."""
     degree = planned.placement.shape.tp_degree
-    return [f"{degree} workers share each stage tile by tile; the figures are each member's"] if degree > 1 else []
+    if degree == 1:
+        return []
+    samples = ", and each has its part of a micro-batch's samples between them" if planned.placement.splits_rows else ""
+    return [f"{degree} workers share each stage tile by tile{samples}; the figures are each member's"]
 
 
 def as_json(planned: PlannedPlacement) -> dict[str, Any]:

@@ -8,6 +8,7 @@ group is taken where no smaller one fits the memory, or where it saves more than
 from collections.abc import Callable
 from dataclasses import replace
 
+from frostline_contract.tensor_rows import SPLIT
 from frostline_controller.planner.inputs import NothingFits, PlanInputs
 from frostline_controller.planner.placing import Alternative, PlannedPlacement
 from frostline_controller.planner.shapes import asked_degrees
@@ -85,7 +86,8 @@ def _best_degree(inputs: PlanInputs, make_plan: Planner) -> PlannedPlacement:
 def _degrees(inputs: PlanInputs) -> list[int]:
     """Return the degrees that may be chosen, ascending: a group lies within a node, and the pinned degrees keep workers."""
     pp, dp = asked_degrees(inputs)
-    most = min(inputs.tensor_tiles, max(map(len, by_node(inputs.members))), len(inputs.members) // ((pp or 1) * (dp or 1)))
+    tiles = inputs.row_tiles if inputs.placement.tensor_rows == SPLIT else inputs.tensor_tiles
+    most = min(tiles, max(map(len, by_node(inputs.members))), len(inputs.members) // ((pp or 1) * (dp or 1)))
     if inputs.parallel_slots is not None:
         most = min(most, inputs.parallel_slots)
     return [1 << power for power in range(max(1, most).bit_length())]
@@ -122,7 +124,9 @@ def _spread(
     workers = tuple(member.worker_id for first in placement.workers for member in by_first[first])
     taken = set(workers)
     spares = tuple(member.worker_id for member in inputs.members if member.worker_id not in taken)
-    spread = placement.model_copy(update={"degrees": placement.degrees | {"tp_columns": degree}, "workers": workers})
+    spread = placement.model_copy(update={
+        "degrees": placement.degrees | {"tp_columns": degree}, "workers": workers, "tensor_rows": inputs.placement.tensor_rows,
+    })  # fmt: skip
     return replace(
         planned,
         placement=type(placement).model_validate(spread.model_dump()),

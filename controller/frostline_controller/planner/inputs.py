@@ -78,6 +78,7 @@ class PlanInputs:
         never_learnt: units frozen since step 1, which have no moments.
         state_ranges: ranges into which each unit's state is cut.
         tensor_tiles: tiles of the inner widths: the most workers that may share a stage.
+        row_tiles: tiles of a micro-batch's samples: the most workers that may divide them.
         tiled_ends: whether tiles cut the embedding's vocabulary, and the head's logits.
         quota: of workers with a share of a processor, else None.
         messages: how tensors cross stages where members stand for groups of workers; None: each member sends whole tensors.
@@ -117,6 +118,7 @@ class PlanInputs:
     never_learnt: int = 0
     state_ranges: int = 1
     tensor_tiles: int = 1
+    row_tiles: int = 1
     tiled_ends: tuple[bool, bool] = (False, False)
     quota: Quota | None = None
     messages: GroupMessages | None = None

@@ -120,6 +120,7 @@ def measured_inputs(job: Job, measured: SizeProfiles, slots: int | None) -> Plan
         base_bytes=most_communicator_bytes(len(members), job.most_tp_degree) if on_gpus else 0,
         quota=quota_of(job, first.quota_period_seconds),
         tensor_tiles=job.training.tensor_tiles.inner,
+        row_tiles=job.training.tensor_tiles.rows,
         tiled_ends=job.tiled_ends,
         optimizer_seconds_per_byte=first.optimizer_seconds_per_byte or PlanInputs.optimizer_seconds_per_byte,
     )

@@ -221,8 +221,9 @@ def placement_cost(placement: Placement, inputs: PlanInputs) -> StepCost:
 
     Members that the inputs no longer name count with speed 1.
     """
-    if inputs.placement.shard != placement.shard:
-        inputs = replace(inputs, placement=inputs.placement.model_copy(update={"shard": placement.shard}))
+    ways = {"shard": placement.shard, "tensor_rows": placement.tensor_rows}
+    if any(getattr(inputs.placement, name) != way for name, way in ways.items()):
+        inputs = replace(inputs, placement=inputs.placement.model_copy(update=ways))
     speeds = replica_speeds(inputs, placement.workers, placement.shape)
     model = CostModel(_of_groups(placement, inputs), placement.use_cache).of_shape(placement.pp_degree, placement.dp_degree)
     bounds, groups = (placement.stage_bounds, placement.leaf_bounds), replace(placement.shape, tp_columns=1)

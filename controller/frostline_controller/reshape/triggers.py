@@ -231,8 +231,8 @@ class ReshapeTriggers:
             return
         shape = PinnedShape(
             degrees=one.degrees, schedule=one.schedule, virtual_stages=one.virtual_stages, slices=one.slices,
-            shard=one.shard, from_step=one.step, freeze_point=open_window(facts, one.step).freeze_point,
-            open_request=_in_words(one),
+            shard=one.shard, tensor_rows=one.tensor_rows, from_step=one.step,
+            freeze_point=open_window(facts, one.step).freeze_point, open_request=_in_words(one),
         )  # fmt: skip
         await self.pin(shape, facts.state.reshapes_done + 1)
 

@@ -9,6 +9,7 @@ from frostline_contract.mesh import in_words, with_degrees
 from frostline_contract.run_status import RESUMABLE, RunStatus
 from frostline_contract.shape import ParallelShape, tiles_problem
 from frostline_contract.sharding import shard_problem
+from frostline_contract.tensor_rows import rows_problem
 from frostline_controller.cluster.backend import ClusterState
 from frostline_controller.recovery.budget import RetryBudget
 from frostline_controller.reshape.pods import PodCount
@@ -119,6 +120,9 @@ class Commands:
         job = self._facts.job
         if problem := tiles_problem(shape, job.training.tensor_tiles.inner):
             raise InvalidRequest(f"reshape: {problem}")
+        grid, ranges = job.training.tensor_tiles, job.training.state_ranges
+        if problem := rows_problem(job.placement.tensor_rows, shape.tp_degree, grid.rows, ranges, "tp_columns"):
+            raise InvalidRequest(problem)
         if problem := shard_problem(job.placement.shard, job.training.state_ranges, shape.dp_degree):
             raise InvalidRequest(problem)
         if shape.pp_degree > trainable:

@@ -81,6 +81,7 @@ class PinnedShape(Shaped):
     Attributes:
         slices: token slices of each micro-batch; None: the job's value.
         shard: how replicas share the state; None: the job's value.
+        tensor_rows: how groups have samples; None: the job's value.
         from_step: the first step that may switch to the shape.
         open_request: the request in words, until a plan with the shape runs or an event has said why not; empty: it is answered.
     """
@@ -90,6 +91,7 @@ class PinnedShape(Shaped):
     virtual_stages: int = 1
     slices: int | None = None
     shard: Literal["none", "step", "use"] | None = None
+    tensor_rows: Literal["whole", "split"] | None = None
     from_step: int = 0
     freeze_point: int = 0
     open_request: str = ""

@@ -21,6 +21,7 @@ from frostline_contract.job.section import AUTO, Section, fixed, live
 from frostline_contract.job.training import LEAVES_MAX, CheckpointSection, EvaluationSection, TrainingSection
 from frostline_contract.shape import ParallelShape, tiles_problem
 from frostline_contract.sharding import NONE, USE, shard_problem
+from frostline_contract.tensor_rows import rows_problem
 
 
 class Job(Section):
@@ -88,6 +89,7 @@ class Job(Section):
         for name, degree in asked_groups.items():
             if problem := tiles_problem(ParallelShape(1, 1, tp_columns=degree), self.training.tensor_tiles.inner, name):
                 raise ValueError(problem)
+        self._check_rows()
         if self.placement.backend == "nccl" and self.training.device == "cpu":
             raise ValueError("placement.backend is nccl and training.device is cpu; NCCL needs GPUs: use auto or gloo")
         pods = self.placement.pods
@@ -101,6 +103,18 @@ class Job(Section):
                     f"{leaves}; raise reduction_leaves or lower dp_degree"
                 )
         return self
+
+    def _check_rows(self) -> None:
+        """Raise ValueError where groups are to divide samples and cannot."""
+        grid, ranges, wanted = self.training.tensor_tiles, self.training.state_ranges, self.placement
+        asked = [("placement.tp_degree", wanted.tensor_rows, wanted.tp_degree or 1)]
+        asked += [
+            (f"reshapes.{index}.tp_degree", one.tensor_rows or wanted.tensor_rows, one.tp_degree)
+            for index, one in enumerate(self.reshapes)
+        ]
+        for field, tensor_rows, degree in asked:
+            if problem := rows_problem(tensor_rows, degree, grid.rows, ranges, field):
+                raise ValueError(problem)
 
     def _check_sharding(self) -> None:
         """Raise ValueError where state is to be shared out and cannot be."""

@@ -23,15 +23,25 @@ class TensorTiles(Section):
         doc="Whether tiles cut the vocabulary too: the embedding's matrix and, in language modeling, the head's and its logits.",
     )
     hidden: int = fixed(1, ge=1, le=TILES_MAX, doc="Tiles of the hidden width. Only 1 so far.")
-    rows: int = fixed(1, ge=1, le=TILES_MAX, doc="Tiles of a micro-batch's samples. Only 1 so far.")
+    rows: int = fixed(
+        1,
+        ge=1,
+        le=TILES_MAX,
+        doc="Row tiles, equal parts of a micro-batch's samples in which norms and dropout of blocks are computed: a power of two, at "
+        "most inner, that divides micro_batch_size. The largest group of workers that can divide samples (placement.tensor_rows).",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> "TensorTiles":
-        for name in ("hidden", "rows"):
-            if getattr(self, name) > 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; only inner widths are cut so far: set it to 1")
-        if self.inner & (self.inner - 1):
-            raise ValueError(f"inner is {self.inner}; it must be a power of two")
+        if self.hidden > 1:
+            raise ValueError(f"hidden is {self.hidden}; the hidden width is not cut so far: set it to 1")
+        for name in ("inner", "rows"):
+            if (number := getattr(self, name)) & (number - 1):
+                raise ValueError(f"{name} is {number}; it must be a power of two")
+        if self.rows > self.inner:
+            raise ValueError(
+                f"rows is {self.rows} and inner is {self.inner}; no group of workers is larger than inner: lower rows, or raise inner"
+            )
         if self.vocabulary and self.inner == 1:
             raise ValueError("vocabulary is true and inner is 1; one tile cuts nothing: set inner to 2 or more")
         return self

@@ -110,6 +110,11 @@ class TrainingSection(Section):
             raise ValueError(
                 f"tensor_tiles.inner is {self.tensor_tiles.inner} and compile is true; tiles are not compiled: set one of them back"
             )
+        if self.tensor_tiles.rows > 1 and (self.micro_batch_size == AUTO or self.micro_batch_size % self.tensor_tiles.rows):
+            raise ValueError(
+                f"tensor_tiles.rows is {self.tensor_tiles.rows} and micro_batch_size is {self.micro_batch_size}; row tiles are equal "
+                f"parts of a micro-batch: set micro_batch_size to a multiple of {self.tensor_tiles.rows}"
+            )
         if self.micro_batch_size == AUTO:
             if self.reduction_leaves != AUTO and self.reduction_leaves > self.batch_size:
                 raise ValueError(

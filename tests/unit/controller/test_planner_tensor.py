@@ -74,7 +74,8 @@ def test_a_block_of_a_group_has_its_part_of_everything_but_rows_and_norms() -> N
     split = cut_unit(whole, Sharing(columns=4, rows_split=True), nodes)
     assert split.forward_seconds == pytest.approx(0.1 / 4 + sums + 4e-5), "no byte more, and nothing twice"
     deep = cut_unit(whole, Sharing(columns=2, depth=2), nodes)
-    assert split.activation_bytes == deep.activation_bytes == 34_000 // 4, "rows and hidden width are cut too"
+    assert deep.activation_bytes == 34_000 // 4, "rows and hidden width are cut too"
+    assert split.activation_bytes == 4_000 + 6_000 // 4 + 24_000 // 4, "inputs of column layers are kept as they were gathered"
 
 
 def test_embedding_and_head_stay_whole_and_a_group_sends_an_activation_once() -> None:
@@ -114,5 +115,6 @@ def test_gathered_weights_cost_two_gathers_a_micro_batch_and_leave_each_replica_
 
 def test_what_no_run_can_be_given_is_said_in_one_place() -> None:
     assert {Sharing(shard=way).not_built() for way in SHARD_WAYS} == {""}
-    for sharing in (Sharing(columns=2), Sharing(columns=2, rows_split=True), Sharing(depth=2), Sharing(columns=2, shard="use")):
+    assert {Sharing(columns=2).not_built(), Sharing(columns=2, rows_split=True).not_built()} == {""}
+    for sharing in (Sharing(depth=2), Sharing(columns=2, shard="step"), Sharing(columns=2, shard="use")):
         assert sharing.not_built()

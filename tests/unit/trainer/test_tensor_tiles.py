@@ -232,7 +232,7 @@ def examine(family: str, table: TensorTable, change: Callable[[nn.Module], None]
     samples = first_samples(context.data.train, 2)
     inputs = context.data.train.collate(samples, [0, 0])
     try:
-        check_table(context.cut.units[1], table, 2, inputs, torch.empty(2, *context.hidden_shape), "block 0")
+        check_table(context.cut.units[1], table, Tiles(2), inputs, torch.empty(2, *context.hidden_shape), "block 0")
     finally:
         assert all(map(torch.equal, before, context.cut.model.parameters()))
 

@@ -93,7 +93,7 @@ def test_tiles_of_a_vocabulary_cover_it_and_lie_in_any_run(entries: int, total: 
 @pytest.mark.parametrize("total", [2, TILES])
 def test_who_computes_which_tile_changes_no_bit(dtype: torch.dtype, total: int) -> None:
     together = losses_of(in_tiles(Model(dtype, padding=7, bias=True), Tiles(total)))
-    apart = Apart(total, lambda tiles: in_tiles(Model(dtype, padding=7, bias=True), tiles)).computed(losses_of)
+    apart = Apart(Tiles(total), lambda tiles: in_tiles(Model(dtype, padding=7, bias=True), tiles)).computed(losses_of)
     assert together.keys() == apart.keys()
     assert [name for name, one in together.items() if not torch.equal(one, apart[name])] == []
 
@@ -116,7 +116,7 @@ def test_a_negative_zero_crosses_between_ranks() -> None:
         layer.weight.data.fill_(-0.0)
         return TiledEmbedding(layer, VocabularyCut.of(ENTRIES, TILES), tiles)
 
-    found = Apart(TILES, lookup).computed(lambda unit: {"hidden": unit(torch.arange(ENTRIES)).detach()})["hidden"]
+    found = Apart(Tiles(TILES), lookup).computed(lambda unit: {"hidden": unit(torch.arange(ENTRIES)).detach()})["hidden"]
     assert torch.signbit(found).all() and not found.any()
 
 
@@ -126,7 +126,7 @@ def test_of_equal_logits_the_first_is_the_prediction_whoever_computes_it() -> No
         return {"best": unit.vocabulary.best(logits)}
 
     assert best(in_tiles(Model(torch.float32), Tiles(TILES)))["best"].tolist() == [0, 0, 0]
-    assert Apart(TILES, lambda tiles: in_tiles(Model(torch.float32), tiles)).computed(best)["best"].tolist() == [0, 0, 0]
+    assert Apart(Tiles(TILES), lambda tiles: in_tiles(Model(torch.float32), tiles)).computed(best)["best"].tolist() == [0, 0, 0]
 
 
 def test_an_entry_outside_the_vocabulary_is_an_error_as_without_tiles() -> None:

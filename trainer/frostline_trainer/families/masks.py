@@ -10,7 +10,7 @@ def bidirectional_mask(x: Tensor, valid: Tensor | None, attention: str) -> Tenso
     """The mask of an encoder block: every token attends to all valid tokens.
 
     Args:
-        x: hidden states (samples, tokens, width).
+        x: hidden states (samples, tokens, width); it may hold some of the samples alone.
         valid: (samples, tokens), 1 = valid; None: all are.
         attention: "sdpa" gets a boolean mask, "eager" an additive one of x's type.
 
@@ -31,23 +31,23 @@ def causal_mask(x: Tensor, valid: Tensor | None, attention: str, cell: Cell | No
         cell: the tokens that `x` holds; None: all.
 
     Returns:
-        (samples, 1, tokens, tokens); with `cell` (samples, 1, tokens of the cell, tokens up to its end), never None. None (sdpa
-        only): plain causality, which the kernel implements itself.
+        (samples of `valid`, or 1 without it, 1, tokens, tokens); with `cell` (..., 1, tokens of the cell, tokens up to its end),
+        never None. None (sdpa only): plain causality, which the kernel implements itself.
     """
     if cell is not None:
         return _mask_of_cell(x, valid, attention, cell)
     nothing_hidden = valid is None or _all_valid(valid)
     if nothing_hidden and attention != "eager":
         return None
-    samples, tokens = x.shape[:2]
+    tokens = x.shape[1]
     allowed = torch.ones(tokens, tokens, dtype=torch.bool, device=x.device).tril()[None, None]
     if valid is not None:
         allowed = allowed & valid.to(x.device, torch.bool)[:, None, None, :]
-    return _in_form(allowed.expand(samples, 1, tokens, tokens), x, attention)
+    return _in_form(allowed, x, attention)
 
 
 def _mask_of_cell(x: Tensor, valid: Tensor | None, attention: str, cell: Cell) -> Tensor:
-    samples, count = x.shape[:2]
+    count = x.shape[1]
     if valid is None and attention != "eager" and x.device.type != "cpu":
         from torch.nn.attention.bias import causal_lower_right  # imported here because it takes seconds
 
@@ -55,7 +55,7 @@ def _mask_of_cell(x: Tensor, valid: Tensor | None, attention: str, cell: Cell) -
     allowed = torch.ones(count, cell.stop, dtype=torch.bool, device=x.device).tril(cell.start)[None, None]
     if valid is not None:
         allowed = allowed & valid[:, : cell.stop].to(x.device, torch.bool)[:, None, None, :]
-    return _in_form(allowed.expand(samples, 1, count, cell.stop), x, attention)
+    return _in_form(allowed, x, attention)
 
 
 def _all_valid(valid: Tensor) -> bool:

@@ -16,6 +16,7 @@ from frostline_trainer.tensor.table import TensorTable
 from frostline_trainer.tensor.tiles import Tiles
 
 SAMPLES = 2
+"""Samples of a check, at least; one for each row tile if they are more."""
 
 
 def install_tiles(context: RunContext) -> None:
@@ -32,7 +33,7 @@ def install_tiles(context: RunContext) -> None:
     words = [f"model.family {family.name}, {name}" for name in cut.unit_names]
     with torch.random.fork_rng(devices=[context.device] if context.device.type == "cuda" else []):
         _check(context, table, words)
-    tile_blocks(cut, family, Tiles(grid.inner))
+    tile_blocks(cut, family, context.tiles)
     embedding, logits = context.job.tiled_ends
     if embedding:
         tile_embedding(cut.units[0], table, Tiles(grid.inner), words[0], cut.model)
@@ -43,7 +44,7 @@ def install_tiles(context: RunContext) -> None:
 def _check(context: RunContext, table: TensorTable, words: list[str]) -> None:
     """Check the table on one block of each kind, and on embedding and head where tiles cut the vocabulary."""
     grid, units = context.job.training.tensor_tiles, context.cut.units
-    samples = first_samples(context.data.train, SAMPLES)
+    samples = first_samples(context.data.train, max(SAMPLES, grid.rows))
     inputs = context.on_device(context.data.train.collate(samples, [0] * len(samples)))
     entry = torch.empty(len(samples), *context.hidden_shape, device=context.device)
 
@@ -52,7 +53,7 @@ def _check(context: RunContext, table: TensorTable, words: list[str]) -> None:
 
     for index, first in enumerate(first_of_its_kind(units)):
         if index == first and 0 < index < len(units) - 1:
-            check_table(on_device(index), table, grid.inner, inputs, entry, words[index])
+            check_table(on_device(index), table, context.tiles, inputs, entry, words[index])
     embedding, logits = context.job.tiled_ends
     if embedding:
         check_embedding(on_device(0), table, grid.inner, inputs, entry, words[0])

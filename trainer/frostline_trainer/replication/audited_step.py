@@ -17,8 +17,6 @@ from frostline_trainer.transport.collectives import Group, Message, wait_all
 
 AUDIT_TAG = 1 << 25
 """First tag of evidence: above the tags of gradients for buddies (`replication.buddies`), which use the same group."""
-ENTRY, GRADIENT = 1, 2
-"""Bits of a header: which parts of the evidence follow."""
 
 Pair = tuple[Digest, Digest]
 
@@ -122,17 +120,17 @@ class Auditing:
     def _send(self, audit: Audit, evidence: Evidence, to: int) -> list[Message]:
         tag = self._tag(audit)
         parts = [evidence.entry, evidence.gradient]
-        header = torch.tensor([ENTRY * (parts[0] is not None) + GRADIENT * (parts[1] is not None)])
+        header = torch.tensor([0 if part is None else part.shape[0] for part in parts])
         messages = [self._world.send(header, to, tag)]
         messages += [self._world.send(part.detach(), to, tag + 1 + place) for place, part in enumerate(parts) if part is not None]
         return messages
 
     def _receive(self, audit: Audit) -> Evidence:
-        tag, header = self._tag(audit), torch.zeros(1, dtype=torch.int64)
+        tag, header = self._tag(audit), torch.zeros(2, dtype=torch.int64)
         self._world.receive(header, audit.owner, tag)
         parts = list[torch.Tensor | None]()
-        for place, bit in enumerate((ENTRY, GRADIENT)):
-            part = self._context.hidden_like() if int(header) & bit else None
+        for place, samples in enumerate(header.tolist()):
+            part = torch.empty_like(self._context.hidden_like()[:samples]) if samples else None
             if part is not None:
                 self._world.receive(part, audit.owner, tag + 1 + place)
             parts.append(part)

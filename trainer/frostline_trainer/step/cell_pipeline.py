@@ -87,7 +87,8 @@ class CellPipeline(Pipeline):
         if number == self._last_stage:
             state.result.losses[micro_batch.number] = found
         else:
-            self._outgoing[Message(Carried.ACTIVATION, number + 1, instruction.micro_batch, instruction.slice)] = found
+            message = Message(Carried.ACTIVATION, number + 1, instruction.micro_batch, instruction.slice)
+            self._messages.give(message, found)
 
     def _run_backward(self, instruction: Instruction, state: StepState) -> None:
         """Run a slice's backward, or one of its two parts; weight gradients are added to their leaf by cell, last to first."""
@@ -102,7 +103,7 @@ class CellPipeline(Pipeline):
             self._backward_cells(number, micro_batch, strand, kind, cells, state)
         if kind in GIVES_INPUT_GRADIENT and learns:
             message = Message(Carried.GRADIENT, number - 1, instruction.micro_batch, instruction.slice)
-            self._outgoing[message] = strand.entry_gradient(cells)
+            self._messages.give(message, strand.entry_gradient(cells))
         if kind in GIVES_WEIGHT_GRADIENT:
             strand.forget(cells)
             if cells.start == 0:

@@ -22,6 +22,8 @@ from frostline_trainer.step.grid import Grid, in_words
 from frostline_trainer.step.optimizer import Moments
 from frostline_trainer.step.precision import Precision, precision_of
 from frostline_trainer.step.side_copies import SideCopies
+from frostline_trainer.tensor.rows import Rows
+from frostline_trainer.tensor.tiles import Tiles
 from frostline_trainer.transport.traffic import Traffic
 
 
@@ -91,6 +93,12 @@ class RunContext:
         return Pieces.cut(self.num_units, training.state_ranges, training.state_tiles)
 
     @property
+    def tiles(self) -> Tiles:
+        """All tensor tiles of the run."""
+        grid = self.job.training.tensor_tiles
+        return Tiles(grid.inner, rows=Rows(grid.rows))
+
+    @property
     def precision(self) -> Precision:
         """The types of weights and boundaries on this worker's device."""
         return precision_of(self.job.training.precision, self.device)
@@ -108,7 +116,8 @@ class RunContext:
         compiled = compiler_versions(self.device.type) if training.compile else ""
         inner, ranges = training.tensor_tiles.inner, training.state_ranges
         cut = "inner widths and vocabulary" if training.tensor_tiles.vocabulary else "inner widths"
-        tiles = f"{cut} in {inner} tiles" if inner > 1 else ""
+        rows = f", samples in {training.tensor_tiles.rows}" if training.tensor_tiles.rows > 1 else ""
+        tiles = f"{cut} in {inner} tiles{rows}" if inner > 1 else ""
         norms = f"norms of {ranges} ranges a unit" if ranges > 1 else ""
         return ", ".join(filter(None, (self.precision.numerics, chunk, compiled, in_words(self.grid), tiles, norms)))
 

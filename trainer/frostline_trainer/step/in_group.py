@@ -12,7 +12,7 @@ from frostline_trainer.prefix.dealing import DealtPrefix, all_have
 from frostline_trainer.prefix.prefix import PrefixReader
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.tile_state import exchanged_tiles
-from frostline_trainer.tensor.group import alone_for, tiles_in
+from frostline_trainer.tensor.group import alone_for, rows_in, tiles_in
 from frostline_trainer.tensor.install import share_tiles
 from frostline_trainer.tensor.tiles import Tiles
 
@@ -38,8 +38,9 @@ class InGroup:
         inner = context.job.training.tensor_tiles.inner
         assert not (problem := tiles_problem(shape, inner)), problem
         self._context, self._group, self.speaks = context, groups.tensor, shape.tp_rank(index) == 0
-        self._whole = Tiles(inner) if inner > 1 else None
-        self._own = tiles_in(self._group, inner) if self._group is not None else self._whole
+        self._whole = context.tiles if inner > 1 else None
+        self._splits_rows = plan.placement.splits_rows
+        self._own = self._tiles_ahead(0) if self._group is not None else self._whole
         self._is_dealt: bool | None = None
 
     def share_tiles(self, learning: Iterable[nn.Module]) -> None:
@@ -82,13 +83,20 @@ class InGroup:
             yield
         elif not self._divides_tiles:
             for unit in units:
-                share_tiles(unit, alone_for(place, shape.tp_degree, self._whole.total))
+                share_tiles(unit, alone_for(place, shape.tp_degree, self._whole))
             yield
         else:
             assert group is not None
             ahead = (place - group.index) % group.size
-            with exchanged_tiles(group, units, tiles_in(group, self._whole.total, ahead), ahead):
+            with exchanged_tiles(group, units, self._tiles_ahead(ahead), ahead):
                 yield
+
+    def _tiles_ahead(self, ahead: int) -> Tiles:
+        """The tiles of the member so many places on in the group."""
+        group, whole = self._group, self.whole
+        assert group is not None
+        rows = rows_in(group, whole.rows.total, ahead) if self._splits_rows else whole.rows
+        return tiles_in(group, whole.total, rows, ahead)
 
     def begin(self) -> None:
         """Forget the agreement on how the prefix is read; called at each freeze point."""

@@ -12,13 +12,15 @@ import torch
 from frostline_contract.operations import GIVES_INPUT_GRADIENT, Kind
 from frostline_trainer.process.plug import Plug
 from frostline_trainer.replication.evidence import Digest, Evidence, digest_of
+from frostline_trainer.step.alignment import aligned
 from frostline_trainer.step.chunks import Inputs, Score
+from frostline_trainer.step.crossing import Crossing
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.programs import Carried, Instruction, Message
 from frostline_trainer.step.saved_forward import SavedForward
 from frostline_trainer.step.stage import Stage
 from frostline_trainer.step.tracing import NO_TRACE, Trace
-from frostline_trainer.transport.transport import Transfer, Transport
+from frostline_trainer.transport.transport import Transport
 
 EnterBoundary = Callable[[torch.Tensor, list[int], int], torch.Tensor]
 """(boundary activations, samples, step) -> input of the first unit that learns."""
@@ -86,11 +88,9 @@ class Pipeline:
                  hidden_like: torch.Tensor, enter_boundary: EnterBoundary | None, plug: Plug) -> None:  # fmt: skip
         self._enter_boundary, self._plug = enter_boundary, plug
         self._stages, self._buffers = stages, buffers
-        self._last_stage, self._transport, self._hidden_like = last_stage, transport, hidden_like
+        self._last_stage, self._hidden_like = last_stage, hidden_like
+        self._messages = Crossing(stages, transport)
         self._trace: Trace = NO_TRACE
-        self._sent: list[Transfer] = []
-        self._receiving: dict[Message, tuple[torch.Tensor, Transfer]] = {}
-        self._outgoing: dict[Message, torch.Tensor] = {}
 
     def run(self, program: Sequence[Instruction], micro_batches: Sequence[MicroBatch], step: int, loss: Loss,
             upstream_learns: UpstreamLearns, audited: int | None = None, trace: Trace = NO_TRACE) -> PipelineResult:  # fmt: skip
@@ -104,21 +104,16 @@ class Pipeline:
             if not self._start_transfer(instruction, upstream_learns):
                 self._compute(instruction, state)
         self._trace = NO_TRACE
-        self._finish_sending()
+        self._messages.finish_sending()
         self._plug.end_of_schedule()
         return state.result
 
     def _start_transfer(self, instruction: Instruction, upstream_learns: UpstreamLearns | None) -> bool:
-        """Start the instruction's send or receive, and return True; return False if the instruction is a computation.
+        """Start the instruction's send or receive; return False if the instruction is a computation.
 
         upstream_learns: None in an evaluation.
         """
-        if instruction.kind is Kind.RECEIVE:
-            tensor = self._receive_buffer(instruction.message, upstream_learns)
-            self._receiving[instruction.message] = tensor, self._transport.receive(tensor, instruction.peer)
-        elif instruction.kind is Kind.SEND:
-            self._sent.append(self._transport.send(self._outgoing.pop(instruction.message), instruction.peer))
-        return instruction.kind in (Kind.RECEIVE, Kind.SEND)
+        return self._messages.start(instruction, lambda message: self._receive_buffer(message, upstream_learns))
 
     def _receive_buffer(self, message: Message, upstream_learns: UpstreamLearns | None) -> torch.Tensor:
         """An empty receive buffer in the message's shape."""
@@ -151,7 +146,8 @@ class Pipeline:
                 state.result.evidence[number] = evidence
         if kind in GIVES_INPUT_GRADIENT and upstream_learns:
             assert saved.entry is not None and saved.entry.grad is not None
-            self._outgoing[Message(Carried.GRADIENT, number - 1, instruction.micro_batch, instruction.slice)] = saved.entry.grad
+            message = Message(Carried.GRADIENT, number - 1, instruction.micro_batch, instruction.slice)
+            self._messages.give(message, saved.entry.grad)
 
     def recompute(self, stage_number: int, micro_batch: MicroBatch, evidence: Evidence, step: int, loss: Loss,
                   needs_gradient: bool) -> Digest:  # fmt: skip
@@ -177,9 +173,7 @@ class Pipeline:
 
     def abandon(self) -> None:
         """Drop messages under way, so that the transport's sockets can close."""
-        self._sent.clear()
-        self._receiving.clear()
-        self._outgoing.clear()
+        self._messages.abandon()
 
     def evaluate(self, program: Sequence[Instruction], micro_batch: MicroBatch, score: Score) -> torch.Tensor | None:
         """Run one tile forward in eval mode. Returns the value of `score` on the rank that has the logits, None on others."""
@@ -193,9 +187,10 @@ class Pipeline:
                 with stage.evaluating():
                     output = self._forward(stage, entry, micro_batch, 0, score if number == self._last_stage else None)
                 if number < self._last_stage:
-                    self._outgoing[Message(Carried.ACTIVATION, number + 1, instruction.micro_batch, instruction.slice)] = output
+                    message = Message(Carried.ACTIVATION, number + 1, instruction.micro_batch, instruction.slice)
+                    self._messages.give(message, output)
                     output = None
-        self._finish_sending()
+        self._messages.finish_sending()
         return output
 
     @property
@@ -206,22 +201,13 @@ class Pipeline:
     def attend(self, program: Sequence[Instruction], times: int) -> None:
         """Take part in the gathers of that many evaluations which only other replicas run; does nothing without gathers."""
 
-    def _finish_sending(self) -> None:
-        self._transport.wait_all(self._sent)
-        self._sent.clear()
-
     def _received(self, carried: Carried, instruction: Instruction) -> torch.Tensor:
-        """The activation or gradient that a computation needs; this waits if the message has not arrived.
-
-        At the turn of a V another stage of this rank made the tensor: then it is copied to its own memory, like a message.
-        """
+        """The activation or gradient that a computation needs, whose time begins when it has arrived."""
         message = Message(carried, instruction.stage, instruction.micro_batch, instruction.slice)
-        if message in self._outgoing:
-            return self._outgoing.pop(message).clone(memory_format=torch.contiguous_format)
-        tensor, transfer = self._receiving[message]
-        transfer.wait()
-        self._trace.begins()
-        del self._receiving[message]
+        is_here = self._messages.is_here(message)
+        tensor = self._messages.take(message)
+        if not is_here:
+            self._trace.begins()
         return tensor
 
     def _stage_input(self, instruction: Instruction, micro_batch: MicroBatch) -> torch.Tensor | None:
@@ -240,7 +226,7 @@ class Pipeline:
             state.result.losses[micro_batch.number] = saved.root.detach()
         else:
             message = Message(Carried.ACTIVATION, number + 1, instruction.micro_batch, instruction.slice)
-            self._outgoing[message] = saved.root.detach()
+            self._messages.give(message, saved.root.detach())
         if not self._stages[number].is_frozen:
             state.saved[number, instruction.micro_batch] = saved
         elif is_audited:
@@ -273,12 +259,15 @@ class Pipeline:
         self, stage: Stage, entry: torch.Tensor | None, micro_batch: MicroBatch, step: int
     ) -> torch.Tensor | None:
         """The input of the stage's first unit that learns, behind frozen units and augmentation. None for an embedding."""
-        hidden = entry
+        hidden, rows = entry, stage.entered_rows
         if stage.num_frozen and micro_batch.boundary is None:
             hidden = stage.run_frozen(hidden, micro_batch.inputs)
+        if stage.num_frozen and rows.are_divided:
+            assert hidden is not None
+            hidden = aligned(rows.own(hidden).contiguous())
         if stage.starts_learning and self._enter_boundary is not None and step > 0:
             assert hidden is not None
-            hidden = self._enter_boundary(hidden, micro_batch.samples, step)
+            hidden = self._enter_boundary(hidden, rows.own(micro_batch.samples), step)
         return hidden
 
     def _backward_weights(

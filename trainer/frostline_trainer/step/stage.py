@@ -18,6 +18,7 @@ from frostline_trainer.step.alignment import aligned
 from frostline_trainer.step.chunks import Inputs, Score, cut_tokens, sum_over_chunks
 from frostline_trainer.step.compiling import Runner, compiled
 from frostline_trainer.step.precision import Precision
+from frostline_trainer.tensor.rows import WHOLE, Rows, gathered, own_samples, row_tiles
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,15 @@ class Stage:
         """
         return not (is_last and self.settings.tiled_logits)
 
+    @property
+    def entered_rows(self) -> Rows:
+        """The row tiles of what enters the first unit that learns; all if that is the head behind frozen units."""
+        behind_frozen = self.is_frozen or (self.num_frozen > 0 and self._is_head(self.num_frozen))
+        return WHOLE if behind_frozen else row_tiles(self.units[self.num_frozen])
+
+    def _is_head(self, index: int) -> bool:
+        return self.first_unit + index == self.settings.num_units - 1
+
     def trainable(self) -> list[tuple[int, nn.Module]]:
         """(unit index, unit) of the units that learn, in order."""
         return [(self.first_unit + index, self.units[index]) for index in range(self.num_frozen, len(self.units))]
@@ -151,6 +161,7 @@ class Stage:
             return hidden
         if not in_chunks:
             return score(hidden, inputs)
+        hidden = self._of_all_samples(len(self.units) - 1, hidden)
 
         def head(piece: torch.Tensor, cut: Inputs, chunk: int) -> torch.Tensor:
             seed = self._seed(step, micro_batch, self.first_unit + len(self.units) - 1, chunk)
@@ -190,12 +201,19 @@ class Stage:
 
     def _run_unit(self, index: int, hidden: torch.Tensor | None, inputs: Inputs, seed: int | None,
                   cell: Cell | None = None) -> torch.Tensor:  # fmt: skip
+        hidden = self._of_all_samples(index, hidden) if hidden is not None and self._is_head(index) else hidden
         arguments = (self._run[index], seed, self.settings.device, hidden, inputs, *(() if cell is None else (cell,)))
         if self.settings.checkpointing and torch.is_grad_enabled():
             output = checkpoint(_seeded, *arguments, use_reentrant=False, preserve_rng_state=False)
         else:
             output = _seeded(*arguments)
-        return self._rounded(index, output)
+        output = self._rounded(index, output)
+        return output if self.first_unit + index else own_samples(row_tiles(self.units[index]), output)
+
+    def _of_all_samples(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
+        """The head's input, gathered if members of a group have divided the samples before it."""
+        behind_frozen = index == self.num_frozen > 0
+        return hidden if behind_frozen else gathered(row_tiles(self.units[index]), hidden)
 
     def _seed(self, *place: int) -> int | None:
         """The dropout seed of a place; None if the job has no dropout.
@@ -206,11 +224,10 @@ class Stage:
 
     def _rounded(self, index: int, output: torch.Tensor) -> torch.Tensor:
         """A unit's output in the boundary's type, wherever the model is cut; the head's logits unchanged."""
-        is_head = self.first_unit + index == self.settings.num_units - 1
-        return output if is_head else output.to(self.settings.precision.boundary)
+        return output if self._is_head(index) else output.to(self.settings.precision.boundary)
 
     def _shown(self, index: int, output: torch.Tensor, inputs: Inputs) -> torch.Tensor:
-        if self.watch is not None and self.first_unit + index < self.settings.num_units - 1:
+        if self.watch is not None and not self._is_head(index):
             self.watch(self.first_unit + index, output, inputs)
         return output
 

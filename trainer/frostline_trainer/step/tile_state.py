@@ -17,6 +17,7 @@ from frostline_contract.pieces import Pieces
 from frostline_trainer.step.parts import Part, parts_of, weights_of
 from frostline_trainer.tensor.group import gather_runs
 from frostline_trainer.tensor.install import share_tiles
+from frostline_trainer.tensor.rows import WHOLE, row_tiles
 from frostline_trainer.tensor.state import cut_layers, has_memory, shape_with, tile_size, tile_view
 from frostline_trainer.tensor.tiles import Tiles
 from frostline_trainer.transport.collectives import Group
@@ -81,7 +82,7 @@ def keep_tiles(unit: nn.Module, table: Pieces, index: int, tiles: Tiles | None, 
 
 def _without_group(tiles: Tiles) -> Tiles:
     """The same tiles for a module that outlives its group: it sums by the tiles that it computes (`TiledLinear.tiles`)."""
-    return tiles if tiles.join is None else replace(tiles, join=_no_sum)
+    return tiles if tiles.join is None else replace(tiles, join=_no_sum, rows=WHOLE)
 
 
 def _no_sum(node: torch.Tensor) -> torch.Tensor:
@@ -129,6 +130,7 @@ def exchanged_tiles(group: Group, units: Iterable[nn.Module], tiles: Tiles, ahea
 
     tiles: those of the other member.
     """
+    units = list(units)
     cut = [
         (unit, layers) for unit in units if (layers := cut_layers(unit)) and next(iter(layers.values())).kept.held == tiles.held
     ]
@@ -141,7 +143,7 @@ def exchanged_tiles(group: Group, units: Iterable[nn.Module], tiles: Tiles, ahea
                 unit.get_parameter(name).data = tensor
         for layer in kept:
             layer.kept = _without_group(tiles)
-        for unit, _ in cut:
+        for unit in {unit for unit, _ in cut} | {unit for unit in units if row_tiles(unit).are_divided}:
             share_tiles(unit, tiles)
         yield
     finally:

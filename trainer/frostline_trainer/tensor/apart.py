@@ -7,38 +7,51 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor, nn
 
+from frostline_trainer.tensor.rows import WHOLE, Rows, row_tiles
 from frostline_trainer.tensor.state import cut_layers
 from frostline_trainer.tensor.tiles import Tiles, pairwise
 
-GRADIENT = "the gradient of "
+OUTPUT, GRADIENT = "the output of ", "the gradient of "
+UNIT, ENTRY = f"{OUTPUT}the unit", f"{GRADIENT}the unit's input"
 Results = dict[str, Tensor]
-"""Results of a unit by name, in words; the gradient of a parameter is called `GRADIENT` and the parameter's name."""
+"""Results of a unit by name, in words. The gradient of a parameter is called `GRADIENT` and the parameter's name."""
 
 
 class Apart:
-    """One unit for each tile, which holds that tile alone.
+    """One unit for each thread; each holds an equal part of the tiles alone.
 
     Args:
-        total: number of tiles.
+        whole: all tiles. Of row tiles each thread computes an equal part, too, so that there may be fewer threads than tiles.
         make: makes a unit that computes the tiles given.
     """
 
-    def __init__(self, total: int, make: Callable[[Tiles], nn.Module]) -> None:
-        self._barrier, self._slots = threading.Barrier(total), [torch.empty(0)] * total
-        self._units = [make(Tiles(total, tile, 1, lambda node, tile=tile: self._join(tile, node))) for tile in range(total)]
+    def __init__(self, whole: Tiles, make: Callable[[Tiles], nn.Module]) -> None:
+        size = min(whole.total, whole.rows.total) if whole.rows.total > 1 else whole.total
+        self._barrier, self._slots = threading.Barrier(size), [torch.empty(0)] * size
+        self._units = [make(self._tiles(whole, place, size)) for place in range(size)]
+
+    def _tiles(self, whole: Tiles, place: int, size: int) -> Tiles:
+        exchange, held = _BetweenThreads(self, place), whole.total // size
+        of_rows = whole.rows.total // size
+        rows = Rows(whole.rows.total, place * of_rows, of_rows, exchange) if of_rows else WHOLE
+        return Tiles(whole.total, place * held, held, exchange.sum, rows)
 
     def computed(self, results_of: Callable[[nn.Module], Results]) -> Results:
-        """The results as of the whole unit: tiles' gradients put together, results that all threads have alike once.
+        """The results as of the whole unit: tiles' gradients and samples put together, results that all threads have alike once.
 
         Raises RuntimeError if a thread fails, or if threads differ in results that they should have alike.
         """
         with ThreadPoolExecutor(len(self._units)) as threads:
             found = list(threads.map(lambda unit: self._member(unit, results_of), self._units))
         layers, first = cut_layers(self._units[0]), found[0]
+        divides_samples = row_tiles(self._units[0]).are_divided
         results: Results = {}
         for name in first:
             if (layer := layers.get(name.removeprefix(GRADIENT))) is not None:
                 results[name] = layer.cut.whole([one[name] for one in found])
+                continue
+            if divides_samples and (name.startswith(OUTPUT) or name == ENTRY):
+                results[name] = torch.cat([one[name] for one in found])
                 continue
             if not all(torch.equal(one[name], first[name]) for one in found):
                 raise RuntimeError(f"{name} is another one in another tile, and nothing has summed it")
@@ -52,9 +65,27 @@ class Apart:
             self._barrier.abort()
             raise
 
-    def _join(self, tile: int, node: Tensor) -> Tensor:
-        self._slots[tile] = node
+    def exchange(self, place: int, own: Tensor) -> list[Tensor]:
+        """The tensors of all threads in their order, which nobody changes."""
+        self._slots[place] = own
         self._barrier.wait()
-        total = pairwise(self._slots)
+        found = list(self._slots)
         self._barrier.wait()
-        return total
+        return found
+
+
+class _BetweenThreads:
+    """A `RowExchange` between the threads."""
+
+    def __init__(self, apart: Apart, place: int) -> None:
+        self._apart, self._place = apart, place
+
+    def gather(self, own: Tensor) -> Tensor:
+        return torch.cat(self._apart.exchange(self._place, own))
+
+    def scatter_sum(self, node: Tensor) -> Tensor:
+        nodes = self._apart.exchange(self._place, node)
+        return pairwise([one.chunk(len(nodes))[self._place] for one in nodes])
+
+    def sum(self, node: Tensor) -> Tensor:
+        return pairwise(self._apart.exchange(self._place, node))

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from frostline_contract.seeds import seed_of
-from frostline_trainer.tensor.apart import GRADIENT, Apart, Results
+from frostline_trainer.tensor.apart import ENTRY, GRADIENT, OUTPUT, UNIT, Apart, Results
 from frostline_trainer.tensor.install import tile_unit, tiled_layers
 from frostline_trainer.tensor.linear import TiledColumn, TiledRow
+from frostline_trainer.tensor.rows import row_tiles
 from frostline_trainer.tensor.table import TensorTable
 from frostline_trainer.tensor.tiles import Tiles
 
@@ -24,17 +25,15 @@ TOLERANCE = 1e-5
 VANISHING = 1e-3
 """Results below this share of the largest one may differ by as much as one of that size: a key's bias has a gradient of rounding
 only."""
-REMEDY = "correct it, or set training.tensor_tiles.inner to 1"
-OUTPUT = "the output of "
-UNIT, ENTRY = f"{OUTPUT}the unit", f"{GRADIENT}the unit's input"
+REMEDY = "correct it, or set training.tensor_tiles.inner to 1 (or rows to 1)"
 
 
-def check_table(unit: nn.Module, table: TensorTable, total: int, inputs: dict[str, Tensor], entry: Tensor, words: str) -> None:
+def check_table(unit: nn.Module, table: TensorTable, whole: Tiles, inputs: dict[str, Tensor], entry: Tensor, words: str) -> None:
     """Raise ValueError, naming the module, if a unit does not compute the same with and without tiles.
 
     Args:
         unit: not in tiles yet; it is not changed.
-        total: number of tiles.
+        whole: all tiles.
         inputs: of a few samples.
         entry: (samples, tokens, width): only its shape and device are used.
         words: names family and unit.
@@ -46,11 +45,12 @@ def check_table(unit: nn.Module, table: TensorTable, total: int, inputs: dict[st
         tile_unit(copied, table, tiles, words)
         return copied
 
-    together = made(Tiles(total))
-    layers, where = tiled_layers(together), f"{words}: in {total} tiles"
+    together = made(whole)
+    of_rows = f" and {whole.rows.total} row tiles" if whole.rows.total > 1 else ""
+    layers, where = tiled_layers(together), f"{words}: in {whole.total} tiles{of_rows}"
     rows = [name for name, layer in layers.items() if isinstance(layer, TiledRow)]
     results_of = partial(subject.computed, rows=rows)
-    ways = three_ways(subject.unit, together, Apart(total, made), results_of, where, ", ".join(layers))
+    ways = three_ways(subject.unit, together, Apart(whole, made), results_of, where, ", ".join(layers))
     _check_asked(together, words)
     compare(*ways, where)
 
@@ -89,7 +89,8 @@ def _check_rounding(whole: Results, tiles: Results, apart: Results, words: str) 
         for name, expected in results.items():
             if not all(_agree(found[name], expected, largest) for found in (tiles, apart)):
                 raise ValueError(
-                    f"{words} {name} is not that of the whole; its tensor_table is wrong there, or in what comes before: {REMEDY}"
+                    f"{words} {name} is not that of the whole; its tensor_table is wrong there, or in what comes before, or "
+                    f"with row tiles samples are mixed there: {REMEDY}"
                 )
 
 
@@ -120,10 +121,11 @@ class Subject:
             return lambda module, arguments, output: found.update({OUTPUT + name: output.detach()})
 
         handles = [unit.get_submodule(name).register_forward_hook(keeping(name)) for name in rows]
-        entry = self._entry.clone().requires_grad_()
+        rows = row_tiles(unit)
+        entry, direction = rows.own(self._entry).clone().requires_grad_(), rows.own(self._direction)
         output = unit(entry, self._inputs)
         output = output if loss is None else loss(output)
-        output.backward(self._direction if loss is None else self._direction[..., 0])
+        output.backward(direction if loss is None else direction[..., 0])
         for handle in handles:
             handle.remove()
         gradients = {GRADIENT + name: one.grad for name, one in unit.named_parameters() if one.grad is not None}

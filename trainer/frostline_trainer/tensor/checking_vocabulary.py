@@ -26,7 +26,8 @@ def check_embedding(
         return copied
 
     where = f"{words}: in {total} tiles of the vocabulary"
-    compare(*three_ways(subject.unit, made(Tiles(total)), Apart(total, made), subject.computed, where, table.embedding), where)
+    whole = Tiles(total)
+    compare(*three_ways(subject.unit, made(whole), Apart(whole, made), subject.computed, where, table.embedding), where)
 
 
 def check_logits(unit: nn.Module, table: TensorTable, total: int, inputs: dict[str, Tensor], entry: Tensor, words: str) -> None:
@@ -50,4 +51,5 @@ def check_logits(unit: nn.Module, table: TensorTable, total: int, inputs: dict[s
         return subject.computed(unit, loss=lambda found: vocabularies[unit].cross_entropies(found, labels))
 
     where = f"{words}: in {total} tiles of the vocabulary"
-    compare(*three_ways(subject.unit, made(Tiles(total)), Apart(total, made), results_of, where, table.logits), where)
+    whole = Tiles(total)
+    compare(*three_ways(subject.unit, made(whole), Apart(whole, made), results_of, where, table.logits), where)

@@ -6,18 +6,68 @@ bits would depend on the group's size.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
+from frostline_trainer.step.alignment import aligned
+from frostline_trainer.tensor.rows import WHOLE, Rows
 from frostline_trainer.tensor.state import CutRun, cut_gradients
 from frostline_trainer.tensor.tiles import Tiles, pairwise
 from frostline_trainer.transport.collectives import Group
 
 
-def tiles_in(group: Group, total: int, ahead: int = 0) -> Tiles:
+class GroupRows:
+    """A `RowExchange` over a tensor-parallel group. ahead: as of `tiles_in`."""
+
+    def __init__(self, group: Group, ahead: int = 0) -> None:
+        self._group, self._ahead = group, ahead
+
+    def gather(self, own: Tensor) -> Tensor:
+        """All members' samples; bytes are gathered, since not every library knows every type."""
+        size, own = self._group.size, own.contiguous()
+        found = own.new_empty(size, *own.shape)
+        self._group.all_gather(found.view(-1).view(torch.uint8), own.view(-1).view(torch.uint8))
+        return aligned(torch.cat([found[member] for member in self._members()]) if self._ahead else found.flatten(0, 1))
+
+    def scatter_sum(self, node: Tensor) -> Tensor:
+        """This member's rows of the sum; as many bytes as the first half of `sum_nodes`."""
+        size = self._group.size
+        parts = node.contiguous().chunk(size)
+        sent = torch.cat([parts[(member + self._ahead) % size] for member in range(size)]) if self._ahead else torch.cat(parts)
+        received, counts = torch.empty_like(sent), [sent.numel() // size] * size
+        self._group.all_to_all(received.view(-1), sent.view(-1), counts, counts)
+        by_member = received.chunk(size)
+        return pairwise([by_member[member] for member in self._members()])
+
+    def sum(self, node: Tensor) -> Tensor:
+        """The sum of all members' nodes, on each."""
+        return sum_nodes(self._group, node, self._ahead)
+
+    def _members(self) -> list[int]:
+        """The members in the order of the places whose work they do."""
+        return [(place - self._ahead) % self._group.size for place in range(self._group.size)]
+
+
+def rows_in(group: Group, total: int, ahead: int = 0) -> Rows:
+    """The row tiles that a member of a group computes if the group divides a micro-batch's samples.
+
+    Args:
+        group: the member's.
+        total: row tiles of the run; a multiple of the group's size.
+        ahead: as of `tiles_in`.
+    """
+    if group.size == 1:
+        return Rows(total)
+    held = total // group.size
+    return Rows(total, (group.index + ahead) % group.size * held, held, GroupRows(group, ahead))
+
+
+def tiles_in(group: Group, total: int, rows: Rows = WHOLE, ahead: int = 0) -> Tiles:
     """The tiles that a member of a group computes: consecutive ones, the same number for each member.
 
+    rows: the row tiles that it computes.
     ahead: for work that all members compute again in each other's places (audits): the tiles of the member so many places on,
     cyclically.
 
@@ -32,21 +82,21 @@ def tiles_in(group: Group, total: int, ahead: int = 0) -> Tiles:
         )
     held = total // group.size
     if group.size == 1:
-        return Tiles(total)
+        return Tiles(total, rows=rows)
     place = (group.index + ahead) % group.size
-    return Tiles(total, place * held, held, lambda node: sum_nodes(group, node, ahead))
+    return Tiles(total, place * held, held, lambda node: sum_nodes(group, node, ahead), rows)
 
 
-def alone_for(place: int, members: int, total: int) -> Tiles:
+def alone_for(place: int, members: int, whole: Tiles) -> Tiles:
     """All of a run's tiles, for a worker that recomputes the work of one group member: only that member's tiles get gradients.
 
     Args:
         place: of the member in its group.
         members: of the group.
-        total: tiles of the run.
+        whole: all tiles of the run.
     """
-    held = total // members
-    return Tiles(total, taught=(place * held, held) if members > 1 else None)
+    held = whole.total // members
+    return replace(whole, taught=(place * held, held) if members > 1 else None)
 
 
 def complete_gradients(group: Group, units: Iterable[nn.Module]) -> None:

@@ -5,18 +5,21 @@ Names, shapes and order of parameters do not change, so checkpoints, digests and
 
 import copy
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 from transformers import PretrainedConfig
 from transformers.activations import ACT2CLS
 from transformers.pytorch_utils import Conv1D
 
 from frostline_trainer.families.base import CutModel, Family
 from frostline_trainer.tensor.attention import PREFIX, TiledActivation
+from frostline_trainer.tensor.by_rows import RowWise, compute_by_rows
 from frostline_trainer.tensor.cut import Cut, VocabularyCut
 from frostline_trainer.tensor.layer import TiledLayer
 from frostline_trainer.tensor.linear import TiledColumn, TiledLinear, TiledRow, Together
+from frostline_trainer.tensor.rows import WHOLE, gathered
 from frostline_trainer.tensor.table import TensorTable, from_tp_plan, layers_named
 from frostline_trainer.tensor.tiles import Tiles
 from frostline_trainer.tensor.vocabulary import TiledEmbedding, TiledVocabulary
@@ -144,6 +147,9 @@ def tile_unit(unit: nn.Module, table: TensorTable, tiles: Tiles, words: str = "t
     for name, module in list(unit.named_modules()):
         if any(isinstance(child, TiledColumn) for child in module.children()):
             _tile_inside(module, name, tiles)
+    unit.row_tiles = tiles.rows  # type: ignore[assignment]  a record, and no module
+    if tiles.rows.total > 1:
+        compute_by_rows(unit, tiles.rows, words)
     for ending in table.inner_attributes:
         owner, _, attribute = ending.rpartition(".")
         for module in layers_named(unit, owner).values():
@@ -153,13 +159,19 @@ def tile_unit(unit: nn.Module, table: TensorTable, tiles: Tiles, words: str = "t
 
 
 def share_tiles(unit: nn.Module, tiles: Tiles) -> None:
-    """Let a unit that holds the parameters of all tiles compute these tiles from now on; a unit without tiles is not changed.
+    """Let a unit that holds the parameters of all tiles compute these tiles from now on; a unit without tiles learns of row tiles
+    alone.
 
-    Also drops results that a failed forward may have left behind.
+    Layers in tiles of the vocabulary compute all samples. Also drops results that a failed forward may have left behind.
     """
+    of_all_samples = replace(tiles, rows=WHOLE)
+    unit.row_tiles = tiles.rows  # type: ignore[assignment]  a record, and no module
     for module in unit.modules():
         if isinstance(module, TiledLayer | TiledActivation):
-            module.tiles = tiles
+            is_of_vocabulary = isinstance(module, TiledLayer) and isinstance(module.cut, VocabularyCut)
+            module.tiles = of_all_samples if is_of_vocabulary else tiles
+        if isinstance(module, RowWise):
+            module.row_tiles = tiles.rows
         if isinstance(module, TiledColumn):
             module.together.forget()
         if "frostline_tiles" in vars(module):
@@ -179,11 +191,22 @@ def _tile_inside(module: nn.Module, name: str, tiles: Tiles) -> None:
     for child, function in list(module.named_children()):
         if isinstance(function, ACTIVATIONS):
             setattr(module, child, TiledActivation(function, tiles))
+    module.frostline_tiles, module.frostline_site = tiles, name
+    if tiles.rows.total > 1:
+        module.register_forward_pre_hook(_gather_samples, with_kwargs=True)
     config = getattr(module, "config", None)
     if isinstance(config, PretrainedConfig):
         module.config = copy.copy(config)
         module.config._attn_implementation = PREFIX + config._attn_implementation
-        module.frostline_tiles, module.frostline_site = tiles, name
+
+
+def _gather_samples(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any]:
+    """Before a module with column layers: gather all samples of its input, which is its first tensor."""
+    rows = module.frostline_tiles.rows  # type: ignore[union-attr]
+    if arguments:
+        return (gathered(rows, arguments[0]), *arguments[1:]), named
+    first = next(name for name, one in named.items() if isinstance(one, Tensor))
+    return arguments, named | {first: gathered(rows, named[first])}
 
 
 def _groups(columns: dict[str, TiledColumn], table: TensorTable) -> Iterator[list[TiledColumn]]:

@@ -77,30 +77,45 @@ class _Columns(torch.autograd.Function):
                     of_biases[number].append(gradient.sum(0))
             if term is not None:
                 terms.append(term)
-        entry = tiles.sum(terms).to(rows.dtype).view(ctx.shape) if terms else None
+        entry = _in_own_rows(tiles, terms, rows).view(ctx.shape) if terms else None
         biases = [one.whole(gradients) if gradients else None for one, gradients in zip(cuts, of_biases, strict=True)]
         found = [one.whole() if wanted else None for one, wanted in zip(of_weights, need_weights, strict=True)]
         return None, None, entry, *found, *biases
 
 
+def _in_own_rows(tiles: Tiles, terms: Sequence[Tensor], like: Tensor) -> Tensor:
+    """The sum over tiles in the shape of `like`; where members divide the samples, zero but for the own ones (`gathered`)."""
+    total = tiles.sum_of_own_rows(terms).to(like.dtype)
+    if not tiles.rows.are_divided:
+        return total
+    whole = torch.zeros_like(like)
+    tiles.rows.own(whole).copy_(total)
+    return whole
+
+
 class _Row(torch.autograd.Function):
-    """The autograd function of a row layer."""
+    """The autograd function of a row layer. Where members divide the samples, its input has all and its output the own ones.
+
+    The bias is given once for each held row tile; its gradient is of that row tile.
+    """
 
     @staticmethod
-    def forward(ctx: Any, tiles: Tiles, one: Cut, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(ctx: Any, tiles: Tiles, one: Cut, x: Tensor, weight: Tensor, *biases: Tensor) -> Tensor:
         rows = _rows(x)
         entries = [cut(rows, 1, 1, tiles.held, place) for place in range(tiles.held)]
         ctx.save_for_backward(weight, *entries)
         ctx.tiles, ctx.cut, ctx.shape = tiles, one, x.shape
         products = [addend(one.product(entry, one.tile(weight, tiles.held, place))) for place, entry in enumerate(entries)]
-        total = tiles.sum(products).to(x.dtype)
-        return (total if bias is None else total + bias).view(*x.shape[:-1], -1)
+        total = tiles.sum_of_own_rows(products).to(x.dtype)
+        return (total + biases[0] if biases else total).view(-1, *x.shape[1:-1], total.shape[-1])
 
     @staticmethod
     def backward(ctx: Any, output_gradient: Tensor) -> tuple[Any, ...]:
         weight, *entries = ctx.saved_tensors
         tiles, one, need = ctx.tiles, ctx.cut, ctx.needs_input_grad
-        gradient = _rows(output_gradient)
+        own = gradient = _rows(output_gradient)
+        if tiles.rows.exchange is not None:
+            gradient = tiles.rows.exchange.gather(own)
         of_entry = of_weight = None
         if need[2]:
             shares = [one.entry_gradient(gradient, one.tile(weight, tiles.held, place)) for place in range(tiles.held)]
@@ -110,7 +125,8 @@ class _Row(torch.autograd.Function):
             for entry in entries:
                 gradients.add(entry, gradient)
             of_weight = gradients.whole()
-        return None, None, of_entry, of_weight, gradient.sum(0) if need[4] else None
+        of_biases = [aligned(rows).sum(0) if any(need[4:]) else None for rows in own.chunk(max(1, len(need[4:])))]
+        return None, None, of_entry, of_weight, *of_biases[: len(need[4:])]
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -119,28 +135,34 @@ def _rows(x: Tensor) -> Tensor:
 
 
 class TiledLinear(TiledLayer):
-    """A linear layer computed in tiles."""
+    """A linear layer computed in tiles.
+
+    Attributes:
+        fanned: as of `by_rows.RowWise`.
+    """
 
     def __init__(self, layer: nn.Module, one: Cut, tiles: Tiles) -> None:
         super().__init__(layer, one, tiles)
         self.bias = layer.bias if layer.bias is None or not one.is_column else self._held(layer.bias)
+        self.fanned: dict[str, tuple[Tensor, ...]] = {}
 
-    def computing(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Input and parameters in the type in which torch computes linear layers: within autocast, autocast's type."""
-        bias = self.computed(self.bias) if self.bias is not None and self.cut.is_column else self.bias
-        found: tuple[Tensor | None, ...] = (x, self.computed(self.weight), bias)
-        if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
-            dtype = torch.get_autocast_dtype(x.device.type)
-            found = tuple(None if one is None else one.to(dtype) for one in found)
-        return found  # type: ignore[return-value]
+
+def _in_computing_type(x: Tensor, *parameters: Tensor) -> list[Tensor]:
+    """Input and parameters in the type in which torch computes linear layers: within autocast, autocast's type."""
+    found = [x, *parameters]
+    if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(x.device.type)
+        found = [one.to(dtype) for one in found]
+    return found
 
 
 class TiledRow(TiledLinear):
     """A row layer: from the held tiles of the inner width to the whole hidden width."""
 
     def forward(self, x: Tensor) -> Tensor:
-        x, weight, bias = self.computing(x)
-        return _Row.apply(self.tiles, self.cut, x, weight, bias)
+        biases = () if self.bias is None else self.fanned.get("bias", (self.bias,))
+        x, weight, *biases = _in_computing_type(x, self.computed(self.weight), *biases)
+        return _Row.apply(self.tiles, self.cut, x, weight, *biases)
 
 
 class TiledColumn(TiledLinear):
@@ -150,6 +172,12 @@ class TiledColumn(TiledLinear):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.together.output(self, x)
+
+    def computing(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Input, weight and bias of the computed tiles, in the type of the computation."""
+        biases = () if self.bias is None else (self.computed(self.bias),)
+        x, weight, *biases = _in_computing_type(x, self.computed(self.weight), *biases)
+        return x, weight, next(iter(biases), None)
 
 
 class Together:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from frostline_trainer.step.alignment import aligned
+from frostline_trainer.tensor.rows import WHOLE, Rows
 
 Join = Callable[[Tensor], Tensor]
 """A rank's node -> the sum of all ranks' nodes, by pairs in rank order: the same bits on each rank."""
@@ -27,6 +28,7 @@ class Tiles:
         first: the first tile that this process computes.
         held: how many it computes, consecutively; a power of two.
         join: continues a sum over the group's ranks; None if this process holds all tiles.
+        rows: the row tiles that it computes outside of tiled layers.
         taught: (first, number) of the tiles whose weights get gradients, if they are fewer than the computed ones: in an audit, a
             worker that computes all tiles recomputes the work of one group member. None: all computed tiles.
     """
@@ -35,6 +37,7 @@ class Tiles:
     first: int = 0
     held: int = 0
     join: Join | None = None
+    rows: Rows = WHOLE
     taught: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
@@ -58,6 +61,15 @@ class Tiles:
         """
         node = pairwise(partials)
         return node if self.join is None else self.join(node)
+
+    def sum_of_own_rows(self, partials: Sequence[Tensor]) -> Tensor:
+        """As `sum`, but the rows of the own samples alone, where members of a group divide a micro-batch's samples.
+
+        Args:
+            partials: of all samples: (rows, width), the rows of a sample one behind the other.
+        """
+        exchange = self.rows.exchange
+        return self.sum(partials) if exchange is None else exchange.scatter_sum(pairwise(partials))
 
     def collected(self, own: Tensor) -> Tensor:
         """All tiles' values in tile order (total, ...), the same bytes on each rank.

@@ -5,7 +5,8 @@ computes an equal part of its tiles on each member and sums over the group twice
 each member, and so are embedding and head, unless tiles cut the vocabulary. Where tiles have pieces of their own, a member holds
 an equal part of the weights of what learns in tiles, and of the moments of all that is in tiles; where state is in several ranges
 it holds that of the whole stage, and collects the gradients of its group's tiles once a step. A tensor that crosses stages is
-sent once a group: each member sends its share along its own line, and the receiving group gathers. Where replicas share out
+sent once a group: each member sends its share along its own line, and the receiving group gathers, unless members divide a
+micro-batch's samples (`placement.tensor_rows`): then the share is what the receiver computes on. Where replicas share out
 their state, a member holds the share that a lone worker in its place would hold (`CostModel.stage_bytes`); it collects the
 gradients of that share alone, and is counted as if it collected all.
 """
@@ -15,7 +16,9 @@ from dataclasses import replace
 
 from frostline_contract.pieces import tiles_of_state
 from frostline_contract.statistics import UnitProfile
+from frostline_contract.tensor_rows import SPLIT
 from frostline_controller.planner.gathers import with_seconds
+from frostline_controller.planner.group_messages import GroupMessages
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.tensor.member_costs import COMMON_SECONDS, CUT_BYTES, cut_unit, messages_of, nodes_of
 from frostline_controller.planner.tensor.nodes import Nodes
@@ -35,7 +38,8 @@ def in_groups_as_built(inputs: PlanInputs, degree: int, at_home: bool) -> PlanIn
     if degree == 1:
         return inputs
     nodes = replace(nodes_of(inputs), devices=degree if at_home else 1)
-    sharing = Sharing(columns=degree)
+    splits_rows = inputs.placement.tensor_rows == SPLIT
+    sharing = Sharing(columns=degree, rows_split=splits_rows)
     shares = [inputs.freeze_point <= number and 0 < number < inputs.num_units - 1 for number in range(inputs.num_units)]
     divides = tiles_of_state(inputs.state_ranges, degree) > 1
     units = tuple(
@@ -50,11 +54,14 @@ def in_groups_as_built(inputs: PlanInputs, degree: int, at_home: bool) -> PlanIn
         unit.parameter_bytes - unit.still_bytes for unit, own in zip(inputs.units, shares, strict=True) if own and not divides
     ]
     seconds = sum(nodes.seconds(size * (degree - 1) / degree, degree, 1, 1) for size in collected)
+    messages = messages_of(nodes, degree, 1 / degree)
+    if splits_rows:
+        messages = GroupMessages(messages.sent, 0.0, 0.0)
     return replace(
         inputs,
         units=units,
         optimizer_seconds_per_byte=inputs.optimizer_seconds_per_byte + seconds / max(1, sum(learning)),
-        messages=messages_of(nodes, degree, 1 / degree),
+        messages=messages,
         parallel_slots=max(1, inputs.parallel_slots // degree) if inputs.parallel_slots is not None else None,
     )
 

@@ -28,6 +28,9 @@ residual sums and dropout move a few values for each of thousands of multiplicat
 KEPT_HIDDEN = 10 / 34
 """Share of the hidden width in the activations kept for a block's backward: (10 + 24 / t) of 34 bytes a token and unit of width
 (arXiv 2205.05198, section 4.1; attention scores apart)."""
+KEPT_GATHERED = 4 / 34
+"""Part of KEPT_HIDDEN: inputs of column layers. Where members of columns divide samples, they are kept as they were gathered.
+(The paper keeps each member's part and gathers again in the backward, which sends more.)"""
 
 CUT_BYTES = ("parameter_bytes", "optimizer_bytes", "still_bytes", "working_bytes", "output_bytes")
 """Fields of a block's profile of which each member has an equal part."""
@@ -91,7 +94,8 @@ def cut_unit(unit: UnitProfile, sharing: Sharing, nodes: Nodes) -> UnitProfile:
     size = sharing.group_size
     between = 1.0 if sharing.has_whole_rows else 1 / size
     seconds = COMMON_SECONDS * between + (1 - COMMON_SECONDS) / size
-    kept = KEPT_HIDDEN * between + (1 - KEPT_HIDDEN) / size
+    gathered = KEPT_GATHERED if sharing.depth == 1 else 0.0
+    kept = gathered + (KEPT_HIDDEN - gathered) * between + (1 - KEPT_HIDDEN) / size
     moved = exchange_seconds(unit.output_bytes, sharing, nodes)
     return with_seconds(unit, seconds, moved).model_copy(
         update={

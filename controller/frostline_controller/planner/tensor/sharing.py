@@ -52,8 +52,6 @@ class Sharing:
         """Return why no run can share in this way; empty where a run can. A refused way is advice, and in no plan of a run."""
         if self.depth > 1:
             return "no engine cuts the hidden width"
-        if self.rows_split:
-            return "rows are whole on each member of a group"
-        if self.columns > 1:
-            return "no plan cuts state by tile: members of a group hold the same weights and moments"
+        if self.columns > 1 and self.shard != NONE:
+            return "no plan cuts state by range and by tile: members of a group hold the same ranges"
         return ""

@@ -41,7 +41,7 @@ class Decision(_message.Message):
     def __init__(self, number: _Optional[int] = ..., interval: _Optional[int] = ..., effective_step: _Optional[int] = ..., freeze_point: _Optional[int] = ..., lineage: _Optional[int] = ..., kind: _Optional[str] = ..., reason: _Optional[str] = ..., policy: _Optional[str] = ..., rollback_to_step: _Optional[int] = ..., void: bool = ..., decided_in: _Optional[int] = ...) -> None: ...
 
 class Placement(_message.Message):
-    __slots__ = ("degrees", "pp_degree", "dp_degree", "virtual_stages", "stage_bounds", "leaf_bounds", "workers", "schedule", "use_cache", "predicted_step_seconds", "predicted_peak_bytes", "slices", "shard")
+    __slots__ = ("degrees", "pp_degree", "dp_degree", "virtual_stages", "stage_bounds", "leaf_bounds", "workers", "schedule", "use_cache", "predicted_step_seconds", "predicted_peak_bytes", "slices", "tensor_rows", "shard")
     class DegreesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,7 @@ class Placement(_message.Message):
     PREDICTED_STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
     PREDICTED_PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
     SLICES_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_ROWS_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     degrees: _containers.ScalarMap[str, int]
     pp_degree: int
@@ -74,8 +75,9 @@ class Placement(_message.Message):
     predicted_step_seconds: float
     predicted_peak_bytes: int
     slices: _containers.RepeatedScalarFieldContainer[int]
+    tensor_rows: str
     shard: str
-    def __init__(self, degrees: _Optional[_Mapping[str, int]] = ..., pp_degree: _Optional[int] = ..., dp_degree: _Optional[int] = ..., virtual_stages: _Optional[int] = ..., stage_bounds: _Optional[_Iterable[int]] = ..., leaf_bounds: _Optional[_Iterable[int]] = ..., workers: _Optional[_Iterable[str]] = ..., schedule: _Optional[str] = ..., use_cache: bool = ..., predicted_step_seconds: _Optional[float] = ..., predicted_peak_bytes: _Optional[int] = ..., slices: _Optional[_Iterable[int]] = ..., shard: _Optional[str] = ...) -> None: ...
+    def __init__(self, degrees: _Optional[_Mapping[str, int]] = ..., pp_degree: _Optional[int] = ..., dp_degree: _Optional[int] = ..., virtual_stages: _Optional[int] = ..., stage_bounds: _Optional[_Iterable[int]] = ..., leaf_bounds: _Optional[_Iterable[int]] = ..., workers: _Optional[_Iterable[str]] = ..., schedule: _Optional[str] = ..., use_cache: bool = ..., predicted_step_seconds: _Optional[float] = ..., predicted_peak_bytes: _Optional[int] = ..., slices: _Optional[_Iterable[int]] = ..., tensor_rows: _Optional[str] = ..., shard: _Optional[str] = ...) -> None: ...
 
 class StateTag(_message.Message):
     __slots__ = ("lineage", "step", "generation")
