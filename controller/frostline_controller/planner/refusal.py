@@ -1,5 +1,6 @@
 """The message that no placement fits, with the numbers and the remedy."""
 
+from frostline_contract.job.section import AUTO
 from frostline_controller.planner.cost import CostModel, replica_micro_batches
 from frostline_controller.planner.cuts import StageCosts
 from frostline_controller.planner.leaves import deal_evenly
@@ -24,7 +25,9 @@ def refusal(model: CostModel, limits: ShapeLimits) -> str:
     deepest = {(dp, virtual): (pp, dp, schedule, virtual) for pp, dp, schedule, virtual in runnable}  # depths ascend: last wins
     tried = list(deepest.values())[:: 1 + len(deepest) // 16]
     least = min(_least_peak(model, *choice) for choice in tried) + inputs.base_bytes
-    unpin = f"leave placement.pp_degree ({limits.pp}) to the planner, " if inputs.placement.pp_degree is not None else ""
+    wanted = inputs.placement
+    unpin = f"leave placement.pp_degree ({limits.pp}) to the planner, " if wanted.pp_degree is not None else ""
+    unpin += f"set placement.schedule ({wanted.schedule}) to auto, " if wanted.schedule != AUTO else ""
     return (
         f"no placement of {len(inputs.members)} workers fits their memory: the leanest needs {int(least):,} bytes a worker, and "
         f"{inputs.memory_cap_words}; {unpin}raise placement.workers, lower training.micro_batch_size or "

@@ -64,7 +64,7 @@ def test_an_own_schedules_figures_decide_what_fits_and_what_it_costs(monkeypatch
     assert own.cost.peak_bytes < one.cost.peak_bytes
     cap = int(own.cost.peak_bytes) + 1
     assert planned("own", worker_memory_bytes=cap).placement.schedule == "own"
-    with pytest.raises(ValueError, match="the leanest needs"):
+    with pytest.raises(ValueError, match=r"the leanest needs .*set placement.schedule \(1f1b\) to auto, raise placement.workers"):
         planned("1f1b", worker_memory_bytes=cap)
 
 

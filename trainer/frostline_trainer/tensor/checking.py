@@ -48,8 +48,8 @@ def check_table(unit: nn.Module, table: TensorTable, whole: Tiles, inputs: dict[
     together = made(whole)
     of_rows = f" and {whole.rows.total} row tiles" if whole.rows.total > 1 else ""
     layers, where = tiled_layers(together), f"{words}: in {whole.total} tiles{of_rows}"
-    rows = [name for name, layer in layers.items() if isinstance(layer, TiledRow)]
-    results_of = partial(subject.computed, rows=rows)
+    row_layers = [name for name, layer in layers.items() if isinstance(layer, TiledRow)]
+    results_of = partial(subject.computed, layers=row_layers)
     ways = three_ways(subject.unit, together, Apart(whole, made), results_of, where, ", ".join(layers))
     _check_asked(together, words)
     compare(*ways, where)
@@ -112,15 +112,15 @@ class Subject:
             with torch.no_grad():
                 parameter.add_(drawn(parameter), alpha=0.02)
 
-    def computed(self, unit: nn.Module, rows: Sequence[str] = (), loss: Callable[[Tensor], Tensor] | None = None) -> Results:
-        """Outputs of the named row layers and of the unit, in the order of the forward; gradients of the unit's input and
+    def computed(self, unit: nn.Module, layers: Sequence[str] = (), loss: Callable[[Tensor], Tensor] | None = None) -> Results:
+        """Outputs of the named layers and of the unit, in the order of the forward; gradients of the unit's input and
         parameters. loss: of each item of the output, which then counts as the unit's output."""
         found: Results = {}
 
         def keeping(name: str) -> Callable[..., None]:
             return lambda module, arguments, output: found.update({OUTPUT + name: output.detach()})
 
-        handles = [unit.get_submodule(name).register_forward_hook(keeping(name)) for name in rows]
+        handles = [unit.get_submodule(name).register_forward_hook(keeping(name)) for name in layers]
         rows = row_tiles(unit)
         entry, direction = rows.own(self._entry).clone().requires_grad_(), rows.own(self._direction)
         output = unit(entry, self._inputs)
