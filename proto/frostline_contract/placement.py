@@ -110,6 +110,10 @@ class Placement(Shaped):
         """Whether members of a group own the pieces of the tiles that they compute, and no other tile's."""
         return pieces.state_tiles > 1 and self.shape.tp_degree > 1
 
+    def recomputes_together(self, pieces: Pieces) -> bool:
+        """Whether a group recomputes an audited micro-batch together: no member has all weights, or all samples, of its stage."""
+        return self.divides_tiles(pieces) or self.splits_rows
+
     @property
     def gathers_at_use(self) -> bool:
         """Whether a unit that learns is whole only while it computes: its weights are gathered at each use."""

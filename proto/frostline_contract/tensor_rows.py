@@ -16,14 +16,13 @@ TensorRows = Annotated[Literal["whole", "split"], BeforeValidator(lambda value: 
 """The field of a placement; empty, in messages of versions without the choice, means "whole"."""
 
 
-def rows_problem(tensor_rows: str, tp_degree: int, row_tiles: int, state_ranges: int, field: str = "placement.tp_degree") -> str:
+def rows_problem(tensor_rows: str, tp_degree: int, row_tiles: int, field: str = "placement.tp_degree") -> str:
     """Why a group cannot divide samples; empty where it can.
 
     Args:
         tensor_rows: placement.tensor_rows.
         tp_degree: workers of a group.
         row_tiles: training.tensor_tiles.rows.
-        state_ranges: training.state_ranges.
         field: name of the degree, for the text.
     """
     if tensor_rows != SPLIT:
@@ -32,10 +31,5 @@ def rows_problem(tensor_rows: str, tp_degree: int, row_tiles: int, state_ranges:
         return (
             f"{field} {tp_degree} exceeds training.tensor_tiles.rows {row_tiles} with placement.tensor_rows split: each worker "
             "needs a part of the samples; raise rows in a new run, lower the degree, or set tensor_rows to whole"
-        )
-    if state_ranges > 1:
-        return (
-            f"placement.tensor_rows is split and training.state_ranges is {state_ranges}; samples are divided among workers that "
-            "hold the state of their tiles alone: set tensor_rows to whole, or state_ranges in a new run to 1"
         )
     return ""

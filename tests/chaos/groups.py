@@ -38,6 +38,4 @@ def with_groups(case: Case) -> Case:
             for (step, pp, dp), tp in zip(case.reshapes, degrees, strict=True)
         ]
         chosen |= {"shape": rng.choice(shapes), "tp": GROUP, "reshapes": tuple(reshapes), "reshapes_tp": degrees}
-    if "variant" not in chosen:  # with several ranges of state samples are not divided
-        chosen["tensor_rows"] = rng.choice(("whole", "split"))
-    return replace(case, **chosen)
+    return replace(case, **chosen, tensor_rows=rng.choice(("whole", "split")))

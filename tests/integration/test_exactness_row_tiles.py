@@ -14,23 +14,27 @@ from tests.integration.test_pieces import whole
 from tests.integration.test_recovery_moves import CASE, assert_undisturbed, kill, run_with_faults
 from tests.integration.test_reshape_moves import losses_of
 from tests.warm_workers import WarmWorkers
+from tests.wide_rows import all_wide
 
 BASE = Case("gpt2_tied", inner_tiles=2, row_tiles=2, freezing=((2, 1),), steps=3)
 
 
-def divided(pp_degree: int, dp_degree: int, *rest: object, slices: tuple[int, ...] = ()) -> Layout:
-    return grouped(pp_degree, dp_degree, 2, *rest, slices=slices, tensor_rows="split")
+def divided(pp_degree: int, dp_degree: int, *rest: object, slices: tuple[int, ...] = (), shard: str = "none") -> Layout:
+    return grouped(pp_degree, dp_degree, 2, *rest, slices=slices, shard=shard, tensor_rows="split")
 
 
 EXACT = [
     (replace(BASE, freezing=((2, 1), (3, 3)), steps=4), Layout(2, 1)),
     (BASE, divided(1, 1)),
     (replace(BASE, family="bert_classification", dtype="bfloat16", freezing=((2, 3), (3, 0))), divided(2, 1, 1, "gpipe")),
+    (replace(BASE, state_ranges=3), divided(1, 2, shard="step")),
     (replace(BASE, family="llama", dtype="mixed_bfloat16", activation_checkpointing=True), divided(2, 1, 2, "interleaved_1f1b")),
 ]
 MORE_EXACT = [
     (replace(BASE, family="vit", dtype="float64"), divided(1, 2)),
     (BASE, grouped(2, 1, 2)),
+    (replace(BASE, state_ranges=3), divided(1, 1)),
+    (replace(BASE, family="bert_classification", dtype="bfloat16", state_ranges=3), divided(2, 2, shard="use")),
     (replace(BASE, vocabulary_tiles=True), divided(2, 1, 2, "zb_v")),
     (replace(BASE, cells=(6, 5, 5)), divided(2, 1, slices=(2, 1))),
     (replace(BASE, family="bert_question_answering", inner_tiles=4, freezing=((2, 4),)), divided(3, 1)),
@@ -38,9 +42,7 @@ MORE_EXACT = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("case", "layout"), [*EXACT, *(pytest.param(*row, marks=pytest.mark.wide) for row in MORE_EXACT)], ids=str
-)
+@pytest.mark.parametrize(("case", "layout"), [*EXACT, *all_wide(*MORE_EXACT)], ids=str)
 def test_a_shape_has_the_bits_of_a_plain_loop_over_row_tiles(case: Case, layout: Layout, warm_workers: WarmWorkers) -> None:
     assert differences(case, run_series(warm_workers, case, [Segment(layout, case.steps)])) == []
 

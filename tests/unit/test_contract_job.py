@@ -147,11 +147,6 @@ BAD_INPUT = [
         ],
     ),
     (
-        "divided samples and ranges of state",
-        ["training.tensor_tiles={inner: 2, rows: 2}", "training.state_ranges=2", "placement.tensor_rows=split"],
-        ["placement.tensor_rows is split and training.state_ranges is 2", "set tensor_rows to whole"],
-    ),
-    (
         "compiled tiles",
         ["training.tensor_tiles.inner=2", "training.compile=true"],
         ["tensor_tiles.inner is 2 and compile is true; tiles are not compiled"],

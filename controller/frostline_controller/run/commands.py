@@ -120,8 +120,7 @@ class Commands:
         job = self._facts.job
         if problem := tiles_problem(shape, job.training.tensor_tiles.inner):
             raise InvalidRequest(f"reshape: {problem}")
-        grid, ranges = job.training.tensor_tiles, job.training.state_ranges
-        if problem := rows_problem(job.placement.tensor_rows, shape.tp_degree, grid.rows, ranges, "tp_columns"):
+        if problem := rows_problem(job.placement.tensor_rows, shape.tp_degree, job.training.tensor_tiles.rows, "tp_columns"):
             raise InvalidRequest(problem)
         if problem := shard_problem(job.placement.shard, job.training.state_ranges, shape.dp_degree):
             raise InvalidRequest(problem)

@@ -51,7 +51,7 @@ class PlacementSection(Section):
     )
     tensor_rows: Literal["whole", "split"] = live(
         "whole",
-        doc="How the workers of a tp_degree group have samples between the sums of tiled layers. whole: each has all and computes the same. split: each has its part (training.tensor_tiles.rows), so that activations take less memory, for as many bytes sent (sequence parallelism). No bit of any result changes; with training.state_ranges 1 only.",
+        doc="How the workers of a tp_degree group have samples between the sums of tiled layers. whole: each has all and computes the same. split: each has its part (training.tensor_tiles.rows), so that activations take less memory, for as many bytes sent (sequence parallelism). No bit of any result changes.",
     )
     planner: Literal["optimal", "paper_greedy"] = live(
         "optimal", doc="paper_greedy: the paper's partitioner and compression rule."

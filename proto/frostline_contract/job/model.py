@@ -106,14 +106,14 @@ class Job(Section):
 
     def _check_rows(self) -> None:
         """Raise ValueError where groups are to divide samples and cannot."""
-        grid, ranges, wanted = self.training.tensor_tiles, self.training.state_ranges, self.placement
+        grid, wanted = self.training.tensor_tiles, self.placement
         asked = [("placement.tp_degree", wanted.tensor_rows, wanted.tp_degree or 1)]
         asked += [
             (f"reshapes.{index}.tp_degree", one.tensor_rows or wanted.tensor_rows, one.tp_degree)
             for index, one in enumerate(self.reshapes)
         ]
         for field, tensor_rows, degree in asked:
-            if problem := rows_problem(tensor_rows, degree, grid.rows, ranges, field):
+            if problem := rows_problem(tensor_rows, degree, grid.rows, field):
                 raise ValueError(problem)
 
     def _check_sharding(self) -> None:

@@ -1,6 +1,8 @@
 """Audits of tensor-parallel groups whose members own their tiles: a group computes again in each other's places, so that a broken
 member is found also where the run has one replica."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -32,6 +34,25 @@ def test_what_a_member_computes_wrong_once_is_found_and_the_member_named(layout:
         assert isinstance(one, ComputationDiffers), one
         assert one.workers == (f"w{culprit}",)
         assert one.detail["certain"] == "yes"
+
+
+ROWS = replace(CASE, inner_tiles=2, row_tiles=2)
+DIVIDED = [
+    (ROWS, replace(PAIR, tensor_rows="split")),
+    (replace(ROWS, state_ranges=3), replace(PAIR, tensor_rows="split")),
+    (replace(ROWS, state_ranges=3), replace(REPLICAS, tensor_rows="split", shard="step")),
+]
+"""Groups that divide samples: with pieces by tile, with whole weights on each member, and with shared out moments."""
+
+
+@pytest.mark.parametrize(("case", "layout"), DIVIDED, ids=str)
+def test_members_with_other_samples_agree_and_one_that_computes_wrong_is_named(case: Case, layout: Layout) -> None:
+    found = computed(layout, AUDITED, case=case)
+    assert [isinstance(one, StepGradients) and one.audited for one in found] == [True] * len(found), found
+    culprit = len(layout.numbers) - 1
+    for one in computed(layout, AUDITED, wrong=broken(culprit, "gradient"), case=case):
+        assert isinstance(one, ComputationDiffers), one
+        assert one.workers == (f"w{culprit}",)
 
 
 @pytest.mark.parametrize("layout", [PAIR, FOUR], ids=str)

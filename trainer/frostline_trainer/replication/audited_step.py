@@ -52,7 +52,7 @@ class Auditing:
     def _recomputed_with(self, disputed: Collection[Audit], audits: Sequence[Audit]) -> list[Audit]:
         """The audits whose work is recomputed once more: the disputed ones, and those of the other members of their groups where
         these recompute together: their own work first, then that of others, so that all of a group compute in one order."""
-        if not self._plan.placement.divides_tiles(self._plan.pieces):
+        if not self._plan.placement.recomputes_together(self._plan.pieces):
             return list(disputed)
         groups = {(audit.stage, audit.replica) for audit in disputed}
         again = [audit for audit in audits if (audit.stage, audit.replica) in groups]

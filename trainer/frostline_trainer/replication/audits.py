@@ -44,11 +44,11 @@ def audits_of(plan: Plan, seed: int, step: int, num_microbatches: int, num_leave
     """The audits of a step: of each replica one micro-batch, in all stages, so that all members have equal extra work.
 
     The auditor is the stage's next owner, in another replica or in the same tensor-parallel group; with one owner, its buddy.
-    Where members of a group own their tiles, it is the member of the next replica that computes the same ones, so that a group
-    audits another one together; with one replica a group audits itself, each member computing the next one's tiles.
+    Where members of a group own their tiles, or divide samples, it is the member of the next replica in the same place, so that a
+    group audits another one together; with one replica a group audits itself, each member computing in the next one's place.
     """
     placement, shape, audits = plan.placement, plan.placement.shape, list[Audit]()
-    by_tile = placement.divides_tiles(plan.pieces)
+    together = placement.recomputes_together(plan.pieces)
     for replica in range(shape.dp_degree):
         leaves = placement.leaves_of(replica)
         numbers = [m for leaf in leaves for m in leaf_micro_batches(leaf, num_microbatches, num_leaves)]
@@ -58,8 +58,8 @@ def audits_of(plan: Plan, seed: int, step: int, num_microbatches: int, num_leave
         for stage in range(shape.num_stages):
             holders = shape.owners_of(shape.pp_rank_of_stage(stage))
             for place in shape.places_of_owners(replica):
-                if by_tile:
-                    same = shape.mesh.line(holders[place], "dp")  # one of each replica, with these tiles
+                if together:
+                    same = shape.mesh.line(holders[place], "dp")  # one of each replica, in this place
                     judges = (*same[replica + 1 :], *same[:replica]) or (holders[place - 1],)
                 else:
                     successors = holders[place + 1 :] + holders[:place]

@@ -1,7 +1,7 @@
 """A member's duties in its tensor-parallel group, whose members share their stages tile by tile (docs/protocols.md 1.25)."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from torch import nn
 
@@ -14,6 +14,7 @@ from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.tile_state import exchanged_tiles
 from frostline_trainer.tensor.group import alone_for, rows_in, tiles_in
 from frostline_trainer.tensor.install import share_tiles
+from frostline_trainer.tensor.rows import row_tiles
 from frostline_trainer.tensor.tiles import Tiles
 
 Prefix = PrefixReader | DealtPrefix
@@ -70,9 +71,9 @@ class InGroup:
     def in_place_of(self, place: int, units: Iterable[nn.Module]) -> Iterator[None]:
         """Let units compute for a while what a member of this group, or of another replica's, computes in the step (audits).
 
-        Where members own their tiles, this is collective: all members compute as the ones equally many places on, with those
-        members' weights. Otherwise a member computes all tiles by itself, and weight gradients of the other one's tiles alone.
-        Without tiles nothing changes. Afterwards the caller shares the tiles out again.
+        Where members own their tiles, or divide samples, this is collective: all members compute as the ones equally many places
+        on, with those members' weights. Otherwise a member computes all tiles by itself, and weight gradients of the other one's
+        tiles alone. Without tiles nothing changes. Afterwards the caller shares the tiles out again.
 
         Args:
             place: of the other member in its group.
@@ -81,14 +82,18 @@ class InGroup:
         shape, group = self._shape, self._group
         if self._whole is None:
             yield
-        elif not self._divides_tiles:
+        elif not (self._divides_tiles or self._splits_rows):
             for unit in units:
                 share_tiles(unit, alone_for(place, shape.tp_degree, self._whole))
             yield
         else:
             assert group is not None
             ahead = (place - group.index) % group.size
-            with exchanged_tiles(group, units, self._tiles_ahead(ahead), ahead):
+            tiles = self._tiles_ahead(ahead)
+            with exchanged_tiles(group, units, tiles, ahead) if self._divides_tiles else nullcontext():
+                for unit in units:
+                    if row_tiles(unit).are_divided:
+                        share_tiles(unit, tiles)
                 yield
 
     def _tiles_ahead(self, ahead: int) -> Tiles:

@@ -17,7 +17,7 @@ from frostline_contract.pieces import Pieces
 from frostline_trainer.step.parts import Part, parts_of, weights_of
 from frostline_trainer.tensor.group import gather_runs
 from frostline_trainer.tensor.install import share_tiles
-from frostline_trainer.tensor.rows import WHOLE, row_tiles
+from frostline_trainer.tensor.rows import WHOLE
 from frostline_trainer.tensor.state import cut_layers, has_memory, shape_with, tile_size, tile_view
 from frostline_trainer.tensor.tiles import Tiles
 from frostline_trainer.transport.collectives import Group
@@ -143,7 +143,7 @@ def exchanged_tiles(group: Group, units: Iterable[nn.Module], tiles: Tiles, ahea
                 unit.get_parameter(name).data = tensor
         for layer in kept:
             layer.kept = _without_group(tiles)
-        for unit in {unit for unit, _ in cut} | {unit for unit in units if row_tiles(unit).are_divided}:
+        for unit, _ in cut:
             share_tiles(unit, tiles)
         yield
     finally:
