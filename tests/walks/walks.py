@@ -75,7 +75,7 @@ WALKS = (
         Act(WORKER + "cache/values.py:read_values"),
         Act(WORKER + "cache/boundary_cache.py:BoundaryCache.read"),
     )),
-    Walk("a killed worker's generation is answered, and a step is committed", 30, 20, 120, (
+    Walk("a killed worker's generation is answered, and a step is committed", 30, 20, 123, (
         Act(WORKER + "process/exit_reporter.py:ExitReporter.report"),
         Act(CONTROL + "serving/servicer.py:ControlServicer.Leave"),
         Act(CONTROL + "members/departures.py:Departures._take_departure"),
@@ -91,7 +91,7 @@ WALKS = (
         Act(WORKER + "generations/entering.py:Entrance.enter"),
         stack(WORKER + "step/committing.py:commit_step"),
     )),
-    Walk("a plan becomes the first step in it", 20, 16, 105, (
+    Walk("a plan becomes the first step in it", 20, 16, 108, (
         Act(CONTROL + "reshape/two_phase.py:Reshaping.prepare"),
         Act(WORKER + "control/mailbox.py:Mailbox.take"),
         Act(WORKER + "generations/forming.py:Preparation._prepare"),
