@@ -47,6 +47,7 @@ def test_a_job_of_the_users_own_parts_trains(trained: Ended) -> None:
     assert trained.records[0]["degrees"]["pp"] == 2
 
 
+@pytest.mark.wide
 def test_it_is_as_exact_as_a_built_in_one(trained: Ended, installed: str, workshop: Workshop) -> None:
     checked = workshop.command("verify", str(trained.folder), PYTHONPATH=installed)
     assert checked.returncode == 0, checked.stdout + checked.stderr

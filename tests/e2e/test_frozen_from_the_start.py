@@ -78,6 +78,7 @@ def test_deaths_reshapes_and_a_resume_change_no_bit(alone: Ended, workshop: Work
     assert [one["reason"] for one in ended.decisions] == [one["reason"] for one in alone.decisions]
 
 
+@pytest.mark.wide
 def test_it_is_verified_and_replayed(alone: Ended, workshop: Workshop, tmp_path: Path) -> None:
     checked = workshop.command("verify", str(alone.folder), "--steps", "1,2,27")
     assert checked.returncode == 0 and checked.stdout.count("same bits") == 4, checked.stdout + checked.stderr

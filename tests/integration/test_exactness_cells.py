@@ -15,6 +15,7 @@ from tests.simulated_members import run_simulated
 from tests.simulated_nccl import Network
 from tests.split_backwards import split_1f1b
 from tests.warm_workers import WarmWorkers
+from tests.wide_rows import all_wide
 
 THREE, UNEVEN = (6, 5, 5), (1, 9, 2, 4)
 EACH = {THREE: (1, 1, 1), UNEVEN: (1, 1, 1, 1)}
@@ -22,15 +23,17 @@ SOME = {THREE: (1, 2), UNEVEN: (2, 1, 1)}
 ALL: dict[tuple[int, ...], tuple[int, ...]] = {THREE: (), UNEVEN: ()}
 
 CASES = (
-    (Case("gpt2_tied", cells=THREE), Layout(1, 1)),
     (Case("gpt2_tied", cells=THREE), Layout(4, 1, slices=EACH[THREE])),
     (Case("llama", "bfloat16", cells=UNEVEN, freezing=THAWING), Layout(2, 2, schedule="gpipe", slices=SOME[UNEVEN])),
-    (Case("gpt2_untied", "mixed_bfloat16", cells=THREE, freezing=THAWING), Layout(3, 1, slices=SOME[THREE])),
     (Case("llama_tied", cells=UNEVEN), Layout(2, 1, 2, "interleaved_1f1b", slices=EACH[UNEVEN])),
-    (Case("llama", "mixed_bfloat16", cells=THREE), Layout(3, 1, schedule="zb_h1", slices=EACH[THREE])),
     (Case("gpt2_tied", cells=UNEVEN, freezing=THAWING), Layout(2, 1, 2, "v_min", slices=SOME[UNEVEN])),
 )
-"""A handful: both families, three types, ties, padding, dropout, freezing and thawing, every schedule, every grouping."""
+MORE_CASES = (
+    (Case("gpt2_tied", cells=THREE), Layout(1, 1)),
+    (Case("gpt2_untied", "mixed_bfloat16", cells=THREE, freezing=THAWING), Layout(3, 1, slices=SOME[THREE])),
+    (Case("llama", "mixed_bfloat16", cells=THREE), Layout(3, 1, schedule="zb_h1", slices=EACH[THREE])),
+)
+"""With those above: both families, three types, ties, padding, dropout, freezing and thawing, every schedule, every grouping."""
 
 
 def everything() -> list[tuple[Case, Layout]]:
@@ -59,7 +62,7 @@ def _name(value: Any) -> str:
     return f"{value.family}-{value.dtype}-cells{len(value.cells)}-freeze{history or '_never'}{again}"
 
 
-@pytest.mark.parametrize(("case", "layout"), CASES, ids=_name)
+@pytest.mark.parametrize(("case", "layout"), [*CASES, *all_wide(*MORE_CASES)], ids=_name)
 def test_a_shape_has_the_bits_of_a_plain_loop_over_cells(
     case: Case, layout: Layout, warm_workers: WarmWorkers, combination: Any
 ) -> None:

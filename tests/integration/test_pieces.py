@@ -20,6 +20,7 @@ from tests.integration.test_exactness import differences
 from tests.integration.test_recovery_moves import CASE, NODES, Outcome, kill, run_with_faults
 from tests.integration.test_reshape_moves import lone_run, losses_of
 from tests.warm_workers import WarmWorkers
+from tests.wide_rows import all_wide
 
 FREEZING = ((3, 1), (5, 3))
 PLAIN = Case("gpt2_tied", freezing=FREEZING, steps=7)
@@ -131,9 +132,14 @@ def assert_same_weights(ended: Outcome, by_ranges: Alone, ranges: int) -> None:
 
 
 @pytest.mark.parametrize("ranges", RANGES)
-@pytest.mark.parametrize("phase", ["norms", "seen"], ids=["before the vote", "after the vote"])
 @pytest.mark.parametrize(
-    ("layouts", "nodes"), [((Layout(2, 2), Layout(3, 1)), ()), ((Layout(4, 1), Layout(3, 1)), NODES)], ids=["owners", "buddies"]
+    ("layouts", "nodes", "phase"),
+    [
+        ((Layout(2, 2), Layout(3, 1)), (), "norms"),
+        ((Layout(4, 1), Layout(3, 1)), NODES, "seen"),
+        *all_wide(((Layout(2, 2), Layout(3, 1)), (), "seen"), ((Layout(4, 1), Layout(3, 1)), NODES, "norms")),
+    ],
+    ids=["owners, before the vote", "buddies, after the vote", "owners, after the vote", "buddies, before the vote"],
 )
 def test_a_killed_member_costs_no_weight(layouts: tuple[Layout, Layout], nodes: tuple[str, ...], phase: str, ranges: int,
                                          alone: Alone, warm_workers: WarmWorkers, tmp_path: Path) -> None:  # fmt: skip

@@ -24,10 +24,8 @@ from tests.split_backwards import split_1f1b
 from tests.wide_rows import all_wide, wide_rows
 
 LAYOUTS = (
-    ("gpt2_tied", Layout(2, 1)),
     ("llama", Layout(3, 1)),
     ("gpt2_tied", Layout(2, 2)),
-    ("vit", Layout(3, 1, 1, "gpipe")),
     ("gpt2_tied", Layout(2, 1, 2, "gpipe")),
     ("llama", Layout(2, 2, 2, "interleaved_1f1b")),
     ("bert_classification", Layout(1, 3)),
@@ -99,7 +97,7 @@ def test_a_journey_through_shapes_over_nccls_rules_ends_with_one_workers_bits(be
     assert all(alone.losses[step] == loss for run in runs for step, loss in run.losses.items())
 
 
-@pytest.mark.parametrize(("family", "phase", "victim"), DEATHS, ids=str)
+@pytest.mark.parametrize(("family", "phase", "victim"), [*DEATHS[:1], *all_wide(*DEATHS[1:])], ids=str)
 def test_a_death_in_a_step_over_nccls_rules_changes_no_bit(family: str, phase: str, victim: int) -> None:
     """Members block until interrupted, aborts leave garbage, a plan omits the dead member; the step is computed again."""
     assert kill_over_simulated_nccl(case_of(family), Layout(2, 2), 3, victim, phase) == []
@@ -114,7 +112,9 @@ def test_every_death_in_a_step_changes_no_bit(family: str, victim: int, phase: s
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("layout", [layout for _, layout in LAYOUTS] + [Layout(4, 1), Layout(1, 4)], ids=str)
+@pytest.mark.parametrize(
+    "layout", [layout for _, layout in LAYOUTS] + [Layout(2, 1), Layout(3, 1, 1, "gpipe"), Layout(4, 1), Layout(1, 4)], ids=str
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_combination_on_devices_that_are_behind(family: str, dtype: str, layout: Layout, behind: Network) -> None:
@@ -146,7 +146,7 @@ def test_a_split_backward_has_the_bits_of_a_whole_one(
         assert differences(case, run_simulated(case, layout, network)) == []
 
 
-@pytest.mark.parametrize(("layout", "machines"), [(Layout(1, 4), "aabb"), (Layout(2, 4), "aaaabbbb")], ids=str)
+@pytest.mark.parametrize(("layout", "machines"), [(Layout(1, 4), "aabb"), *all_wide((Layout(2, 4), "aaaabbbb"))], ids=str)
 def test_replicas_that_share_machines_sum_over_two_levels(
     layout: Layout, machines: str, network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,7 +38,7 @@ def sizes_of(case: Case) -> tuple[int, int]:
     return sum(map(weight_bytes, units)) - tiled, tiled
 
 
-@pytest.mark.parametrize("degree", [2, 4])
+@pytest.mark.parametrize("degree", wide_rows([2, 4], {4}))
 def test_a_member_of_a_group_holds_a_part_of_what_tiles_cut(degree: int, warm_workers: WarmWorkers) -> None:
     case = Case("gpt2_untied", inner_tiles=4, freezing=(), steps=2)
     common, tiled = sizes_of(case)
