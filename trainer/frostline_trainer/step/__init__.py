@@ -5,8 +5,8 @@ What a worker does in a step follows from the plan and the worker's id alone. A 
 The frame: `context`, `run_state`, `generation`, `building`, `loop`, `due`, `evaluation`, `probing`, `one_unit`, `unit_kinds`.
 Batches: `feed`, `grid`.
 Programs: `programs`, `program_check`, `schedules`.
-Stages and their pipelines: `stage`, `pipeline`, `saved_forward`, `split_backward`, `cell_pipeline`, `strand`, `gathering`,
-    `gathering_pipeline`, `chunks`, `tied`, `compiling`.
+Stages and their pipelines: `stage`, `pipeline`, `crossing`, `saved_forward`, `split_backward`, `cell_pipeline`, `strand`,
+    `gathering`, `gathering_pipeline`, `chunks`, `tied`, `compiling`.
 Kernels: `precision`, `alignment`.
 Gradients: `gradients`, `tree`, `exchange`, `reduction`, `norms`, `in_group`; of shared-out state `share`, `sharing`.
 Vote and commit: `vote`, `committing`, `optimizer`.
