@@ -8,12 +8,18 @@ os.environ["MKL_NUM_THREADS"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import pytest
 from hypothesis import settings
 
 import frostline_trainer  # noqa: F401  it chooses the kernels: the oracle computes in this process, by those that workers use
+from tests import wide_rows
 from tests.redis_fixture import redis_server, start_shard
 
 settings.register_profile("frostline", deadline=None, print_blob=True)
 settings.load_profile("frostline")
 
 __all__ = ["redis_server", "start_shard"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    wide_rows.chosen = config.getoption("markexpr")

@@ -30,7 +30,7 @@ CASES = {
     "one replica, by the buddy": (2, 1, "gradient", False),
     "one worker, by itself": (1, 1, "activation", False),
 }
-WIDE = ("two by two, once", "two replicas, once")
+WIDE = ("two by two, once", "two replicas, once", "one worker, by itself")
 """Cases between the others: who is replaced and what is taken back is decided as in them."""
 
 

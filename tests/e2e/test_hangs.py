@@ -44,7 +44,7 @@ def excluded_after(running: Running) -> float:
 @pytest.mark.parametrize(
     ("kind", "phase"),
     [
-        ("deadlock", "schedule"),
+        pytest.param("deadlock", "schedule", marks=pytest.mark.wide),
         pytest.param("deadlock", "commit", marks=pytest.mark.wide),
         pytest.param("stop", "exchange", marks=pytest.mark.wide),
         ("stop", "vote"),

@@ -15,7 +15,7 @@ from tests.simulated_members import run_simulated
 from tests.simulated_nccl import Network
 from tests.split_backwards import split_1f1b
 from tests.warm_workers import WarmWorkers
-from tests.wide_rows import all_wide
+from tests.wide_rows import all_wide, whole_table
 
 THREE, UNEVEN = (6, 5, 5), (1, 9, 2, 4)
 EACH = {THREE: (1, 1, 1), UNEVEN: (1, 1, 1, 1)}
@@ -72,7 +72,7 @@ def test_a_shape_has_the_bits_of_a_plain_loop_over_cells(
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize(("case", "layout"), everything(), ids=_name)
+@pytest.mark.parametrize(("case", "layout"), whole_table(everything), ids=_name)
 def test_every_combination_has_the_bits_of_a_plain_loop_over_cells(
     case: Case, layout: Layout, warm_workers: WarmWorkers, combination: Any
 ) -> None:

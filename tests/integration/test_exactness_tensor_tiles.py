@@ -10,6 +10,7 @@ from tests.exact_cases import FREEZING, NEVER, THAWING, Case
 from tests.hand_made_plans import Layout, Segment, run_series
 from tests.integration.test_exactness import differences
 from tests.warm_workers import WarmWorkers
+from tests.wide_rows import whole_table
 
 CASES = (
     (Case("vit", inner_tiles=4), Layout(1, 1)),
@@ -53,7 +54,7 @@ def test_a_shape_has_the_bits_of_a_plain_loop_over_tiles(
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize(("case", "layout"), everything(), ids=_name)
+@pytest.mark.parametrize(("case", "layout"), whole_table(everything), ids=_name)
 def test_every_combination_has_the_bits_of_a_plain_loop_over_tiles(
     case: Case, layout: Layout, warm_workers: WarmWorkers, combination: Any
 ) -> None:
