@@ -44,10 +44,10 @@ def excluded_after(running: Running) -> float:
 @pytest.mark.parametrize(
     ("kind", "phase"),
     [
-        pytest.param("deadlock", "schedule", marks=pytest.mark.wide),
+        ("deadlock", "schedule"),
         pytest.param("deadlock", "commit", marks=pytest.mark.wide),
         pytest.param("stop", "exchange", marks=pytest.mark.wide),
-        ("stop", "vote"),
+        pytest.param("stop", "vote", marks=pytest.mark.wide),
     ],
 )
 def test_who_hangs_is_excluded_in_time(one_worker: Ended, workshop: Workshop, tmp_path: Path, kind: str, phase: str) -> None:
