@@ -26,6 +26,7 @@ def alone(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Ended
     return workshop.run(tmp_path_factory.mktemp("adapted") / "run", ADAPTED, "--workers", "1")
 
 
+@pytest.mark.wide
 def test_a_kill_that_only_a_checkpoint_answers_and_a_resume_end_with_one_workers_digest(
     alone: Ended, workshop: Workshop, tmp_path: Path
 ) -> None:

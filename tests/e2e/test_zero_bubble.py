@@ -4,6 +4,8 @@ digest of one undisturbed worker (docs/adr/0019-zero-bubble.md)."""
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 from frostline_contract.schedules import schedule_named
 from tests.e2e.runs import Ended, Workshop, slowed
 
@@ -25,6 +27,7 @@ CHANGES = {
 first freeze the planner takes zb_h1."""
 
 
+@pytest.mark.wide
 def test_zero_bubble_runs_that_freeze_and_lose_workers_end_with_the_digest_of_one_worker(
     one_worker: Ended, workshop: Workshop, tmp_path: Path
 ) -> None:
