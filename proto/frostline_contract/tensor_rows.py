@@ -25,11 +25,9 @@ def rows_problem(tensor_rows: str, tp_degree: int, row_tiles: int, field: str = 
         row_tiles: training.tensor_tiles.rows.
         field: name of the degree, for the text.
     """
-    if tensor_rows != SPLIT:
+    if tensor_rows != SPLIT or tp_degree <= row_tiles:
         return ""
-    if tp_degree > row_tiles:
-        return (
-            f"{field} {tp_degree} exceeds training.tensor_tiles.rows {row_tiles} with placement.tensor_rows split: each worker "
-            "needs a part of the samples; raise rows in a new run, lower the degree, or set tensor_rows to whole"
-        )
-    return ""
+    return (
+        f"{field} {tp_degree} exceeds training.tensor_tiles.rows {row_tiles} with placement.tensor_rows split: each worker "
+        "needs a part of the samples; raise rows in a new run, lower the degree, or set tensor_rows to whole"
+    )

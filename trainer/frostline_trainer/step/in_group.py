@@ -1,6 +1,6 @@
 """A member's duties in its tensor-parallel group, whose members share their stages tile by tile (docs/protocols.md 1.25)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 from torch import nn
@@ -41,6 +41,7 @@ class InGroup:
         self._context, self._group, self.speaks = context, groups.tensor, shape.tp_rank(index) == 0
         self._whole = context.tiles if inner > 1 else None
         self._splits_rows = plan.placement.splits_rows
+        self._recomputes_together = plan.placement.recomputes_together(plan.pieces)
         self._own = self._tiles_ahead(0) if self._group is not None else self._whole
         self._is_dealt: bool | None = None
 
@@ -68,7 +69,7 @@ class InGroup:
         return self._own
 
     @contextmanager
-    def in_place_of(self, place: int, units: Iterable[nn.Module]) -> Iterator[None]:
+    def in_place_of(self, place: int, units: Sequence[nn.Module]) -> Iterator[None]:
         """Let units compute for a while what a member of this group, or of another replica's, computes in the step (audits).
 
         Where members own their tiles, or divide samples, this is collective: all members compute as the ones equally many places
@@ -82,7 +83,7 @@ class InGroup:
         shape, group = self._shape, self._group
         if self._whole is None:
             yield
-        elif not (self._divides_tiles or self._splits_rows):
+        elif not self._recomputes_together:
             for unit in units:
                 share_tiles(unit, alone_for(place, shape.tp_degree, self._whole))
             yield

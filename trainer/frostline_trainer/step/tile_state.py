@@ -130,7 +130,6 @@ def exchanged_tiles(group: Group, units: Iterable[nn.Module], tiles: Tiles, ahea
 
     tiles: those of the other member.
     """
-    units = list(units)
     cut = [
         (unit, layers) for unit in units if (layers := cut_layers(unit)) and next(iter(layers.values())).kept.held == tiles.held
     ]
