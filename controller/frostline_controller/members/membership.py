@@ -12,7 +12,7 @@ from frostline_contract.device import DeviceFacts
 from frostline_contract.phases import Phase
 from frostline_contract.plan import GenerationId
 from frostline_contract.statistics import CacheProfile, LinkProfile
-from frostline_contract.worker_id import local_rank_of, pod_uid_of
+from frostline_contract.worker_id import local_rank_of, ordinal_of, pod_uid_of
 from frostline_contract.worker_state import WorkerState
 from frostline_controller.planner.kept_profile import KeptProfile
 from frostline_proto.v1 import control_pb2, plan_pb2
@@ -102,8 +102,7 @@ class Worker:
     @property
     def ordinal(self) -> int:
         """The pod's number in the StatefulSet; 0 for a pod of another kind."""
-        tail = self.pod_name.rpartition("-")[2]
-        return int(tail) if tail.isdigit() else 0
+        return ordinal_of(self.pod_name)
 
 
 class Membership:

@@ -8,7 +8,7 @@ run fails only where too few workers are left, and each missing pod has been tri
 import logging
 from dataclasses import dataclass
 
-from frostline_contract.worker_id import pod_uid_of
+from frostline_contract.worker_id import ordinal_of, pod_uid_of
 from frostline_controller.run.ending import Ending
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
@@ -103,8 +103,7 @@ class StartFailures:
 
     def _is_handed_back(self, pod_name: str) -> bool:
         """Whether the pod is no longer wanted, since the run has fewer pods by now."""
-        tail = pod_name.rpartition("-")[2]
-        return tail.isdigit() and 0 < self._facts.cluster.spec_replicas <= int(tail)
+        return 0 < self._facts.cluster.spec_replicas <= ordinal_of(pod_name)
 
     def _pod_of(self, worker_id: str) -> str:
         """Return the name of the pod with the worker's uid; the uid where the pod is no longer known."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from frostline_contract.annotations import COMMAND, PLAN, REQUESTED_WORKERS
+from frostline_contract.worker_id import ordinal_of
 from frostline_controller.cluster.kubernetes.api import Api, Json, NotFound
 from frostline_controller.run.durable import DurableState, decode_state
 
@@ -100,5 +101,4 @@ def _role(pod: Json) -> str:
 
 
 def _ordinal(pod: Json) -> int:
-    tail = pod["metadata"]["name"].rpartition("-")[2]
-    return int(tail) if tail.isdigit() else 0
+    return ordinal_of(pod["metadata"]["name"])
