@@ -159,12 +159,16 @@ class Release:
         return [one for one in self.scale_writes() if one != "kubectl"]
 
     def scale_writes(self) -> list[str]:
-        """Return the writers to /scale of the trainers by the audit log, oldest first: the first word of each user agent."""
+        """Return the writers to /scale of the trainers by the audit log, oldest first: the first word of each user agent.
+
+        A write that was refused since somebody else had written first is none.
+        """
         path = f"/namespaces/{self.namespace}/statefulsets/{self.name}-trainer/scale"
         found = []
         for line in self.cluster.plane.audit_log.read_text(encoding="utf-8").splitlines():
             entry = json.loads(line)
-            if path in entry["requestURI"] and entry["verb"] in ("patch", "update"):
+            refused = entry.get("responseStatus", {}).get("code") == 409
+            if path in entry["requestURI"] and entry["verb"] in ("patch", "update") and not refused:
                 found.append(str(entry.get("userAgent", "")).split("/")[0])
         return found
 

@@ -1,7 +1,9 @@
 """The controller's backend on a real API server, with only the rights that the chart grants."""
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -121,6 +123,24 @@ def test_scale_goes_through_its_subresource_under_its_own_name(
     assert owners[FIELD_MANAGER]["subresource"] == "scale"
     with pytest.raises(ValueError, match="-1"):
         backend.scale(-1)
+
+
+def test_scale_replaces_only_the_number_that_it_knows(start: Callable[..., KubernetesBackend], api: Api, namespace: str) -> None:
+    """A number of zero too, and while another process writes annotations of the object."""
+    backend = start(annotations={"a": ""})
+    person = KubernetesBackend(api, namespace, TRAINER, f"app={TRAINER}")
+    person.scale(3)
+    with pytest.raises(Conflict, match=r"spec.replicas is 3, expected 0"):
+        backend.scale(1, 0)
+    assert backend.read().spec_replicas == 3, "the number that refused the write is read at once"
+    with ThreadPoolExecutor(1) as writing:
+        writes = writing.submit(lambda: [person.patch_annotations({"a": str(number)}, {}) for number in range(30)])
+        for known, number in itertools.pairwise([3, 0, 2, 0, 1, 0, 2, 1]):
+            backend.scale(number, known)
+            assert backend.read().spec_replicas == number
+        writes.result(60)
+    wait_for(lambda: person.read().spec_replicas == 1, "the last number")
+    person.close()
 
 
 def test_pods_are_read_as_they_are(start: Callable[..., KubernetesBackend], cluster: Cluster, namespace: str) -> None:

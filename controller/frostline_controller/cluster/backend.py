@@ -8,7 +8,7 @@ RUNNING, PENDING, SUCCEEDED, FAILED = "Running", "Pending", "Succeeded", "Failed
 
 
 class Conflict(Exception):
-    """A tested annotation no longer has the expected value, since another process wrote it. Read again and recompute."""
+    """What a write tests no longer has the expected value, since another process wrote it. Read again and recompute."""
 
 
 class ClusterError(OSError):
@@ -52,6 +52,12 @@ class ClusterState:
         return frozenset(pod.uid for pod in self.pods)
 
 
+def require_replicas(now: int, test: int | None) -> None:
+    """Raise Conflict where spec.replicas is `now` and a write tests that it is another number. None: the write tests nothing."""
+    if test is not None and now != test:
+        raise Conflict(f"spec.replicas is {now}, expected {test}")
+
+
 class ClusterBackend(Protocol):
     """The operations of a cluster: blocking calls, each safe from any thread and any process.
 
@@ -69,8 +75,13 @@ class ClusterBackend(Protocol):
         """
         ...
 
-    def scale(self, replicas: int) -> None:
-        """Set spec.replicas. Scaling down removes the highest ordinals."""
+    def scale(self, replicas: int, test: int | None = None) -> None:
+        """Set spec.replicas. Scaling down removes the highest ordinals.
+
+        Args:
+            replicas: the new number.
+            test: the number that spec.replicas must still have; None: any. Raises Conflict where it has another one.
+        """
         ...
 
     def delete_pod(self, name: str, grace_seconds: float) -> None:

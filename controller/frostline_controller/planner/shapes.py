@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from frostline_contract.schedules import is_folded
+from frostline_contract.schedules import is_folded, schedule_named
 from frostline_controller.planner.cost import replica_micro_batches
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.leaves import deal_evenly
@@ -99,9 +99,10 @@ def schedules_for(inputs: PlanInputs, pp: int, dp: int, slices: int = 0) -> list
     """Return the (schedule, virtual stages) that can run a shape.
 
     1F1B needs in every replica as many slices of micro-batches as stages; interleaved also needs whole rounds (a multiple of
-    max(1, m // pp), as in torch.distributed.pipelining) and trainable units for pp * v stages. Where it can run, auto takes
-    1F1B, which is never slower than GPipe and holds less; with virtual_stages > 1 also interleaved. One stage needs no schedule.
-    A pinned interleaved falls back to 1F1B where units or micro-batches do not suffice, and a pinned V to zb_h1.
+    max(1, m // pp), as in torch.distributed.pipelining) and trainable units for pp * v stages. Zero-bubble orders take any number
+    of micro-batches, and those of a V need trainable units for two stages a rank. Where it can run, auto takes 1F1B, which is
+    never slower than GPipe and holds less; with virtual_stages > 1 also interleaved. One stage needs no schedule. A pinned
+    interleaved falls back to 1F1B where units or micro-batches do not suffice, and a pinned V to zb_h1.
 
     Args:
         inputs: the planner's inputs.
@@ -127,4 +128,4 @@ def schedules_for(inputs: PlanInputs, pp: int, dp: int, slices: int = 0) -> list
         return [*base, ("interleaved_1f1b", virtual)] if interleaved else base
     if pinned == "interleaved_1f1b" and interleaved:
         return [(pinned, virtual)]
-    return [(name, 1)] if one_forward_one_backward else []
+    return [(name, 1)] if one_forward_one_backward or schedule_named(name).splits else []

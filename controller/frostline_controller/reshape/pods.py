@@ -6,7 +6,6 @@ annotation `frostline.io/requested-workers` are the same request: an upper limit
 spare ones included; the annotation counts workers without the spare ones.
 """
 
-import logging
 from typing import NamedTuple
 
 from frostline_contract.annotations import REQUESTED_WORKERS
@@ -19,8 +18,6 @@ from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
 from frostline_controller.run.pods import Pods
 from frostline_controller.run.store import RunStore
-
-log = logging.getLogger(__name__)
 
 SCALE_REQUEST, ANNOTATION = "a scale request", "annotation"
 
@@ -57,16 +54,18 @@ class PodCount:
         self._choosing, self._adapting, self._reshaping = choosing, adapting, reshaping
         self._grown_at = facts.clock()
         self._outdated = False
+        self._taken = -1  # spec.replicas as the scale request has it that this round has taken; -1: it has taken none
 
     async def start_pods(self) -> None:
         """Request the pods that the run wants, where no controller has yet."""
         self._outdated = True  # the write before may have changed the annotations
         await self._finish_write()
         if self._facts.state.replicas < 0 and not self._facts.ended:
-            await self._scale(self._wanted_pods())
+            await self._scale(self._wanted_pods(), self._facts.cluster.spec_replicas)
 
     async def request_workers(self, workers: int, by: str) -> None:
-        """Limit the number of workers from now on (-1: the job's number), with one scale and one event as the answer."""
+        """Limit the number of workers from now on (-1: the job's number), with one scale and one event as the answer. A number
+        that a user has written meanwhile stays, as the next request."""
         facts = self._facts
         await self._store.commit(requested_workers=workers)
         pods = self._wanted_pods()
@@ -79,6 +78,7 @@ class PodCount:
     async def take_requests(self) -> SizeRequest | None:
         """Return the request that a user wrote to /scale or to the annotation, in each round until it is durable; else None."""
         facts, outbox = self._facts, self._outbox
+        self._taken = -1
         if facts.state.replicas < 0:
             return None
         await self._finish_write()
@@ -88,6 +88,7 @@ class PodCount:
         if facts.cluster.spec_replicas != facts.state.replicas:
             section, pods = facts.job.placement, facts.cluster.spec_replicas
             workers = pods * section.workers_per_pod - section.spare_workers
+            self._taken = pods
             return await self._take_limit(max(min(1, pods), workers), SCALE_REQUEST)
         text = facts.cluster.annotations.get(REQUESTED_WORKERS)
         known = str(facts.state.requested_workers) if facts.state.requested_workers >= 0 else None
@@ -116,8 +117,8 @@ class PodCount:
         before = facts.state.requested_workers
         if facts.ended and facts.state.state != RunStatus.SUSPENDED:
             if by == SCALE_REQUEST:
-                await self._scale(0)
-                await outbox.event("command", f"refused: {by} for {workers} workers, the run is {facts.state.state}")
+                if await self._scale(0):
+                    await outbox.event("command", f"refused: {by} for {workers} workers, the run is {facts.state.state}")
                 return None
             await store.commit(requested_workers=workers)
             self._outdated = True
@@ -192,7 +193,8 @@ class PodCount:
         await self._scale_and_announce(pods, "leave", text)
 
     async def _scale_and_announce(self, pods: int, kind: str, text: str) -> None:
-        """Scale, and write an event once the number is durable; `_finish_write` finishes a write that the cluster refused."""
+        """Scale, and write an event once the number is durable; `_finish_write` finishes a write that the cluster refused. No
+        event where a user's number stands in the way."""
         try:
             await self._scale(pods)
         finally:
@@ -205,16 +207,27 @@ class PodCount:
         if facts.state.scaling_from < 0:
             return
         if facts.cluster.spec_replicas == facts.state.scaling_from:
-            await self._scale(facts.state.replicas)
+            await self._scale(facts.state.replicas, facts.state.scaling_from)
             await pods.reread()
         else:
             await store.commit(scaling_from=-1)
 
-    async def _scale(self, pods: int) -> None:
-        if pods > self._facts.state.replicas:
+    async def _scale(self, pods: int, known: int = -1) -> bool:
+        """Write spec.replicas; False where a user's newer number stands, which is a request of the next round.
+
+        Args:
+            pods: the new number.
+            known: the number that it replaces; -1: the controller's own, or that of the request that this round has taken.
+        """
+        state = self._facts.state
+        if pods > state.replicas:
             self._grown_at = self._facts.clock()
-        await self._pods.scale(pods)
-        log.info("scaled pods=%s", pods)
+        if known < 0:
+            known = self._taken if self._taken >= 0 else state.replicas
+        written = await self._pods.scale(pods, known)
+        if written:
+            self._taken = -1
+        return written
 
     def _wanted_pods(self) -> int:
         return self._pods_for(self._choosing.wanted_workers())

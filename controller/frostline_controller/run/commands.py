@@ -12,7 +12,7 @@ from frostline_contract.sharding import shard_problem
 from frostline_contract.tensor_rows import rows_problem
 from frostline_controller.cluster.backend import ClusterState
 from frostline_controller.recovery.budget import RetryBudget
-from frostline_controller.reshape.pods import PodCount
+from frostline_controller.reshape.pods import PodCount, SizeRequest
 from frostline_controller.reshape.preparation import open_window
 from frostline_controller.reshape.triggers import ReshapeTriggers
 from frostline_controller.run.durable import PinnedShape
@@ -131,8 +131,8 @@ class Commands:
     async def advance(self) -> None:
         """Carry out the queued commands. A command leaves the queue when it is done: where a write fails, it is tried again."""
         await self._take_annotation()
-        if (size := await self._sizing.take_requests()) is not None and not any(asked.by == size.by for asked in self._queue):
-            self._queue.append(Asked(pb.CommandRequest(kind=size.kind, workers=size.workers), size.by))
+        if (size := await self._sizing.take_requests()) is not None:
+            self._queue_size(size)
         while self._queue:
             asked = self._queue[0]
             with self._store.removing(COMMAND, asked.annotation):
@@ -143,6 +143,15 @@ class Commands:
                 asked.done.set_result(None)
             if asked.annotation:
                 self._read_from = self._facts.cluster
+
+    def _queue_size(self, size: SizeRequest) -> None:
+        """Queue a request for a number of workers, in the place of one from the same source that has not been carried out yet."""
+        asked = Asked(pb.CommandRequest(kind=size.kind, workers=size.workers), size.by)
+        for place, older in enumerate(self._queue):
+            if older.by == size.by:
+                self._queue[place] = asked
+                return
+        self._queue.append(asked)
 
     async def _carry_out(self, request: pb.CommandRequest, by: str) -> None:
         facts, store, outbox, kind = self._facts, self._store, self._outbox, request.kind

@@ -135,9 +135,8 @@ class Ending:
             self._notified_at = now
         alive = [worker for worker in self._facts.members if worker.presence != GONE and worker.watching]
         if not self._scaled and (not alive or now - self._notified_at > EXIT_WAIT_SECONDS):
-            if self._facts.state.replicas != 0:
-                await self._pods.scale(0)
-            self._scaled = True
+            held = self._facts.state.replicas
+            self._scaled = held == 0 or await self._pods.scale(0, held)
 
     def _is_pause(self, outcome: pb.RunOutcome) -> bool:
         """Whether members have saved their state without a person's request to stop.

@@ -1,10 +1,13 @@
 """The run's pods: read from the cluster, scaled to a number, deleted one by one."""
 
 import asyncio
+import logging
 
-from frostline_controller.cluster.backend import ClusterBackend
+from frostline_controller.cluster.backend import ClusterBackend, Conflict
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.store import RunStore
+
+log = logging.getLogger(__name__)
 
 
 class Pods:
@@ -24,14 +27,29 @@ class Pods:
         """Read the cluster again. Done after each write, so that the state before it is not taken for a new request."""
         self._facts.cluster = await asyncio.to_thread(self._backend.read)
 
-    async def scale(self, pods: int) -> None:
-        """Write spec.replicas. The intent is durable first, so that a successor finishes the write and does not take it for a
-        request."""
-        await self._store.commit(replicas=pods, scaling_from=self._facts.cluster.spec_replicas)
+    async def scale(self, pods: int, known: int) -> bool:
+        """Write spec.replicas, unless a user has written another number that no round has taken yet: it is the next request.
+
+        The intent is durable first, so that a successor finishes the write and does not take it for a request. Returns whether it
+        was written.
+
+        Args:
+            pods: the new number.
+            known: the number that it replaces: the controller's own, or that of a request which has been taken.
+        """
+        before = self._store.state.replicas
+        await self._store.commit(replicas=pods, scaling_from=known)
         self._store.may_write()  # no fence: the successor would take a late number for a user's request
-        await asyncio.to_thread(self._backend.scale, pods)
+        try:
+            await asyncio.to_thread(self._backend.scale, pods, known)
+        except Conflict as conflict:  # not read here: until the next round reads it, nothing may replace the user's number
+            log.info("not scaled pods=%s reason=%s", pods, conflict)
+            await self._store.commit(replicas=before if before >= 0 else pods, scaling_from=-1)
+            return False
+        log.info("scaled pods=%s", pods)
         await self._store.commit(scaling_from=-1)
         await self.reread()
+        return True
 
     async def annotate(self, changes: dict[str, str | None], tests: dict[str, str | None]) -> None:
         """Write annotations that are not part of the durable state. Raises Conflict where one of `tests` does not hold."""

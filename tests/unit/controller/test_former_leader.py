@@ -100,13 +100,13 @@ def test_a_former_leader_scales_and_deletes_no_pods(tmp_path: Path, monkeypatch:
 
     async def story() -> None:
         stage, done = Stage(tmp_path), list[str]()
-        monkeypatch.setattr(stage.backend, "scale", lambda replicas: done.append("scale"))
+        monkeypatch.setattr(stage.backend, "scale", lambda replicas, test: done.append("scale"))
         monkeypatch.setattr(stage.backend, "delete_pod", lambda name, grace: done.append("delete"))
         stage.facts.cluster.pods.append(
             PodInfo(name="trainer-0", uid="uid-0", node="n", phase="Running", started_at=0.0, ready=True)
         )
-        writes: dict[str, Callable[[], Awaitable[None]]] = {
-            "scale": lambda: stage.run.pods.scale(1), "delete": lambda: stage.run.pods.delete("uid-0"),
+        writes: dict[str, Callable[[], Awaitable[object]]] = {
+            "scale": lambda: stage.run.pods.scale(1, 2), "delete": lambda: stage.run.pods.delete("uid-0"),
         }  # fmt: skip
         superseded(stage)
         with pytest.raises(NotLeading):

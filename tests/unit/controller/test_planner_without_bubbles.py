@@ -45,6 +45,18 @@ def test_dear_or_unmeasured_split_backwards_keep_the_others(into: float, weights
     assert ("without bubbles" in found.reason) == bool(words) and words in found.reason
 
 
+@pytest.mark.parametrize("units", [7, 8])
+@pytest.mark.parametrize("micro_batches", [2, 3, 4, 12])
+def test_what_is_taken_can_also_be_pinned(units: int, micro_batches: int) -> None:
+    """Objective cost pins its choice on the workers that stay (`cheapest.py`): a refusal there ended the run."""
+    about = known(units=units, num_microbatches=micro_batches, reduction_leaves=1)
+    found = make_plan(about)
+    again = pinned(about, found.placement.schedule)
+    assert again.placement.schedule == found.placement.schedule
+    assert again.placement.virtual_stages == found.placement.virtual_stages
+    assert again.cost.total_seconds == pytest.approx(found.cost.total_seconds)
+
+
 @pytest.mark.parametrize("freeze_point", [0, 3, 9])
 @pytest.mark.parametrize("cap", [None, 1.0, 1.1])
 def test_it_is_as_good_as_the_best_of_all_schedules_that_memory_allows(freeze_point: int, cap: float | None) -> None:

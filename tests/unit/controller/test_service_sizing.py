@@ -204,11 +204,11 @@ def test_a_write_that_the_cluster_refused_is_written_again_and_no_request(
             tries: list[int] = []
             write = stage.backend.scale
 
-            def refuse_once(replicas: int) -> None:
+            def refuse_once(replicas: int, test: int) -> None:
                 tries.append(replicas)
                 if len(tries) == 1:
                     raise OSError("429 Too Many Requests")
-                write(replicas)
+                write(replicas, test)
 
             monkeypatch.setattr(stage.backend, "scale", refuse_once)
             ask(stage, "annotation", 2)

@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 
-from frostline_controller.cluster.backend import ClusterState, Conflict, PodInfo
+from frostline_controller.cluster.backend import ClusterState, Conflict, PodInfo, require_replicas
 from frostline_controller.cluster.kubernetes.api import Api, ApiError, Changed, Json, NotFound
 from frostline_controller.cluster.kubernetes.object_cache import ObjectCache
 
@@ -85,14 +85,30 @@ class KubernetesBackend:
                     raise Conflict(str(error)) from error
                 if not tries_left:
                     raise
-            time.sleep(random.uniform(0.5, 1.0) * PATCH_WAIT_SECONDS)
+            _wait_for_writers()
 
-    def scale(self, replicas: int) -> None:
+    def scale(self, replicas: int, test: int | None = None) -> None:
+        """Scale as the interface says: the number is tested on a fresh read, and the write holds for that version alone.
+
+        The patch itself cannot test: a number of 0 is absent from a Scale in JSON.
+        """
         if replicas < 0:
             raise ValueError(f"replicas is {replicas}; it must be at least 0")
         path = f"{self._path}/{self._name}"
-        self._api.patch(f"{path}/scale", {"spec": {"replicas": replicas}}, fieldManager=FIELD_MANAGER)
-        self._sets.put(self._api.get(path))
+        for tries_left in reversed(range(PATCH_TRIES)):
+            found = self._api.get(path)
+            self._sets.put(found)
+            require_replicas(int(found["spec"].get("replicas", 1)), test)
+            body = {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"]}, "spec": {"replicas": replicas}}
+            try:
+                self._api.patch(f"{path}/scale", body, fieldManager=FIELD_MANAGER)
+            except Changed:
+                if not tries_left:
+                    raise
+            else:
+                self._sets.put(self._api.get(path))
+                return
+            _wait_for_writers()
 
     def delete_pod(self, name: str, grace_seconds: float) -> None:
         pod = self._pods.objects(FIRST_LIST_SECONDS).get(name)
@@ -150,6 +166,11 @@ class KubernetesBackend:
         if found is None:
             raise NotFound(404, f"there is no StatefulSet {self._name} in namespace {self._namespace}")
         return found
+
+
+def _wait_for_writers() -> None:
+    """Wait before a refused write is tried again, for a random time, so that two writers do not meet again."""
+    time.sleep(random.uniform(0.5, 1.0) * PATCH_WAIT_SECONDS)
 
 
 def _patch(held: dict[str, str], changes: dict[str, str | None], test: dict[str, str | None]) -> list[Json]:

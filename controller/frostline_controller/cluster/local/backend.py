@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from frostline_contract.durable_files import replace_durably
-from frostline_controller.cluster.backend import ClusterState, Conflict, PodInfo
+from frostline_controller.cluster.backend import ClusterState, Conflict, PodInfo, require_replicas
 
 LOCK_SECONDS = 5.0
 """The longest wait of a writer for another one, in seconds: far longer than a write takes."""
@@ -58,10 +58,15 @@ class LocalBackend:
 
         self.change(patch)
 
-    def scale(self, replicas: int) -> None:
+    def scale(self, replicas: int, test: int | None = None) -> None:
         if replicas < 0:
             raise ValueError(f"replicas is {replicas}; it must be at least 0")
-        self.change(lambda found: found["spec"].update(replicas=replicas))
+
+        def scale(found: dict[str, Any]) -> None:
+            require_replicas(found["spec"]["replicas"], test)
+            found["spec"].update(replicas=replicas)
+
+        self.change(scale)
 
     def delete_pod(self, name: str, grace_seconds: float) -> None:
         def ask(found: dict[str, Any]) -> None:

@@ -1,0 +1,131 @@
+"""A person's scale request that arrives while the controller itself scales, or cannot write, is answered and not overwritten."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from frostline_contract.worker_state import WorkerState
+from frostline_proto.v1 import control_pb2 as pb
+from tests.unit.controller.test_service_sizing import Stage, ask, cost_job, first_plan, freeze_to, leading
+
+
+def overtake(stage: Stage, pods: int) -> list[int]:
+    """Let a person write `pods` right before the controller's next scale. Returns a list that gets the controller's number."""
+    write, overtaken = stage.backend.scale, []
+
+    def scale(replicas: int, test: int | None = None) -> None:
+        if not overtaken:
+            overtaken.append(replicas)
+            write(pods)
+        write(replicas, test)
+
+    stage.backend.scale = scale  # type: ignore[method-assign]
+    return overtaken
+
+
+def answers(stage: Stage) -> list[str]:
+    return [event["reason"] for event in stage.store.events.all() if event["kind"] == "command"]
+
+
+def settled(stage: Stage) -> bool:
+    return stage.facts.state.scaling_from < 0 and stage.facts.state.replicas == stage.replicas
+
+
+@pytest.mark.parametrize("pods", [1, 2, 4])
+def test_a_scale_request_overtakes_the_answer_to_another_request(tmp_path: Path, pods: int) -> None:
+    """Also one for the very number that the controller is about to write."""
+
+    async def story() -> None:
+        async with leading(tmp_path, placement={"workers": 4}) as stage:
+            await first_plan(stage, 0, 1, 2, 3)
+            if pods == 4:
+                ask(stage, "annotation", 3)
+                await stage.until(lambda: stage.replicas == 3 and settled(stage), "three pods")
+            before = len(answers(stage))
+            overtaken = overtake(stage, pods)
+            ask(stage, "annotation", 2)
+            await stage.reported("command", f"a scale request: {pods} workers, answered by {pods}")
+            await stage.until(lambda: settled(stage) and stage.replicas == pods, "the request's number")
+            assert overtaken == [2]
+            assert len(answers(stage)) == before + 2, "each request has one answer"
+            assert stage.facts.state.requested_workers == pods
+
+    asyncio.run(story())
+
+
+def test_a_scale_request_overtakes_pods_that_are_handed_back(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with leading(tmp_path, **cost_job()) as stage:
+            plan = await first_plan(stage, 0, 1, 2, 3)
+            overtaken = overtake(stage, 2)
+            await freeze_to(stage, 3)
+            prepared = await stage.until(lambda: stage.facts.state.prepared, "a smaller plan")
+            assert len(prepared.placement.workers) < len(plan.placement.workers)
+            await stage.enter(prepared, 20)
+            await stage.reported("command", "a scale request: 2 workers, answered by 2")
+            await stage.until(lambda: settled(stage) and stage.replicas <= 2, "no more than two pods")
+            assert len(overtaken) == 1
+            assert stage.facts.state.requested_workers == 2
+            told = [event["reason"] for event in stage.store.events.all() if "handed back" in event["reason"]]
+            assert all(reason.split()[2] != "4" for reason in told), "nothing was handed back by the refused write"
+
+    asyncio.run(story())
+
+
+def test_a_scale_request_overtakes_the_first_scale_of_a_run(tmp_path: Path) -> None:
+    async def story() -> None:
+        stage = Stage(tmp_path, placement={"workers": 4})
+        overtaken = overtake(stage, 3)
+        await stage.controller.start()
+        serving = asyncio.create_task(stage.reconciler.serve())
+        try:
+            await stage.reported("command", "a scale request: 3 workers, answered by 3")
+            await stage.until(lambda: settled(stage) and stage.replicas == 3, "three pods")
+            assert overtaken == [4]
+        finally:
+            stage.reconciler.stop()
+            await serving
+            stage.run.close()
+
+    asyncio.run(story())
+
+
+def test_a_scale_request_overtakes_the_end_of_a_run_and_is_refused(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with leading(tmp_path) as stage:
+            await first_plan(stage, 0, 1)
+            overtaken = overtake(stage, 2 + 1)
+            stage.controller.ending.note_outcome(pb.RunOutcome(status="completed", steps=3))
+            for ordinal in (0, 1):
+                stage.controller.departures.note(f"uid-{ordinal}/1", "ended", WorkerState.GONE)
+                stage.facts.members.remove(f"uid-{ordinal}/1", "ended")
+            await stage.reported("command", "refused: a scale request for 3 workers, the run is completed")
+            await stage.until(lambda: settled(stage) and stage.replicas == 0, "no pods")
+            assert overtaken == [0]
+
+    asyncio.run(story())
+
+
+def test_of_two_scale_requests_that_cannot_be_written_the_newer_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with leading(tmp_path, placement={"workers": 4}) as stage:
+            await first_plan(stage, 0, 1, 2, 3)
+            write, refused = stage.backend.patch_annotations, []
+
+            def refuse(changes: dict[str, str | None], test: dict[str, str | None]) -> None:
+                refused.append(changes)
+                raise OSError("503 Service Unavailable")
+
+            monkeypatch.setattr(stage.backend, "patch_annotations", refuse)
+            ask(stage, "a scale request", 3)
+            await stage.until(lambda: refused, "a write that fails")
+            ask(stage, "a scale request", 2)
+            seen = len(refused)
+            await stage.until(lambda: len(refused) > seen + 1, "the newer request has been read")
+            monkeypatch.setattr(stage.backend, "patch_annotations", write)
+            await stage.reported("command", "a scale request: 2 workers, answered by 2")
+            await stage.until(lambda: settled(stage) and stage.replicas == 2, "two pods")
+            assert answers(stage) == ["a scale request: 2 workers, answered by 2"]
+
+    asyncio.run(story())
