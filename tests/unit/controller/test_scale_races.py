@@ -67,8 +67,8 @@ def test_a_scale_request_overtakes_pods_that_are_handed_back(tmp_path: Path) -> 
             await stage.until(lambda: settled(stage) and stage.replicas <= 2, "no more than two pods")
             assert len(overtaken) == 1
             assert stage.facts.state.requested_workers == 2
-            told = [event["reason"] for event in stage.store.events.all() if "handed back" in event["reason"]]
-            assert all(reason.split()[2] != "4" for reason in told), "nothing was handed back by the refused write"
+            announced = [event["reason"] for event in stage.store.events.all() if "handed back" in event["reason"]]
+            assert all(reason.split()[2] != "4" for reason in announced), "nothing was handed back by the refused write"
 
     asyncio.run(story())
 
