@@ -167,7 +167,7 @@ class Release:
         found = []
         for line in self.cluster.plane.audit_log.read_text(encoding="utf-8").splitlines():
             entry = json.loads(line)
-            refused = entry.get("responseStatus", {}).get("code") == 409
+            refused = entry.get("responseStatus", {}).get("code", 200) >= 400
             if path in entry["requestURI"] and entry["verb"] in ("patch", "update") and not refused:
                 found.append(str(entry.get("userAgent", "")).split("/")[0])
         return found

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 FIELD_MANAGER = "frostline-controller"
 """The field manager that owns spec.replicas, whatever installs the chart."""
-ANNOTATIONS = "/metadata/annotations"
+ANNOTATIONS, REPLICAS = "/metadata/annotations", "/spec/replicas"
 FIRST_LIST_SECONDS = 20.0
 PATCH_TRIES, PATCH_WAIT_SECONDS = 5, 0.2
 
@@ -88,26 +88,21 @@ class KubernetesBackend:
             _wait_for_writers()
 
     def scale(self, replicas: int, test: int | None = None) -> None:
-        """Scale as the interface says: the number is tested on a fresh read, and the write holds for that version alone.
-
-        The patch itself cannot test: a number of 0 is absent from a Scale in JSON.
-        """
+        """Scale as the interface says; a refused patch whose test holds is tried again, as for annotations."""
         if replicas < 0:
             raise ValueError(f"replicas is {replicas}; it must be at least 0")
-        path = f"{self._path}/{self._name}"
+        path, patch = f"{self._path}/{self._name}", _patch_of_scale(replicas, test)
         for tries_left in reversed(range(PATCH_TRIES)):
-            found = self._api.get(path)
-            self._sets.put(found)
-            require_replicas(int(found["spec"].get("replicas", 1)), test)
-            body = {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"]}, "spec": {"replicas": replicas}}
             try:
-                self._api.patch(f"{path}/scale", body, fieldManager=FIELD_MANAGER)
-            except Changed:
-                if not tries_left:
-                    raise
-            else:
+                self._api.patch(f"{path}/scale", patch, fieldManager=FIELD_MANAGER)
                 self._sets.put(self._api.get(path))
                 return
+            except Changed:
+                found = self._api.get(path)
+                self._sets.put(found)  # the next read returns the number that refused the patch
+                require_replicas(int(found["spec"].get("replicas", 1)), test)
+                if not tries_left:
+                    raise
             _wait_for_writers()
 
     def delete_pod(self, name: str, grace_seconds: float) -> None:
@@ -192,6 +187,12 @@ def _patch(held: dict[str, str], changes: dict[str, str | None], test: dict[str,
         elif key in held:
             patch.append({"op": "remove", "path": _annotation(key)})
     return patch
+
+
+def _patch_of_scale(replicas: int, test: int | None) -> list[Json]:
+    """Return the JSON patch of a Scale, with the same arguments as `scale`. A Scale in JSON leaves out a number of 0."""
+    tests: list[Json] = [] if test is None else [{"op": "test", "path": REPLICAS, "value": test or None}]
+    return [*tests, {"op": "add", "path": REPLICAS, "value": replicas}]
 
 
 def _annotation(key: str) -> str:
