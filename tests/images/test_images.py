@@ -93,6 +93,9 @@ def follow(service: str, folder: Path) -> Stage:
 
 
 def python_says(python: Path, code: str) -> str:
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=120, check=False, cwd=python.parent)
+    """Return what the code prints in an environment that was installed, whatever packages the caller's PYTHONPATH names."""
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [python, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=python.parent, env=own)
     assert done.returncode == 0, done.stderr
     return done.stdout
