@@ -52,6 +52,13 @@ class ClusterState:
         return frozenset(pod.uid for pod in self.pods)
 
 
+def require_annotations(now: dict[str, str], test: dict[str, str | None]) -> None:
+    """Raise Conflict where an annotation is not as a write tests it. None: the annotation must be absent."""
+    for key, expected in test.items():
+        if now.get(key) != expected:
+            raise Conflict(f"{key} is {now.get(key)!r}, expected {expected!r}")
+
+
 def require_replicas(now: int, test: int | None) -> None:
     """Raise Conflict where spec.replicas is `now` and a write tests that it is another number. None: the write tests nothing."""
     if test is not None and now != test:

@@ -207,8 +207,8 @@ class PodCount:
         if facts.state.scaling_from < 0:
             return
         if facts.cluster.spec_replicas == facts.state.scaling_from:
-            await self._scale(facts.state.replicas, facts.state.scaling_from)
-            await pods.reread()
+            if not await self._scale(facts.state.replicas, facts.state.scaling_from):
+                await pods.reread()  # a user's number stands: it is this round's request
         else:
             await store.commit(scaling_from=-1)
 

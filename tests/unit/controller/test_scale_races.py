@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from frostline_contract.worker_state import WorkerState
 from frostline_proto.v1 import control_pb2 as pb
-from tests.unit.controller.test_service_sizing import Stage, ask, cost_job, first_plan, freeze_to, leading
+from tests.unit.controller.test_service_sizing import Stage, ask, cost_job, first_plan, freeze_to, leading, serving
 
 
 def overtake(stage: Stage, pods: int) -> list[int]:
@@ -77,16 +76,10 @@ def test_a_scale_request_overtakes_the_first_scale_of_a_run(tmp_path: Path) -> N
     async def story() -> None:
         stage = Stage(tmp_path, placement={"workers": 4})
         overtaken = overtake(stage, 3)
-        await stage.controller.start()
-        serving = asyncio.create_task(stage.reconciler.serve())
-        try:
+        async with serving(stage):
             await stage.reported("command", "a scale request: 3 workers, answered by 3")
             await stage.until(lambda: settled(stage) and stage.replicas == 3, "three pods")
             assert overtaken == [4]
-        finally:
-            stage.reconciler.stop()
-            await serving
-            stage.run.close()
 
     asyncio.run(story())
 
@@ -95,11 +88,9 @@ def test_a_scale_request_overtakes_the_end_of_a_run_and_is_refused(tmp_path: Pat
     async def story() -> None:
         async with leading(tmp_path) as stage:
             await first_plan(stage, 0, 1)
-            overtaken = overtake(stage, 2 + 1)
+            overtaken = overtake(stage, 3)
             stage.controller.ending.note_outcome(pb.RunOutcome(status="completed", steps=3))
-            for ordinal in (0, 1):
-                stage.controller.departures.note(f"uid-{ordinal}/1", "ended", WorkerState.GONE)
-                stage.facts.members.remove(f"uid-{ordinal}/1", "ended")
+            stage.end_workers(0, 1)
             await stage.reported("command", "refused: a scale request for 3 workers, the run is completed")
             await stage.until(lambda: settled(stage) and stage.replicas == 0, "no pods")
             assert overtaken == [0]

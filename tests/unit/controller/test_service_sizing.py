@@ -92,6 +92,11 @@ class Stage:
 
         return await self.until(found, f"an event {kind!r} with {words!r}")
 
+    def end_workers(self, *ordinals: int) -> None:
+        for ordinal in ordinals:
+            self.controller.departures.note(f"uid-{ordinal}/1", "ended", WorkerState.GONE)
+            self.facts.members.remove(f"uid-{ordinal}/1", "ended")
+
     def ordinals(self, plan: Plan) -> list[int]:
         return sorted(int(worker_id.split("/")[0].removeprefix("uid-")) for worker_id in plan.placement.workers)
 
@@ -101,16 +106,21 @@ class Stage:
 
 
 @asynccontextmanager
-async def leading(folder: Path, **sections: Any) -> AsyncIterator[Stage]:
-    stage = Stage(folder, **sections)
+async def serving(stage: Stage) -> AsyncIterator[Stage]:
     await stage.controller.start()
-    serving = asyncio.create_task(stage.reconciler.serve())
+    rounds = asyncio.create_task(stage.reconciler.serve())
     try:
         yield stage
     finally:
         stage.reconciler.stop()
-        await serving
+        await rounds
         stage.run.close()
+
+
+@asynccontextmanager
+async def leading(folder: Path, **sections: Any) -> AsyncIterator[Stage]:
+    async with serving(Stage(folder, **sections)) as stage:
+        yield stage
 
 
 def cost_job(**placement: Any) -> dict[str, Any]:
@@ -266,9 +276,7 @@ def test_zero_suspends_and_more_than_zero_resumes(tmp_path: Path, by: str) -> No
             await stage.reported("command", f"suspend by {by}")
             assert stage.facts.state.state == "draining"
             stage.controller.ending.note_outcome(pb.RunOutcome(status="suspended", steps=3))
-            for ordinal in (0, 1):
-                stage.controller.departures.note(f"uid-{ordinal}/1", "ended", WorkerState.GONE)
-                stage.facts.members.remove(f"uid-{ordinal}/1", "ended")
+            stage.end_workers(0, 1)
             await stage.until(lambda: stage.facts.state.state == "suspended" and stage.replicas == 0, "suspended")
             await asyncio.sleep(0.2)
             assert stage.facts.state.state == "suspended", "its own scale is no request"

@@ -6,8 +6,9 @@ import random
 import threading
 import time
 import uuid
+from collections.abc import Callable
 
-from frostline_controller.cluster.backend import ClusterState, Conflict, PodInfo, require_replicas
+from frostline_controller.cluster.backend import ClusterState, PodInfo, require_annotations, require_replicas
 from frostline_controller.cluster.kubernetes.api import Api, ApiError, Changed, Json, NotFound
 from frostline_controller.cluster.kubernetes.object_cache import ObjectCache
 
@@ -50,8 +51,8 @@ class KubernetesBackend:
         found = self._stateful_set()
         pods = self._pods.objects(FIRST_LIST_SECONDS).values()
         return ClusterState(
-            annotations=dict(found["metadata"].get("annotations") or {}),
-            spec_replicas=int(found["spec"].get("replicas", 1)),
+            annotations=dict(_annotations_of(found)),
+            spec_replicas=_replicas_of(found),
             resource_version=int(found["metadata"]["resourceVersion"]),
             pods=sorted((_pod_info(pod) for pod in pods if _owner(pod) == self._name), key=lambda pod: pod.ordinal),
         )
@@ -69,41 +70,41 @@ class KubernetesBackend:
         return bool(listed[0]["metadata"]["uid"] == uid)
 
     def patch_annotations(self, changes: dict[str, str | None], test: dict[str, str | None]) -> None:
-        """Patch as the interface says; a refused patch whose tests all hold is tried again, since other processes write all the
-        time."""
-        path = f"{self._path}/{self._name}"
-        for tries_left in reversed(range(PATCH_TRIES)):
-            held = self._stateful_set()["metadata"].get("annotations") or {}
-            try:
-                self._sets.put(self._api.patch(path, _patch(held, changes, test), fieldManager=FIELD_MANAGER))
-                return
-            except Changed as error:
-                found = self._api.get(path)
-                self._sets.put(found)  # the next read returns the state that refused the patch
-                now = found["metadata"].get("annotations") or {}
-                if any(now.get(key) != value for key, value in test.items()):
-                    raise Conflict(str(error)) from error
-                if not tries_left:
-                    raise
-            _wait_for_writers()
+        self._patch(
+            lambda held: _patch_of_annotations(_annotations_of(held), changes, test),
+            lambda found: require_annotations(_annotations_of(found), test),
+        )
 
     def scale(self, replicas: int, test: int | None = None) -> None:
-        """Scale as the interface says; a refused patch whose test holds is tried again, as for annotations."""
         if replicas < 0:
             raise ValueError(f"replicas is {replicas}; it must be at least 0")
-        path, patch = f"{self._path}/{self._name}", _patch_of_scale(replicas, test)
+        self._patch(
+            lambda held: _patch_of_scale(replicas, test),
+            lambda found: require_replicas(_replicas_of(found), test),
+            subresource="/scale",
+        )
+
+    def _patch(self, make: Callable[[Json], list[Json]], require: Callable[[Json], None], subresource: str = "") -> None:
+        """Patch the StatefulSet. A refused patch whose tests all hold is tried again, since other processes write all the time.
+
+        Args:
+            make: returns the JSON patch for the StatefulSet that was received last.
+            require: raises Conflict where a test of the patch does not hold for the StatefulSet as it is now.
+            subresource: the part of the StatefulSet that the patch is for, as the end of its path; empty: the StatefulSet itself.
+        """
+        path = f"{self._path}/{self._name}"
         for tries_left in reversed(range(PATCH_TRIES)):
             try:
-                self._api.patch(f"{path}/scale", patch, fieldManager=FIELD_MANAGER)
-                self._sets.put(self._api.get(path))
+                answer = self._api.patch(f"{path}{subresource}", make(self._stateful_set()), fieldManager=FIELD_MANAGER)
+                self._sets.put(self._api.get(path) if subresource else answer)
                 return
             except Changed:
                 found = self._api.get(path)
-                self._sets.put(found)  # the next read returns the number that refused the patch
-                require_replicas(int(found["spec"].get("replicas", 1)), test)
+                self._sets.put(found)  # the next read returns the state that refused the patch
+                require(found)
                 if not tries_left:
                     raise
-            _wait_for_writers()
+            time.sleep(random.uniform(0.5, 1.0) * PATCH_WAIT_SECONDS)
 
     def delete_pod(self, name: str, grace_seconds: float) -> None:
         pod = self._pods.objects(FIRST_LIST_SECONDS).get(name)
@@ -163,12 +164,15 @@ class KubernetesBackend:
         return found
 
 
-def _wait_for_writers() -> None:
-    """Wait before a refused write is tried again, for a random time, so that two writers do not meet again."""
-    time.sleep(random.uniform(0.5, 1.0) * PATCH_WAIT_SECONDS)
+def _annotations_of(stateful_set: Json) -> dict[str, str]:
+    return stateful_set["metadata"].get("annotations") or {}
 
 
-def _patch(held: dict[str, str], changes: dict[str, str | None], test: dict[str, str | None]) -> list[Json]:
+def _replicas_of(stateful_set: Json) -> int:
+    return int(stateful_set["spec"].get("replicas", 1))
+
+
+def _patch_of_annotations(held: dict[str, str], changes: dict[str, str | None], test: dict[str, str | None]) -> list[Json]:
     """Return the JSON patch of changes to annotations.
 
     Args:

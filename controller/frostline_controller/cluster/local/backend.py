@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from frostline_contract.durable_files import replace_durably
-from frostline_controller.cluster.backend import ClusterState, Conflict, PodInfo, require_replicas
+from frostline_controller.cluster.backend import ClusterState, PodInfo, require_annotations, require_replicas
 
 LOCK_SECONDS = 5.0
 """The longest wait of a writer for another one, in seconds: far longer than a write takes."""
@@ -47,9 +47,7 @@ class LocalBackend:
     def patch_annotations(self, changes: dict[str, str | None], test: dict[str, str | None]) -> None:
         def patch(found: dict[str, Any]) -> None:
             annotations = found["metadata"]["annotations"]
-            for key, expected in test.items():
-                if annotations.get(key) != expected:
-                    raise Conflict(f"{key} is {annotations.get(key)!r}, expected {expected!r}")
+            require_annotations(annotations, test)
             for key, value in changes.items():
                 if value is None:
                     annotations.pop(key, None)
