@@ -127,6 +127,10 @@ def test_resume_takes_up_a_run_that_was_stopped_while_it_drained(world: Callable
 def test_a_resume_whose_checkpoints_are_gone_waits_for_them_and_says_so(world: Callable[..., World]) -> None:
     """A volume is not mounted, or lost: training must not silently begin at step 0. Only the controller can notice it."""
     run = world()
+
+    def events() -> list[str]:
+        return [line["kind"] for line in run.lines("events.jsonl")]
+
     run.start()
     run.at(10)
     run.workers[0].records(events=[pb.RunEvent(kind="checkpoint", step=8, reason="step 8")])
@@ -142,11 +146,12 @@ def test_a_resume_whose_checkpoints_are_gone_waits_for_them_and_says_so(world: C
     assert not root.exists()
     again = run.join(2)
     wait_for(lambda: f"{root} holds no checkpoint" in run.operator.status().message, "the status says so")
-    assert [line["kind"] for line in run.lines("events.jsonl")].count("cannot_start") == 1
+    wait_for(lambda: "cannot_start" in events(), "an event says so too")
     assert run.operator.status().state == "waiting"
     (root / "0" / "1.1" / "8").mkdir(parents=True)
     (root / "0" / "1.1" / "8" / "manifest.json").write_text(json.dumps({"lineage": 0, "step": 8}))
     assert again[0].next_plan("checkpoint").start_step == 8, "and it goes on when they are there"
+    assert events().count("cannot_start") == 1, "which was said once"
 
 
 def test_training_anew_where_checkpoints_are_gone_is_asked_for(world: Callable[..., World]) -> None:
