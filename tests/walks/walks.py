@@ -53,7 +53,7 @@ class Walk:
 
 
 WALKS = (
-    Walk("a gradient norm becomes a patch of the run's object", 20, 19, 47, (
+    Walk("a gradient norm becomes a patch of the run's object", 20, 19, 48, (
         Act(WORKER + "step/norms.py:piece_squares"),
         stack(WORKER + "step/loop.py:TrainingLoop._vote"),
         stack(WORKER + "step/committing.py:commit_step"),
