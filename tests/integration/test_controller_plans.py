@@ -9,6 +9,7 @@ import pytest
 from frostline_contract.plan import Decision
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_rpc.convert import to_record
+from tests.integration.recovery_world import started
 from tests.integration.scripted_worker import record, start_controller, statistics, stop, wait_for, wire
 from tests.integration.scripted_world import World, world
 
@@ -118,8 +119,7 @@ def test_joiner_is_planned_in_and_a_leaver_is_released(world: Callable[..., Worl
 
 def test_killed_member_is_answered_by_a_plan_from_the_checkpoint(world: Callable[..., World]) -> None:
     run = world()
-    plan = run.start()
-    run.at(20)
+    plan = started(run, 2)
     manifest = run.folder / "checkpoints" / "0" / "1.1" / "12" / "manifest.json"
     manifest.parent.mkdir(parents=True)
     manifest.write_text(json.dumps({"lineage": 0, "step": 12}))

@@ -73,9 +73,11 @@ def test_a_member_that_was_given_up_while_its_stream_lived_is_asked_in_the_next_
     stream.join(60)
     assert not stream.is_alive(), "it opens another, which begins with all that is in force"
     quiet.watch()
+    quiet.phase = "recovery"  # the fence has reached it: it is in no step of the generation that is over
     quiet._beating.clear()
     quiet.beat()
     together = other.next_plan("continue")
+    quiet.phase = "forward"
     for worker in (quiet, other):
         worker.ready(together)
         worker.enter(together, 30)

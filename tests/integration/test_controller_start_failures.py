@@ -52,6 +52,23 @@ def test_one_pods_mistake_is_told_and_the_others_train_on(world: Callable[..., W
     wait_for(lambda: "cannot start" not in run.operator.status().message, "a worker of that pod is there again")
 
 
+def test_two_mistakes_that_come_while_an_event_is_written_are_both_announced(world: Callable[..., World]) -> None:
+    """A slow disk: the controller takes both up in one round."""
+    run = world(script="faulty_controller.py", placement={"workers": 2}, controller=QUICK)
+    plan = started(run, 2)
+    survivor, dead = run.members(plan)
+    run.plant("events.jsonl", delay=2.0, fails=False)
+    run.kill(dead)
+    survivor.recover(plan, 20, UNITS)
+    survivor.enter(answer_to(plan, survivor), 20)
+    run.met("events.jsonl")
+    other = "labels.csv: no such file; mount the labels"
+    for text in (LOST, LOST, other):
+        mistake(run, dead, text)
+    wait_for(lambda: len(reported(run)) == 2, "both are announced, each once")
+    assert reported(run) == [f"trainer-{dead.ordinal} cannot start: {text}; it is tried again" for text in (LOST, other)]
+
+
 def test_too_few_that_can_start_end_the_run_after_some_tries(world: Callable[..., World]) -> None:
     run = world(placement={"workers": 2, "min_workers": 2}, controller=QUICK)
     plan = started(run, 2)

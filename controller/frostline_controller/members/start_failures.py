@@ -6,7 +6,7 @@ run fails only where too few workers are left, and each missing pod has been tri
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from frostline_contract.worker_id import ordinal_of, pod_uid_of
 from frostline_controller.run.ending import Ending
@@ -26,12 +26,12 @@ class _Trouble:
     Attributes:
         text: the reason, in words.
         tries: number of such ends since a worker last trained in the pod.
-        announced: the text that the last event had; empty: there was none.
+        unannounced: the reasons that no event has given yet, in order; one that repeats the reason before it is announced once.
     """
 
-    text: str
+    text: str = ""
     tries: int = 0
-    announced: str = ""
+    unannounced: list[str] = field(default_factory=list)
 
 
 class StartFailures:
@@ -57,7 +57,9 @@ class StartFailures:
         """
         if not self.has_run:
             return
-        trouble = self._troubles.setdefault(pod_name or self._pod_of(worker_id), _Trouble(text))
+        trouble = self._troubles.setdefault(pod_name or self._pod_of(worker_id), _Trouble())
+        if text != trouble.text:
+            trouble.unannounced.append(text)
         trouble.text, trouble.tries = text, trouble.tries + 1
         self._facts.wake.set()
 
@@ -70,9 +72,8 @@ class StartFailures:
         for pod_name, trouble in list(self._troubles.items()):
             if self._trains(pod_name) or self._is_handed_back(pod_name):
                 del self._troubles[pod_name]
-            elif trouble.announced != trouble.text:
-                trouble.announced = trouble.text
-                await outbox.event("cannot_start", f"{pod_name} cannot start: {trouble.text}; it is tried again")
+            while trouble.unannounced:
+                await outbox.event("cannot_start", f"{pod_name} cannot start: {trouble.unannounced.pop(0)}; it is tried again")
         away = {name: trouble for name, trouble in self._troubles.items() if name not in self._alive()}
         shown = "; ".join(f"{name}: {trouble.text}" for name, trouble in list(away.items())[:SHOWN])
         facts.trouble = f"{len(away)} workers cannot start: {shown}" if away else ""
