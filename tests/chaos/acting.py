@@ -16,7 +16,7 @@ from frostline_contract.annotations import COMMAND
 from frostline_contract.durable_files import replace_durably
 from frostline_controller.cluster.local.backend import LocalBackend
 from frostline_controller.local_run.exit_codes import DONE, NO_RUN, USER_MISTAKE
-from tests.chaos.acts import COMMANDS, OTHER_DATA, OTHER_WEIGHTS, SECOND_OWNER, STOPS, WRITES, Act
+from tests.chaos.acts import COMMANDS, OTHER_DATA, OTHER_WEIGHTS, SCALE, SECOND_OWNER, SIZES, STOPS, WRITES, Act
 from tests.chaos.leftovers import processes_of
 from tests.chaos.plug.run_files import now_in
 from tests.e2e.runs import FROSTLINE, Running
@@ -90,6 +90,8 @@ class Actor:
             self._own_as_second(index, running)
         elif act.kind == "reshape":
             self._reshape(index, act, running)
+        elif act.kind == SCALE:
+            self._scale(index, act, said, running)
         elif act.kind in COMMANDS:
             LocalBackend(running.folder / "cluster").patch_annotations({COMMAND: _words(act)}, {})
         elif act.kind == "drain":
@@ -131,6 +133,17 @@ class Actor:
         code, said = self._ask("reshape", str(running.folder), "--pp", str(pp), "--dp", str(dp))
         if (code not in (DONE, USER_MISTAKE, NO_RUN) and "the run is completed" not in said) or "Traceback" in said:
             self._complain(index, f"a reshape to {pp}x{dp} ended with {code}: {said}")
+
+    def _scale(self, index: int, act: Act, said: dict[str, Any], running: Running) -> None:
+        """Write another number of pods, and record the number that it replaces: the same one is no request."""
+        backend, replaced = LocalBackend(running.folder / "cluster"), []
+
+        def scale(found: dict[str, Any]) -> None:
+            replaced.append(found["spec"]["replicas"])
+            found["spec"]["replicas"] = act.value
+
+        backend.change(scale)
+        (self.reported / f"{index}.json").write_text(json.dumps({**said, "replaced": replaced[0]}))
 
     def _ask(self, *words: str) -> tuple[int, str]:
         """Return the exit status and the end of the output of a `frostline` command; -1 where it does not answer."""
@@ -190,7 +203,7 @@ def _pods_of(act: Act, targets: Sequence[psutil.Process], running: Running) -> l
     """Return the uids of the pods whose workers an act ends."""
     if act.kind == "kill_agent":
         return [targets[0].environ()["FROSTLINE_POD_UID"]]
-    if act.kind not in ("kill_preload", "resize"):
+    if act.kind not in ("kill_preload", *SIZES):
         return []
     pods = LocalBackend(running.folder / "cluster").read().pods
     return [pod.uid for pod in pods if act.kind == "kill_preload" or pod.ordinal >= act.value]

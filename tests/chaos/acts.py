@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 COMMANDS = ("freeze", "unfreeze", "resize", "checkpoint", "reshape")
 """Requests of people: by annotation, a reshape by `frostline reshape`. A reshape may be refused, and then changes nothing."""
+SCALE = "scale"
+"""`kubectl scale`: a person writes another number of pods into the StatefulSet, and the controller reads it as a request."""
+SIZES = ("resize", SCALE)
 STOPS = ("drain", "kill_all", "kill_write")
 """Acts that end the run, which is then resumed: a signal to `frostline`, kill -9 of it, kill -9 at a durable write."""
 HOLDS = ("hold_all", "hold_controller", "hold_redis", "hold_cache_server", "hold_agent", "hold_preload")
@@ -48,7 +51,7 @@ class Act:
         step: the act is carried out when this step is recorded.
         worker: pod ordinal.
         seconds: for holds and stalls.
-        value: freeze point or size.
+        value: freeze point, workers of a resize, or pods of a scale request.
         shape: (pp, dp) of a reshape.
         file, at, times: the writes to hit, see plug/sitecustomize.py.
     """
@@ -70,7 +73,7 @@ class Act:
 
     def text(self) -> str:
         who = f" w{self.worker}" if self.kind in ("kill_agent", "hold_agent", "kill_shard", "hold_redis") else ""
-        value = f" {self.value}" if self.kind in ("freeze", "resize") else ""
+        value = f" {self.value}" if self.kind in ("freeze", *SIZES) else ""
         value = f" {self.shape[0]}x{self.shape[1]}" if self.kind == "reshape" else value
         where = f" {self.at} {self.file}{f' x{self.times}' if self.times > 1 else ''}" if self.file else ""
         seconds = f" {self.seconds:g} s" if self.seconds else ""

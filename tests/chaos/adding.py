@@ -6,7 +6,7 @@ The choices come from a generator of their own, so that the rest of a seed's cas
 import random
 from dataclasses import replace
 
-from tests.chaos.acts import BESIDE_FILES, OTHER_DATA, OTHER_WEIGHTS, OWN_PRELOAD, SECOND_OWNER, STOPS, WRITES, Act
+from tests.chaos.acts import BESIDE_FILES, OTHER_DATA, OTHER_WEIGHTS, OWN_PRELOAD, SCALE, SECOND_OWNER, STOPS, WRITES, Act
 from tests.chaos.cases import OTHER_ROOT, Case
 
 MANY_REPLICAS = 3
@@ -27,6 +27,27 @@ def with_additions(case: Case, rng: random.Random) -> Case:
     if case.aim not in ("whole", "outside") or case.variant == "replicas":
         return case
     return replace(case, acts=(*case.acts, *_acts(case, rng)))
+
+
+def with_scale_requests(case: Case, rng: random.Random) -> Case:
+    """Return the case with scale requests: in the place of resizes, and a burst of them, taken back later. Some come while the
+    answer to the one before is about to be written."""
+    if case.aim != "whole" or case.variant == "replicas":
+        return case
+    acts = [_as_scale(act, case) if act.kind == "resize" and rng.random() < 0.5 else act for act in case.acts]
+    # Fewer workers may have no plan that needs less memory.
+    if rng.random() < 0.2 and not any(fault.kind == "oom" for fault in case.faults):
+        step, pods = rng.randint(3, 25), case.workers // case.workers_per_pod
+        acts += [Act(SCALE, step + rng.choice((0, 0, 1)), value=rng.randint(1, pods)) for _ in range(rng.choice((1, 2, 3)))]
+        if rng.random() < 0.7:
+            acts.append(Act(SCALE, step + 8, value=pods))
+        if rng.random() < 0.4 and not any(act.kind == SECOND_OWNER for act in acts):
+            acts.append(Act("stall_write", step, file="statefulset.json", at="sync", seconds=1.5))
+    return replace(case, acts=tuple(acts))
+
+
+def _as_scale(act: Act, case: Case) -> Act:
+    return replace(act, kind=SCALE, value=-(-act.value // case.workers_per_pod))
 
 
 def _broken_core(case: Case, rng: random.Random) -> Case:

@@ -5,7 +5,7 @@ from typing import Any
 
 from frostline_contract.job.cluster import Fault
 from tests.chaos.acts import FILES, OTHER_DATA, OTHER_WEIGHTS, Act
-from tests.chaos.adding import with_additions
+from tests.chaos.adding import with_additions, with_scale_requests
 from tests.chaos.cases import (
     CUT_SECONDS_LONG,
     CUT_SECONDS_SHORT,
@@ -61,7 +61,8 @@ def draw_case(seed: int) -> Case:
     rng = random.Random(f"frostline chaos {seed}")
     draw = _Draw(rng, seed)
     case = with_groups(getattr(draw, rng.choices(list(AIMS), list(AIMS.values()))[0])())
-    return with_additions(case, random.Random(f"frostline chaos additions {seed}"))
+    case = with_additions(case, random.Random(f"frostline chaos additions {seed}"))
+    return with_scale_requests(case, random.Random(f"frostline chaos scale requests {seed}"))
 
 
 class _Draw:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from frostline_contract.job.cluster import Fault
-from tests.chaos.acts import SECOND_OWNER, Act
+from tests.chaos.acts import SCALE, SECOND_OWNER, Act
 from tests.chaos.cases import (
     CUT_SECONDS_LONG,
     LATE_CUT_SECONDS,
@@ -191,6 +191,21 @@ def from_outside() -> list[Case]:
             shape=(2, 2),
         ),
         acted("by-hand", Act("freeze", 12, value=2), Act("checkpoint", 14), Act("unfreeze", 20), Act("resize", 24, value=3)),
+        acted("scaled", Act(SCALE, 10, value=2), Act(SCALE, 10, value=3), Act("resize", 18, value=2), Act(SCALE, 24, value=4)),
+        case(
+            "scaled-while-handed-back",
+            [],
+            acts=(Act(SCALE, 11, value=3), Act(SCALE, 12, value=2), Act(SCALE, 22, value=4)),
+            objective="cost",
+            shape=(None, None),
+        ),
+        # The second request comes while the controller is about to write the answer to the first.
+        acted(
+            "scaled-while-it-answers",
+            Act("stall_write", 4, file="statefulset.json", at="sync", seconds=1.5),
+            Act(SCALE, 4, value=2),
+            Act(SCALE, 5, value=3),
+        ),
         acted("other-root", Act("kill_all", 18), aim="lost", checkpoint_uri=OTHER_ROOT),
         acted("one-shard", Act("kill_shard", 12, 1), Act("hold_redis", 20, 0, seconds=3.0), cache=True, cache_shards=2),
         acted("second-owner", Act(SECOND_OWNER, 12), Act("reshape", 16, shape=(4, 1))),

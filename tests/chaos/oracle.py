@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from frostline_contract.phases import Phase
 from frostline_contract.plan import CHECKPOINT, CONTINUE, SURVIVORS
+from tests.chaos.acts import SIZES
 from tests.chaos.checkpoints import newest_checkpoints
 from tests.chaos.holding import Held, held_after, left_after
 from tests.chaos.kinds import AT_A_PLACE, BEFORE_THE_VOTE, ENDING, ENDING_WELL, ERRORS, KILLED_RUN, SILENCING, SPOILING
@@ -205,7 +206,7 @@ def _resumed(timeline: Timeline, base: Life, life: Life) -> bool:
     """Whether the generation answers no failure.
 
     Either the run was drained or could not save its last weights, and was resumed by another controller; or it paused after a
-    leave or a resize, and has gone on by itself.
+    leave or a request for fewer workers, and has gone on by itself.
     """
     if _paused(timeline, life):
         return True
@@ -214,7 +215,7 @@ def _resumed(timeline: Timeline, base: Life, life: Life) -> bool:
 
 
 def _paused(timeline: Timeline, life: Life) -> bool:
-    fewer = any(hit.fault.kind in ("leave", "resize") for hit in timeline.hits)
+    fewer = any(hit.fault.kind in ("leave", *SIZES) for hit in timeline.hits)
     return fewer and life.reported is None and life.plan.start == CHECKPOINT and life.first_step - 1 in timeline.pauses
 
 

@@ -26,6 +26,7 @@ from tests.chaos.jobs import VARIANTS, Variant
 from tests.chaos.lateness import lateness
 from tests.chaos.leftovers import leftovers, wait_until_gone
 from tests.chaos.oracle import Verdict, judge
+from tests.chaos.sizes import overlooked
 from tests.chaos.timeline import Timeline, read_timeline
 from tests.e2e.runs import FROSTLINE, Ended, Running
 
@@ -90,7 +91,7 @@ class Laboratory:
             timeline = read_timeline(ended.folder, case, variant.num_pieces)
             verdict = judge(timeline)
             late, complaints = self._late(case, ended, timeline)
-            problems += [*verdict.complaints, *complaints]
+            problems += [*verdict.complaints, *complaints, *overlooked(ended.folder, case.acts, case.workers_per_pod)]
             replay = late or case.changes_numerics
             problems += differences(ended, self._replayed(case, ended) if replay else reference, late, replayed=bool(replay))
         except (KeyError, ValueError, OSError) as broken:

@@ -8,7 +8,19 @@ import pytest
 from frostline_contract.job.cluster import Fault
 from frostline_contract.job.load import parse_job
 from frostline_contract.schedules import BUILT_IN
-from tests.chaos.acts import BESIDE_FILES, COMMANDS, DEATHS, FILES, HOLDS, OTHER_DATA, OTHER_WEIGHTS, SECOND_OWNER, STOPS, WRITES
+from tests.chaos.acts import (
+    BESIDE_FILES,
+    COMMANDS,
+    DEATHS,
+    FILES,
+    HOLDS,
+    OTHER_DATA,
+    OTHER_WEIGHTS,
+    SCALE,
+    SECOND_OWNER,
+    STOPS,
+    WRITES,
+)
 from tests.chaos.cases import OTHER_ROOT
 from tests.chaos.drawing import draw_case
 from tests.chaos.fixed import SUBSET, fixed_cases
@@ -30,6 +42,7 @@ def test_cases_follow_from_their_seeds_and_draw_all_that_can_befall_a_run() -> N
         OTHER_DATA,
         OTHER_WEIGHTS,
         SECOND_OWNER,
+        SCALE,
     }
     writes = {(act.at, act.file) for case in cases for act in case.acts if act.file}
     assert writes == {(at, file) for files_at in (FILES, BESIDE_FILES) for at, files in files_at.items() for file in files}
@@ -67,6 +80,8 @@ def test_what_is_added_to_a_case_is_drawn_where_it_means_something() -> None:
     assert {act.worker for _, act in acts if act.kind == "kill_shard"} == {0, 1}
     assert any(case.cache_shards == 2 for case, act in acts if act.kind == "hold_redis")
     assert all(1 <= act.shape[0] * act.shape[1] <= case.workers for case, act in acts if act.kind == "reshape")
+    pods = [(act.value, case.workers // case.workers_per_pod) for case, act in acts if act.kind == SCALE]
+    assert pods and all(1 <= asked <= there for asked, there in pods)
     owned_twice = [case for case, act in acts if act.kind == SECOND_OWNER]
     assert not any(act.kind in (*STOPS, *WRITES) for case in owned_twice for act in case.acts)
     broken = [case for case in cases if any(fault.lasting for fault in case.faults)]

@@ -38,6 +38,7 @@ def test_a_drained_run_goes_on_where_it_was(first: int, lineage: int, says: str)
         "stall_write",
         "freeze",
         "resize",
+        "scale",
         "hold_preload",
         "kill_shard",
         "second_owner",
