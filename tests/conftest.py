@@ -1,6 +1,8 @@
 """Settings of all tests: one thread for each process, so that numerics repeat and processes do not compete for the cores."""
 
 import os
+import runpy
+from pathlib import Path
 
 # Set before torch is imported, which reads its number of threads from here; importing torch for this alone costs seconds.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -21,5 +23,18 @@ settings.load_profile("frostline")
 __all__ = ["redis_server", "start_shard"]
 
 
+SLOW_DISK = Path(__file__).with_name("slow_disk")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--slow-disk", type=float, default=0.0, metavar="SECONDS", help="let each fsync take so much longer on average"
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     wide_rows.chosen = config.getoption("markexpr")
+    if seconds := config.getoption("slow_disk"):
+        os.environ["FROSTLINE_TEST_SLOW_DISK"] = str(seconds)
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SLOW_DISK), os.environ.get("PYTHONPATH"))))
+        runpy.run_path(str(SLOW_DISK / "sitecustomize.py"))
