@@ -1,6 +1,6 @@
 """The bugs, as data: which text of which file becomes which, and the fast tests that must notice."""
 
-from tests.mutants import cells, devices, groups, plans, schedules, shares, tiles
+from tests.mutants import cells, devices, groups, plans, requests, schedules, shares, tiles
 from tests.mutants.plant import Edit, Mutant
 
 TRAINER = "trainer/frostline_trainer/"
@@ -8,7 +8,7 @@ EXACT = ("tests/integration/test_exactness.py", "-m", "not wide")
 RESHAPE = ("tests/integration/test_reshape_moves.py", "-k", "journey or moments")
 
 MUTANTS: tuple[Mutant, ...] = (
-    *(groups.GROUP_MUTANTS + plans.PLAN_MUTANTS),
+    *(groups.GROUP_MUTANTS + plans.PLAN_MUTANTS + requests.REQUEST_MUTANTS),
     *(cells.CELL_MUTANTS + devices.DEVICE_MUTANTS + schedules.SCHEDULE_MUTANTS + shares.SHARE_MUTANTS + tiles.TILE_MUTANTS),
     Mutant(
         "lost-micro-batch",

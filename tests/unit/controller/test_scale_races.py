@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from frostline_contract.annotations import REQUESTED_WORKERS
 from frostline_proto.v1 import control_pb2 as pb
 from tests.unit.controller.test_service_sizing import Stage, ask, cost_job, first_plan, freeze_to, leading, serving
 
@@ -110,7 +111,7 @@ def test_of_two_scale_requests_that_cannot_be_written_the_newer_counts(tmp_path:
 
             monkeypatch.setattr(stage.backend, "patch_annotations", refuse)
             ask(stage, "a scale request", 3)
-            await stage.until(lambda: refused, "a write that fails")
+            await stage.until(lambda: any(changes.get(REQUESTED_WORKERS) == "3" for changes in refused), "a write that fails")
             ask(stage, "a scale request", 2)
             seen = len(refused)
             await stage.until(lambda: len(refused) > seen + 1, "the newer request has been read")
