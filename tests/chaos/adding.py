@@ -38,11 +38,12 @@ def with_scale_requests(case: Case, rng: random.Random) -> Case:
     # Fewer workers may have no plan that needs less memory.
     if rng.random() < 0.2 and not any(fault.kind == "oom" for fault in case.faults):
         step, pods = rng.randint(3, 25), case.workers // case.workers_per_pod
-        acts += [Act(SCALE, step + rng.choice((0, 0, 1)), value=rng.randint(1, pods)) for _ in range(rng.choice((1, 2, 3)))]
-        if rng.random() < 0.7:
-            acts.append(Act(SCALE, step + 8, value=pods))
+        least = -(-2 // case.workers_per_pod)  # one worker alone has no buddy, and the oracle does not know when leavers are gone
         if rng.random() < 0.4 and not any(act.kind == SECOND_OWNER for act in acts):
             acts.append(Act("stall_write", step, file="statefulset.json", at="sync", seconds=1.5))
+        acts += [Act(SCALE, step + rng.choice((0, 0, 1)), value=rng.randint(least, pods)) for _ in range(rng.choice((1, 2, 3)))]
+        if rng.random() < 0.7:
+            acts.append(Act(SCALE, step + 8, value=pods))
     return replace(case, acts=tuple(acts))
 
 
