@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from frostline_contract.plan import CHECKPOINT, CONTINUE, FRESH, SURVIVORS
-from tests.chaos.kinds import BEFORE_THE_VOTE, ERRORS
+from tests.chaos.kinds import AT_A_PLACE, BEFORE_THE_VOTE, ERRORS
 from tests.chaos.timeline import Hit, Life
 
 
@@ -19,14 +19,16 @@ def held_after(life: Life, following: Life, before: dict[str, Held], hits: tuple
     """Return the pieces of each worker when `life` is over and `following` answers or follows it.
 
     Until a generation's first vote has been seen, every participant keeps the pieces with which it came; from then on those that
-    the plan needs. Workers outside the plan may keep theirs: no plan uses them.
+    the plan needs. Workers outside the plan may keep theirs: no plan uses them. A vote that has passed may have no record: whom a
+    fault hits in a later step has seen it.
     """
     plan = life.plan
     needs = {worker: frozenset(plan.needs(worker)) for worker in plan.placement.workers}
     if plan.start in (FRESH, CHECKPOINT):
         before = {}
     moved_on = following.plan.start == SURVIVORS and following.plan.start_step > max(plan.start_step, life.first_step - 1)
-    if life.recorded or moved_on or following.plan.start == CONTINUE:
+    beyond = any(hit.generation == life.name and hit.fault.kind in AT_A_PLACE and hit.step > life.first_step for hit in hits)
+    if life.recorded or moved_on or beyond or following.plan.start == CONTINUE:
         return {worker: Held(pieces, pieces) for worker, pieces in needs.items()}
     in_vote = any(hit.generation == life.name and hit.phase not in BEFORE_THE_VOTE - {"vote"} for hit in hits)
     held = {}

@@ -24,6 +24,8 @@ from tests.wide_rows import all_wide
 
 EXACT = [
     (Case("gpt2_tied", inner_tiles=2, steps=4, freezing=((2, 1), (3, 3))), grouped(1, 1, 2)),
+    # No member has all gradients of its state: the others' tiles come after the backward pass.
+    (Case("gpt2_tied", inner_tiles=2, state_ranges=2, freezing=((2, 1),), steps=3), grouped(1, 1, 2)),
     (Case("llama", "mixed_bfloat16", inner_tiles=2, state_ranges=3, freezing=((2, 1),), steps=3), grouped(1, 2, 2, shard="step")),
     (Case("gpt2_tied", inner_tiles=2, state_ranges=3, freezing=((2, 1), (3, 0)), steps=3), grouped(1, 3, 2, shard="use")),
     # Messages between stages cross once a group: with stages in turn on a rank, in slices of cells.
@@ -34,7 +36,6 @@ MORE_EXACT = [
     (Case("bert_classification", "bfloat16", inner_tiles=4, freezing=THAWING, steps=4), grouped(2, 1, 2, 1, "gpipe")),
     (Case("gpt2_tied", inner_tiles=2, freezing=((3, 2),), steps=3), grouped(2, 1, 2, 2, "zb_v")),
     (Case("bert_classification", "bfloat16", inner_tiles=2, state_ranges=5, steps=3), grouped(2, 2, 2, shard="use")),
-    (Case("gpt2_tied", inner_tiles=2, state_ranges=2, freezing=((2, 1),), steps=3), grouped(1, 1, 2)),
     (Case("gpt2_untied", "float64", inner_tiles=4, steps=3, activation_checkpointing=True), grouped(1, 1, 4)),
     (Case("bert_classification", "bfloat16", inner_tiles=2, state_ranges=5, steps=3), grouped(2, 2, 2, shard="step")),
 ]

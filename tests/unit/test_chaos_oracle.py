@@ -75,6 +75,16 @@ def test_a_pause_after_a_leave_goes_on_at_its_step_and_a_pause_without_one_is_re
     assert verdict(FIRST, on, hits=(left,)).complaints
 
 
+def test_who_dies_a_step_after_a_switch_has_seen_its_first_vote_though_no_record_says_so() -> None:
+    """Leavers have dropped their state by then; a step earlier they all have it (seed 1140052 of 2026-11-26)."""
+    switched = life(2, "continue", 14, "ab", buddies=False, leavers=("c", "d"), recorded=())
+    back = life(3, "checkpoint", 11, "a", lineage=1)
+    for step, complaint in ((15, False), (14, True)):
+        dead = hit("kill_worker", "b", step, generation="1.2", at=VOTED_AT + 10)
+        found = verdict(FIRST, switched, back, hits=(dead,), checkpoints=BACK["checkpoints"], cuts=BACK["cuts"])
+        assert any("but whole" in one for one in found.complaints) == complaint, found
+
+
 def test_the_last_of_a_lost_node_may_be_answered_before_it_ends() -> None:
     """Its peers' ends reach it before its own does: it reports, is given a plan, and ends in that one."""
     found = verdict(
