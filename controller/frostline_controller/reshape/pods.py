@@ -195,10 +195,11 @@ class PodCount:
     async def _scale_and_announce(self, pods: int, kind: str, text: str) -> None:
         """Scale, and write an event once the number is durable; `_finish_write` finishes a write that the cluster refused. No
         event where a user's number stands in the way."""
+        stands = True  # also where the cluster refuses the write
         try:
-            await self._scale(pods)
+            stands = await self._scale(pods)
         finally:
-            if self._facts.state.replicas == pods:
+            if stands and self._facts.state.replicas == pods:
                 await self._outbox.event(kind, text)
 
     async def _finish_write(self) -> None:

@@ -37,14 +37,13 @@ class Pods:
             pods: the new number.
             known: the number that it replaces: the controller's own, or that of a request which has been taken.
         """
-        before = self._store.state.replicas
         await self._store.commit(replicas=pods, scaling_from=known)
         self._store.may_write()  # no fence: the successor would take a late number for a user's request
         try:
             await asyncio.to_thread(self._backend.scale, pods, known)
         except Conflict as conflict:  # not read here: until the next round reads it, nothing may replace the user's number
             log.info("not scaled pods=%s reason=%s", pods, conflict)
-            await self._store.commit(replicas=before if before >= 0 else pods, scaling_from=-1)
+            await self._store.commit(replicas=known, scaling_from=-1)  # any other number is a request, also the one before
             return False
         log.info("scaled pods=%s", pods)
         await self._store.commit(scaling_from=-1)

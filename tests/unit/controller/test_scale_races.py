@@ -54,6 +54,24 @@ def test_a_scale_request_overtakes_the_answer_to_another_request(tmp_path: Path,
     asyncio.run(story())
 
 
+def test_a_scale_request_is_taken_back_while_it_is_answered(tmp_path: Path) -> None:
+    """The number of before is a request too: it replaces another one, whose limit it lifts (chaos, seed 1140169)."""
+
+    async def story() -> None:
+        async with leading(tmp_path, placement={"workers": 4}) as stage:
+            await first_plan(stage, 0, 1, 2, 3)
+            scale = stage.backend.scale
+            overtaken = overtake(stage, 4)
+            scale(2)
+            await stage.reported("command", "a scale request: 4 workers, answered by 4")
+            await stage.until(lambda: settled(stage) and stage.replicas == 4, "four pods")
+            assert overtaken == [2]
+            assert answers(stage) == [f"a scale request: {asked} workers, answered by {asked}" for asked in (2, 4)]
+            assert stage.facts.state.requested_workers == 4
+
+    asyncio.run(story())
+
+
 def test_a_scale_request_overtakes_pods_that_are_handed_back(tmp_path: Path) -> None:
     async def story() -> None:
         async with leading(tmp_path, **cost_job()) as stage:
