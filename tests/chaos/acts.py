@@ -7,6 +7,7 @@ COMMANDS = ("freeze", "unfreeze", "resize", "checkpoint", "reshape")
 SCALE = "scale"
 """`kubectl scale`: a person writes another number of pods into the StatefulSet, and the controller reads it as a request."""
 SIZES = ("resize", SCALE)
+"""Requests for another number of workers."""
 STOPS = ("drain", "kill_all", "kill_write")
 """Acts that end the run, which is then resumed: a signal to `frostline`, kill -9 of it, kill -9 at a durable write."""
 HOLDS = ("hold_all", "hold_controller", "hold_redis", "hold_cache_server", "hold_agent", "hold_preload")

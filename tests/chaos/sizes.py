@@ -18,8 +18,10 @@ def overlooked(folder: Path, acts: Sequence[Act], workers_per_pod: int) -> list[
     """Return a complaint where the newest scale request of the run in `folder` was overlooked."""
     asked = [(act, said) for act, said in done(folder.parent, acts) if act.kind in SIZES]
     wanted = may_stand(asked, workers_per_pod)
+    if not wanted:
+        return []
     stands = read_state(LocalBackend(folder / "cluster").read()).requested_workers
-    if not wanted or stands in wanted:
+    if stands in wanted:
         return []
     events = json_lines(RunDirectory(folder).events)
     if any(event["kind"] == "command" and "refused: a scale request" in event["reason"] for event in events):
