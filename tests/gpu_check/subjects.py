@@ -11,8 +11,10 @@ from frostline_trainer.data.sizes import DataSizes
 from frostline_trainer.data.split import TaskData
 from frostline_trainer.families.registry import family_named
 from frostline_trainer.model import build_cut_model
-from frostline_trainer.process.setup import deterministic_cuda
+from frostline_trainer.process.setup import deterministic_cuda, unit_flops
+from frostline_trainer.process.tensor_tiles import install_tiles
 from frostline_trainer.step.context import RunContext, has_dropout
+from frostline_trainer.step.grid import grid_of
 from frostline_trainer.tasks import task_for
 from tests.exact_cases import RowSplit
 
@@ -54,14 +56,17 @@ def words(family: str, device: str) -> str:
     )
 
 
-def build(family: str, device: str, precision: str) -> RunContext:
-    """Return a fresh model with its rows on a device, as a worker builds them; the first weights are the same each time."""
+def build(family: str, device: str, precision: str, **training: Any) -> RunContext:
+    """Return a fresh model with its rows on a device, as a worker builds them; the first weights are the same each time.
+
+    training: further fields of that section of the job.
+    """
     size = SIZES[family, device]
     on = torch.device("cpu") if device == "cpu" else torch.device(device, 0)
     if on.type == "cuda":
         deterministic_cuda()
     torch.set_num_threads(1)
-    job = parse_job(_job(family, size, precision))
+    job = parse_job(_job(family, size, precision, training))
     images = family == "vit"
     sizes = DataSizes(
         num_labels=LABELS if images else 0,
@@ -77,11 +82,13 @@ def build(family: str, device: str, precision: str) -> RunContext:
     for unit in cut.units:
         unit.to(on)
     config = cut.model.config
-    return RunContext(job, data, task_for(job, sizes), cut, on, made.hidden_shape(config, sizes),
-                      has_dropout(config), made.forward_flops(config, sizes, job.task.kind), "made")  # fmt: skip
+    context = RunContext(job, data, task_for(job, sizes), cut, on, made.hidden_shape(config, sizes), has_dropout(config),
+                         unit_flops(made, cut, sizes, job), grid_of(job, made, config, sizes), "made")  # fmt: skip
+    install_tiles(context)
+    return context
 
 
-def _job(family: str, size: Size, precision: str) -> dict[str, Any]:
+def _job(family: str, size: Size, precision: str, training: dict[str, Any]) -> dict[str, Any]:
     wide = {"hidden_size": size.width, "num_hidden_layers": size.layers, "num_attention_heads": size.heads,
             "intermediate_size": 4 * size.width}  # fmt: skip
     configs: dict[str, dict[str, Any]] = {
@@ -107,6 +114,7 @@ def _job(family: str, size: Size, precision: str) -> dict[str, Any]:
             "clip_norm": 1.0,
             "precision": precision,
             "audit_every_steps": 0,
+            **training,
         },
     }
 

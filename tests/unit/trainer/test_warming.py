@@ -96,6 +96,15 @@ def test_a_job_file_that_cannot_be_used_is_the_workers_matter(text: str, tmp_pat
     assert sys.modules.get("scipy", np) is not None, "it is hidden only meanwhile"
 
 
+def test_scikit_learn_is_hidden_with_scipy_which_it_needs() -> None:
+    """Versions of transformers that import it where they find it cannot be imported otherwise."""
+    words = ("from frostline_trainer.process.lean_imports import lean_imports\n"
+             "with lean_imports():\n    from transformers.utils import is_sklearn_available\n    print(is_sklearn_available())\n"
+             "import sklearn.metrics")  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.stdout.strip(), done.returncode) == ("False", 0), done.stderr
+
+
 def test_a_run_with_adapters_imports_peft_before_its_workers_are_there(tmp_path: Path) -> None:
     later, everything = imports_of(tmp_path, ["model.adapters={blocks: last half}"])
     assert "peft.tuners.lora" in everything

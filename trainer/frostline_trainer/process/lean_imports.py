@@ -1,7 +1,7 @@
 """Imports torch and transformers without modules that no worker uses, which saves a fifth of a cold pod's import time.
 
-transformers imports scipy (losses of object detection), torch.distributed (its own sharding, with DTensor) and accelerate (its
-own placement of models; installed for peft only), if it finds them. torch's own code imports the compiler, torch._dynamo, just
+transformers imports scipy (losses of object detection), torch.distributed (its own sharding, with DTensor), accelerate (its own
+placement of models; installed for peft only) and in some versions scikit-learn (assisted generation), if it finds them. torch's own code imports the compiler, torch._dynamo, just
 to mark functions as not to be compiled, also in each optimizer step. A worker needs none of them to build, run, load or save a
 model. With `training.compile` it gets the real compiler.
 """
@@ -9,12 +9,14 @@ model. With `training.compile` it gets the real compiler.
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
+HIDDEN = ("scipy", "sklearn", "accelerate")
+"""Packages that transformers uses where it finds them."""
 COMPILER = "torch._dynamo"
 MASKS = f"{COMPILER}._trace_wrapped_higher_order_op"
 """The compiler's only module that transformers imports by name, for masks of a whole model, which units do not use."""
@@ -22,11 +24,14 @@ MASKS = f"{COMPILER}._trace_wrapped_higher_order_op"
 
 @contextmanager
 def lean_imports() -> Iterator[None]:
-    """A context in which scipy and accelerate seem not to be installed, and torch seems to be built without torch.distributed.
+    """A context in which HIDDEN seem not to be installed, and torch seems to be built without torch.distributed.
 
     Modules that are imported already are not changed. The stand-in for the compiler remains afterwards."""
     defer_compiler()
-    with _hidden("scipy"), _hidden("accelerate"), _not_distributed():
+    with ExitStack() as hidden:
+        for package in HIDDEN:
+            hidden.enter_context(_hidden(package))
+        hidden.enter_context(_not_distributed())
         yield
 
 

@@ -1,0 +1,95 @@
+"""The exactness tests of cells, tiles, groups, shared state and adapters, on this machine's devices."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tests.exact_cases import Case
+from tests.gpu_check.determinism import accepted
+from tests.gpu_check.digests import WORKERS, prepare
+from tests.gpu_check.setting import Setting
+from tests.hand_made_plans import Layout, Segment, run_series
+from tests.integration import (
+    test_exactness_adapters,
+    test_exactness_cells,
+    test_exactness_row_tiles,
+    test_exactness_tensor_groups,
+    test_exactness_tensor_tiles,
+    test_exactness_vocabulary_tiles,
+    test_sharding,
+)
+from tests.integration.test_exactness import differences
+from tests.warm_workers import WarmWorkers
+
+Row = tuple[Case, Layout]
+
+TABLES: dict[str, Sequence[Row]] = {
+    "token cells": test_exactness_cells.CASES,
+    "tensor tiles": test_exactness_tensor_tiles.CASES,
+    "groups": test_exactness_tensor_groups.EXACT,
+    "divided samples": test_exactness_row_tiles.EXACT,
+    "tiles of the vocabulary": test_exactness_vocabulary_tiles.CASES,
+    "shared state": test_sharding.EXACT,
+    "adapters": test_exactness_adapters.CASES,
+}
+"""What `make test` computes on a CPU, row by row."""
+MORE_TABLES: dict[str, Sequence[Row]] = {
+    "token cells": test_exactness_cells.MORE_CASES,
+    "groups": test_exactness_tensor_groups.MORE_EXACT,
+    "divided samples": test_exactness_row_tiles.MORE_EXACT,
+    "tiles of the vocabulary": test_exactness_vocabulary_tiles.MORE,
+    "shared state": test_sharding.MORE_EXACT,
+}
+"""What the wide target computes besides; it comes last, as far as the time of this part goes."""
+
+
+def dimensions(setting: Setting) -> None:
+    """Compare every row with the oracle on the device, over gloo: losses, norms, weights and moments."""
+    rows = rows_of(setting)
+    setting.findings.expect([line(*row) for row in rows])
+    pool = WarmWorkers()
+    try:
+        if setting.on_gpu:
+            prepare(pool, most_workers(rows), setting.gpus)
+        for kind, case, layout in rows:
+            _judge(setting, pool, line(kind, case, layout), case, layout)
+    finally:
+        pool.close()
+
+
+def rows_of(setting: Setting) -> list[tuple[str, Case, Layout]]:
+    """Return the rows to compute, as (kind, case on the device, layout)."""
+    tables = [{kind: rows[:1] for kind, rows in TABLES.items()}] if setting.quick else [TABLES, MORE_TABLES]
+    return [
+        (kind, replace(case, device=setting.device), layout)
+        for table in tables
+        for kind, rows in table.items()
+        for case, layout in rows
+        if accepted(case.dtype, setting.device)
+    ]
+
+
+def line(kind: str, case: Case, layout: Layout) -> str:
+    """Return a row as a statement. Cases of one table differ in numerics that a case's own text leaves out."""
+    numerics = [
+        f"cells {'+'.join(map(str, case.cells))}" if isinstance(case.cells, tuple) else "",
+        f"tiles {case.inner_tiles}" if case.inner_tiles > 1 else "",
+        f"ranges {case.state_ranges}" if case.state_ranges > 1 else "",
+        f"adapters {case.adapters}" if case.adapters else "",
+        "recomputed" if case.activation_checkpointing else "",
+        "untied" if case.untie_on_freeze else "",
+    ]
+    return f"{kind}: {case}, {', '.join(filter(None, [*numerics, str(layout)]))}: the oracle's bits"
+
+
+def most_workers(rows: Sequence[tuple[str, Case, Layout]]) -> int:
+    return max(WORKERS, *(1 + max(layout.numbers) for _, _, layout in rows))
+
+
+def _judge(setting: Setting, pool: WarmWorkers, words: str, case: Case, layout: Layout) -> None:
+    try:
+        found = differences(case, run_series(pool, case, [Segment(layout, case.steps)]))
+    except (AssertionError, RuntimeError) as error:
+        found = [str(error).strip()[-400:]]
+        if setting.on_gpu:
+            prepare(pool, most_workers([("", case, layout)]), setting.gpus)  # the successor of a failed worker is not set up yet
+    setting.findings.judge(words, not found, "; ".join(found[:3]))
