@@ -1,6 +1,5 @@
 """The promises of a Transport (docs/protocols.md 1.17), clause by clause: acts of its members, the same on every transport."""
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from frostline_trainer.generations.groups import COLLECTIVES, CONNECTING
 from frostline_trainer.transport import nccl
 from frostline_trainer.transport.collectives import Group, connect_store
 from frostline_trainer.transport.transport import GlooTransport, Transport
+from tests.gpu_check.setting import put_member_environment
 
 LARGE = 2_000_000
 """A number of elements: 8 MB, more than any transport buffers."""
@@ -154,9 +154,9 @@ def run_over_gloo(clause: str, index: int, size: int, port: int, name: str) -> A
         group.close()
 
 
-def run_over_nccl(clause: str, index: int, size: int, port: int) -> Any:
-    """Run a clause's part in a separate process, over NCCL, on the GPU of the same number."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = str(index)
+def run_over_nccl(clause: str, index: int, size: int, port: int, gpus: int) -> Any:
+    """Run a clause's part in a separate process, over NCCL, on a GPU of its own or a share of one."""
+    put_member_environment(index, size, gpus)
     nccl.quiet()
     store = connect_store("127.0.0.1", port)
     transport = nccl.NcclTransport(

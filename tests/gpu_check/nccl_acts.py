@@ -36,8 +36,11 @@ class Seat(Protocol):
         """Return a communicator of both members that is not connected yet. seconds: a timeout of its works."""
         ...
 
-    def join(self, *communicators: Any, seconds: float = 60.0) -> None:
-        """Connect communicators by the trainer's own code. Raises RuntimeError as `frostline_trainer.transport.nccl.connect`."""
+    def join(self, *communicators: Any, seconds: float = 60.0, messages: bool = True) -> None:
+        """Connect communicators by the trainer's own code. messages: whether the first use has a message each way.
+
+        Raises RuntimeError as `frostline_trainer.transport.nccl.connect`.
+        """
         ...
 
     def finished(self, seconds: float) -> bool:
@@ -78,7 +81,7 @@ def raised_by(call: Callable[[], Any]) -> str:
     try:
         call()
     except Exception as error:
-        return f"{type(error).__name__}: {str(error)[:160]}"
+        return f"{type(error).__name__}: {str(error)[:400]}"
     return ""
 
 
@@ -157,6 +160,19 @@ def early_wait(seat: Seat) -> dict[str, Any]:
     waited, early = time.monotonic() - began, seat.finished(0.5)
     done = seat.finished(DONE_SECONDS)
     return {"wait s": waited, "done early": early, "done": done, "value": float(tensor[0]) if done else None}
+
+
+def first_message(seat: Seat) -> dict[str, Any]:
+    """Send from member 0, a while after member 1 has asked for it, where a sum alone has connected the communicator."""
+    one, tensor = seat.make("first message"), full(seat, 5.0 * (1 - seat.index))
+    seat.join(one, messages=False)
+    if seat.index == 0:
+        time.sleep(2.0)
+        one.send([tensor], 1, 0).wait()
+        return {"done": seat.finished(DONE_SECONDS)}
+    began = time.monotonic()
+    one.recv([tensor], 0, 0).wait()
+    return {"wait s": time.monotonic() - began, "done": seat.finished(DONE_SECONDS)}
 
 
 def silence(seat: Seat) -> dict[str, Any]:

@@ -20,8 +20,10 @@ from tests.gpu_check import nccl_acts
 from tests.gpu_check.findings import Verdict
 from tests.gpu_check.nccl_seats import ANSWER, ThreadSeat
 from tests.gpu_check.setting import Setting, member_environment
+from tests.integration import test_transport
 from tests.simulated_members import in_threads
 from tests.simulated_nccl import Network
+from tests.warm_workers import WarmWorkers
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,11 @@ def _one(ended: Ended, place: int, /, **wanted: Any) -> bool:
     return answer is not None and all(answer.get(name.replace("_", " ")) == value for name, value in wanted.items())
 
 
+def _refuses(raised: str) -> bool:
+    """Whether an error says that two ranks have one device, in torch's words where it leaves out the library's."""
+    return "uplicate" in raised or "invalid usage" in raised
+
+
 LINES: tuple[Line, ...] = (
     Line("facts", "communicators can be made on this machine", lambda e: all(answer is not None for answer in e.answers),
          _of(0, "first s", "second s", "first MiB", "second MiB")),
@@ -89,6 +96,8 @@ LINES: tuple[Line, ...] = (
          lambda e: _both(e, "done") and e.answers[1]["values"] == [1.0, 2.0]),
     Line("early_wait", "wait() returns before the message is there, and the device waits for it",
          lambda e: _one(e, 1, done=True, done_early=False, value=5.0) and e.answers[1]["wait s"] < 1.0, _of(1, "wait s")),
+    Line("first_message", "the first message between two members makes the host wait (why a channel's first use is a message)",
+         lambda e: _one(e, 1, done=True) and e.answers[1]["wait s"] > 1.0, _of(1, "wait s"), simulated=False),
     Line("crossing_on_one", "two directions on one communicator wait for each other: 1F1B stops once messages are large",
          lambda e: any(answer is not None and answer["stuck KiB"] for answer in e.answers),
          lambda e: {"passes up to KiB": float(max((e.answers[0] or {}).get("passed KiB") or [0]))}, seconds=120.0),
@@ -104,7 +113,7 @@ LINES: tuple[Line, ...] = (
          lambda e: _one(e, 0, usable=True) and "did not come" in e.answers[0]["raised"] and e.answers[0]["after s"] < 10.0,
          _of(0, "after s")),
     Line("duplicate", "two ranks on one GPU are refused when they connect, with an error",
-         lambda e: any(answer is not None and "uplicate" in answer["raised"] for answer in e.answers), shares=False),
+         lambda e: any(answer is not None and _refuses(answer["raised"]) for answer in e.answers), shares=False),
     Line("two_sum", "the sum of two ranks has the bits of a + b", lambda e: _both(e, "equal")),
     Line("moved", "all-to-all and all-gather change no bit", lambda e: _both(e, "equal")),
     Line("survivor", f"with the worker's environment a survivor lives on for {nccl_acts.ALIVE_SECONDS:g} s",
@@ -130,12 +139,27 @@ def nccl_lines(setting: Setting) -> None:
     setting.findings.expect([line.text for line in lines])
     if setting.on_gpu:
         _ask_all(setting, lines)
+        ask_contract(setting)
         return
     for act in dict.fromkeys(line.act for line in lines if line.simulated):
         _add(setting, [line for line in lines if line.act == act and line.simulated], simulated(act))
     for line in lines:
         if not line.simulated:
             setting.findings.add(line.text, Verdict.UNSEEN, "the simulation has no such rule: only a GPU can say")
+
+
+def ask_contract(setting: Setting) -> None:
+    """Ask the trainer's transport over NCCL for what it promises, clause by clause, as `make test` does where it can."""
+    workers = WarmWorkers()
+    try:
+        for clause, expected in test_transport.EXPECTED.items():
+            try:
+                seen = test_transport.over_nccl(clause, workers)
+            except (AssertionError, RuntimeError) as error:
+                seen = str(error).strip()[-400:]
+            setting.findings.judge(f"the trainer's transport over NCCL: {clause}", seen == expected, json.dumps(seen))
+    finally:
+        workers.close()
 
 
 def _ask_all(setting: Setting, lines: Sequence[Line]) -> None:

@@ -28,8 +28,19 @@ SIMULATED_SECONDS = 2.0
 """No message between threads takes longer, except from a sender that sleeps."""
 
 
-def _first_use(communicator: Any) -> nccl.Connection:
-    return communicator, lambda tensor: communicator.allreduce([tensor])
+def _connection(communicator: Any, index: int, messages: bool) -> nccl.Connection:
+    """A communicator with its first use: a sum, after a message each way where `messages` are to follow, as the trainer's
+    channels have."""
+    peer = 1 - index
+
+    def use(tensor: torch.Tensor) -> Any:
+        there = lambda: communicator.send([tensor], peer, 0)  # noqa: E731
+        back = lambda: communicator.recv([tensor.clone()], peer, 0)  # noqa: E731
+        for message in ((there, back) if index == 0 else (back, there)) if messages else ():
+            message().wait()
+        return communicator.allreduce([tensor])
+
+    return communicator, use
 
 
 class ProcessSeat:
@@ -55,8 +66,9 @@ class ProcessSeat:
         finally:
             nccl.WORK_SECONDS = before
 
-    def join(self, *communicators: Any, seconds: float = 60.0) -> None:
-        nccl.connect([_first_use(one) for one in communicators], time.monotonic() + seconds, lambda: None)
+    def join(self, *communicators: Any, seconds: float = 60.0, messages: bool = True) -> None:
+        connections = [_connection(one, self.index, messages) for one in communicators]
+        nccl.connect(connections, time.monotonic() + seconds, lambda: None)
 
     def finished(self, seconds: float) -> bool:
         if not self.real:
@@ -114,8 +126,9 @@ class ThreadSeat:
     def make(self, name: str, seconds: float | None = None) -> Any:
         return self._network.make(None, name, self.index, 2)
 
-    def join(self, *communicators: Any, seconds: float = 60.0) -> None:
-        nccl.connect([_first_use(one) for one in communicators], time.monotonic() + seconds, lambda: None)
+    def join(self, *communicators: Any, seconds: float = 60.0, messages: bool = True) -> None:
+        connections = [_connection(one, self.index, messages) for one in communicators]
+        nccl.connect(connections, time.monotonic() + seconds, lambda: None)
 
     def finished(self, seconds: float) -> bool:
         deadline = time.monotonic() + min(seconds, SIMULATED_SECONDS)

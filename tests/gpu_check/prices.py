@@ -120,9 +120,7 @@ def _profiled(step: Callable[[], object]) -> tuple[dict[str, float], float]:
         step()
         end.record()
         torch.cuda.synchronize()
-    kernels = {
-        one.key: one.self_device_time_total / 1e6 for one in found.key_averages() if one.device_type == DeviceType.CUDA
-    }
+    kernels = {one.key: one.self_device_time_total / 1e6 for one in found.key_averages() if one.device_type == DeviceType.CUDA}
     return {name: seconds for name, seconds in kernels.items() if seconds > 0}, start.elapsed_time(end) / 1e3
 
 

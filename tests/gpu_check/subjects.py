@@ -77,6 +77,8 @@ def build(family: str, device: str, precision: str, **training: Any) -> RunConte
     )
     splits = {name: RowSplit(name, _rows(size, images, seed)) for seed, name in enumerate(("train", "guard", "test"))}
     data = TaskData(**splits, sizes=sizes, processor=None, digest="made", augmentation_note="none")
+    for split in splits.values():
+        split.padding_comes_last = not images
     made = family_named(family)
     cut = build_cut_model(job, sizes)
     for unit in cut.units:

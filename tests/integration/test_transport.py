@@ -63,9 +63,10 @@ def over_simulated_nccl(clause: str, workers: WarmWorkers) -> list[Any]:
 
 
 def over_nccl(clause: str, workers: WarmWorkers) -> list[Any]:
-    if torch.cuda.device_count() < SIZE:
-        pytest.skip(f"{SIZE} GPUs are needed, {torch.cuda.device_count()} are here: real NCCL was not asked")
-    shared = {"clause": clause, "size": SIZE, "port": open_store()[1]}
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU is here: real NCCL was not asked")
+    _store, port = open_store()
+    shared = {"clause": clause, "size": SIZE, "port": port, "gpus": torch.cuda.device_count()}
     return workers.call([Call("tests.transport_member:run_over_nccl", shared | {"index": index}) for index in range(SIZE)])
 
 

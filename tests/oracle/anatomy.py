@@ -56,12 +56,23 @@ class Anatomy:
         """The logits of each loss term; (rows, classes) each, (rows, 1) for regression."""
         ignored = {*self.loss_keys, "label_weights"}
         inputs = {key: value for key, value in batch.items() if key not in ignored}
+        if "attention_mask" in inputs and inputs["attention_mask"].device.type != "cpu":
+            inputs["attention_mask"] = self.mask(inputs["attention_mask"])
         if isinstance(self.model, CAUSAL):
             return (self.model(**inputs, use_cache=False).logits.flatten(0, 1),)
         output = self.model(**inputs)
         if isinstance(self.model, BertForQuestionAnswering):
             return output.start_logits, output.end_logits
         return (output.logits,)
+
+    def mask(self, valid: Tensor) -> Tensor:
+        """The mask (rows, 1, tokens, tokens) of which token attends to which, True: it does. valid: (rows, tokens).
+
+        transformers makes it of the same argument, and none where no token is hidden. A CPU's kernels have the same bits with and
+        without it; a GPU's have not, and there the mask is always given.
+        """
+        seen = valid.bool()[:, None, None, :].expand(-1, 1, valid.shape[1], -1)
+        return seen.tril() if isinstance(self.model, CAUSAL) else seen
 
 
 def anatomy_of(model: PreTrainedModel, untie: bool = True) -> Anatomy:

@@ -102,7 +102,7 @@ class CellLoop:
         start, stop = span
         valid = self.rows["attention_mask"].bool()
         mask = None
-        if lists is not None or not bool(valid.all()):
+        if lists is not None or valid.device.type != "cpu" or not bool(valid.all()):
             seen = torch.arange(stop)[None, :] <= torch.arange(start, stop)[:, None]
             mask = seen.to(hidden.device) & valid[:, None, None, :stop]
         positions = torch.arange(start, stop, device=hidden.device)[None]

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from tests.oracle.anatomy import IGNORED, Anatomy, anatomy_of
 from tests.oracle.cells import CellLoop
+from tests.oracle.norms import norm_of
 from tests.oracle.ranges import ranges_of
 from tests.oracle.tiles import InTiles
 
@@ -279,7 +280,7 @@ def clip(
                 copy_of_tied = anatomy.tied is not None and parameter is anatomy.tied[1]
                 if parameter.grad is not None and not copy_of_tied and low < high:
                     part = parameter.grad if state_ranges == 1 else parameter.grad.flatten()[low:high]
-                    norm = torch.linalg.vector_norm(part, dtype=torch.float64).item()
+                    norm = norm_of(part)
                     square += norm * norm
             total += square
         squares.append(total)

@@ -16,6 +16,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterf
 from transformers.pytorch_utils import Conv1D
 
 from tests.oracle.anatomy import CAUSAL, Anatomy
+from tests.oracle.norms import norm_of
 from tests.oracle.vocabulary import Entries
 
 NAME = "oracle_in_tiles"
@@ -88,7 +89,7 @@ class InTiles:
         for piece in ([p.grad for p in parameters if id(p) not in self.parts], *zip(*cut, strict=True)):
             square = 0.0
             for gradient in piece:
-                norm = torch.linalg.vector_norm(gradient.contiguous(), dtype=torch.float64).item()
+                norm = norm_of(gradient)
                 square += norm * norm
             total += square
         return total

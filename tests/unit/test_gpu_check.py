@@ -156,4 +156,4 @@ def test_members_share_a_gpu_only_where_there_are_too_few() -> None:
 
 def test_each_line_of_nccl_says_another_thing() -> None:
     assert len({line.text for line in LINES}) == len(LINES) >= 15
-    assert {line.act for line in LINES if not line.simulated} == {"survivor", "short_timeout", "beside"}
+    assert {line.act for line in LINES if not line.simulated} == {"survivor", "short_timeout", "beside", "first_message"}

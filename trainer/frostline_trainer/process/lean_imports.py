@@ -1,9 +1,9 @@
 """Imports torch and transformers without modules that no worker uses, which saves a fifth of a cold pod's import time.
 
 transformers imports scipy (losses of object detection), torch.distributed (its own sharding, with DTensor), accelerate (its own
-placement of models; installed for peft only) and in some versions scikit-learn (assisted generation), if it finds them. torch's own code imports the compiler, torch._dynamo, just
-to mark functions as not to be compiled, also in each optimizer step. A worker needs none of them to build, run, load or save a
-model. With `training.compile` it gets the real compiler.
+placement of models; installed for peft only) and in some versions scikit-learn (assisted generation), if it finds them. torch's
+own code imports the compiler, torch._dynamo, just to mark functions as not to be compiled, also in each optimizer step. A worker
+needs none of them to build, run, load or save a model. With `training.compile` it gets the real compiler.
 """
 
 import importlib

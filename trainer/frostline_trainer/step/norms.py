@@ -5,15 +5,20 @@ from collections.abc import Sequence
 
 import torch
 
+from frostline_trainer.step.alignment import aligned
 from frostline_trainer.step.transfer import to_host
 
 
 def gradient_norms(gradients: Sequence[tuple[int, torch.Tensor]]) -> Sequence[torch.Tensor]:
     """The L2 norm of each gradient, one foreach pass in float64, on the gradients' device.
 
+    A GPU's kernel adds in an order that depends on the address, and if a gradient has gaps (a tile of a matrix), another kernel
+    is taken for the whole list. So each gradient is given without gaps, and aligned: its norm depends on its values alone.
+
     gradients: (piece, gradient of what it has of one parameter).
     """
-    return torch._foreach_norm([gradient for _, gradient in gradients], 2, torch.float64) if gradients else ()
+    whole = [aligned(gradient.contiguous()) for _, gradient in gradients]
+    return torch._foreach_norm(whole, 2, torch.float64) if whole else ()
 
 
 def host_figures(figures: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -31,6 +31,8 @@ ENVIRONMENT = {
     "TORCH_NCCL_ENABLE_MONITORING": "0",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
     "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0",
+    # It warns that the messages of a communicator wait for each other, in each process: here they shall, one direction each.
+    "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "0",
     # Seconds after which connecting to a missing peer ends by itself, in its abandoned thread.
     "TORCH_NCCL_NONBLOCKING_TIMEOUT": "60",
     # torch sets this itself under deterministic algorithms, but later, in a thread, while other threads read the environment.
