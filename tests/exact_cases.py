@@ -20,7 +20,7 @@ from frostline_trainer.data.split import TaskData
 from frostline_trainer.families.adapters import add_adapters
 from frostline_trainer.families.registry import family_named
 from frostline_trainer.model import seeded_cpu
-from frostline_trainer.process.setup import deterministic_cuda, draws_random_numbers, unit_flops
+from frostline_trainer.process.setup import draws_random_numbers, settle_torch, unit_flops
 from frostline_trainer.process.tensor_tiles import install_tiles
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.grid import grid_of
@@ -195,8 +195,7 @@ def build_case(case: Case) -> RunContext:
     """Return the context that a worker builds from its job: the oracle's own model, cut into units, over the case's rows."""
     job, device = job_of(case), torch.device("cpu") if case.device == "cpu" else torch.device(case.device, 0)
     family = family_named(job.model.family)
-    if device.type == "cuda":
-        deterministic_cuda()
+    settle_torch(device)
     sizes = DataSizes(
         num_labels=1 if case.family == "bert_regression" else CLASSES,
         vocabulary_size=0 if case.family == "vit" else VOCABULARY,

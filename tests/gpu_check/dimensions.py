@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tests.exact_cases import Case
+from tests.exact_cases import FREEZING, THAWING, Case
 from tests.gpu_check.determinism import accepted
 from tests.gpu_check.digests import WORKERS, prepare
+from tests.gpu_check.parting import parting
 from tests.gpu_check.setting import Setting
 from tests.hand_made_plans import Layout, Segment, run_series
 from tests.integration import (
@@ -17,13 +18,24 @@ from tests.integration import (
     test_exactness_vocabulary_tiles,
     test_sharding,
 )
-from tests.integration.test_exactness import differences
 from tests.warm_workers import WarmWorkers
 
 Row = tuple[Case, Layout]
 
+SHORT_CELLS = replace(test_exactness_cells.CASES[1][0], freezing=THAWING)
+"""llama in bfloat16 with cells of 1, 9, 2 and 4 tokens: on an H100 its row of TABLES had other bits than the oracle."""
+NEAR: Sequence[Row] = (
+    (SHORT_CELLS, Layout(1, 1)),
+    (replace(SHORT_CELLS, freezing=FREEZING), Layout(1, 1)),
+    (replace(SHORT_CELLS, cells=test_exactness_cells.THREE), Layout(1, 1)),
+    (replace(SHORT_CELLS, dropout=0.0), Layout(1, 1)),
+    (replace(SHORT_CELLS, dtype="float32"), Layout(1, 1)),
+    (replace(SHORT_CELLS, family="gpt2_untied"), Layout(1, 1)),
+)
+"""That row on one worker, and with one thing changed each: which of them has other bits, too, says where the cause is."""
+
 TABLES: dict[str, Sequence[Row]] = {
-    "token cells": test_exactness_cells.CASES,
+    "token cells": (*test_exactness_cells.CASES, *NEAR),
     "tensor tiles": test_exactness_tensor_tiles.CASES,
     "groups": test_exactness_tensor_groups.EXACT,
     "divided samples": test_exactness_row_tiles.EXACT,
@@ -87,9 +99,9 @@ def most_workers(rows: Sequence[tuple[str, Case, Layout]]) -> int:
 
 def _judge(setting: Setting, pool: WarmWorkers, words: str, case: Case, layout: Layout) -> None:
     try:
-        found = differences(case, run_series(pool, case, [Segment(layout, case.steps)]))
+        found = parting(case, run_series(pool, case, [Segment(layout, case.steps)]))
     except (AssertionError, RuntimeError) as error:
-        found = [str(error).strip()[-400:]]
+        found = str(error).strip()[-400:]
         if setting.on_gpu:
             prepare(pool, most_workers([("", case, layout)]), setting.gpus)  # the successor of a failed worker is not set up yet
-    setting.findings.judge(words, not found, "; ".join(found[:3]))
+    setting.findings.judge(words, not found, found)

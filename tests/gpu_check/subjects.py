@@ -11,7 +11,7 @@ from frostline_trainer.data.sizes import DataSizes
 from frostline_trainer.data.split import TaskData
 from frostline_trainer.families.registry import family_named
 from frostline_trainer.model import build_cut_model
-from frostline_trainer.process.setup import deterministic_cuda, unit_flops
+from frostline_trainer.process.setup import settle_torch, unit_flops
 from frostline_trainer.process.tensor_tiles import install_tiles
 from frostline_trainer.step.context import RunContext, has_dropout
 from frostline_trainer.step.grid import grid_of
@@ -63,8 +63,7 @@ def build(family: str, device: str, precision: str, **training: Any) -> RunConte
     """
     size = SIZES[family, device]
     on = torch.device("cpu") if device == "cpu" else torch.device(device, 0)
-    if on.type == "cuda":
-        deterministic_cuda()
+    settle_torch(on)
     torch.set_num_threads(1)
     job = parse_job(_job(family, size, precision, training))
     images = family == "vit"

@@ -14,7 +14,7 @@ from frostline_contract.operations import Kind
 from frostline_contract.plan import Plan
 from frostline_contract.schedules import BUILT_IN
 from frostline_trainer.prefix.prefix import PrefixReader
-from frostline_trainer.process.setup import deterministic_cuda
+from frostline_trainer.process.setup import settle_torch
 from frostline_trainer.replication.buddies import UnitReplication, replicas_stay_on_device
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.feed import Ahead
@@ -167,7 +167,7 @@ def state_of(context: RunContext, unit: int) -> None:
 def test_new_memory_is_not_filled_with_nan_on_a_device() -> None:
     before = deterministic.fill_uninitialized_memory, torch.backends.cuda.matmul.allow_tf32
     try:
-        deterministic_cuda()
+        settle_torch(torch.device("cuda", 0))
         assert torch.are_deterministic_algorithms_enabled() and not deterministic.fill_uninitialized_memory
     finally:
         torch.use_deterministic_algorithms(False)

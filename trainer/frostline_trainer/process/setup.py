@@ -28,6 +28,7 @@ from frostline_trainer.process.cell_check import check_cells
 from frostline_trainer.process.probe import run_probe
 from frostline_trainer.process.self_test import examine_gpu
 from frostline_trainer.process.tensor_tiles import install_tiles
+from frostline_trainer.step.backward_thread import backward_in_own_thread
 from frostline_trainer.step.context import RunContext, has_dropout
 from frostline_trainer.step.grid import grid_of
 from frostline_trainer.tasks import task_for
@@ -53,8 +54,7 @@ def unproven_context(job: Job, device: torch.device | None = None) -> RunContext
     """The context with the job's data and model, before the start-up checks. Raises ValueError for a mistake of the user."""
     torch.set_num_threads(job.training.threads)
     device = device or choose_device(job)
-    if device.type == "cuda":
-        deterministic_cuda()
+    settle_torch(device)
     data = load_data(job, decoders_of(job, device.type == "cpu"))
     family = family_named(job.model.family)
     cut = build_cut_model(job, data.sizes)  # in host memory: a plan says which units go to the device
@@ -123,8 +123,12 @@ def choose_device(job: Job) -> torch.device:
     return torch.device("cuda", 0)
 
 
-def deterministic_cuda() -> None:
-    """Set this process to deterministic kernels on CUDA, for exact numerics (docs/protocols.md 1.8)."""
+def settle_torch(device: torch.device) -> None:
+    """Let the calling thread, which will train, run its backward passes itself, and on CUDA set this process to deterministic
+    kernels, for exact numerics (docs/protocols.md 1.8)."""
+    backward_in_own_thread()
+    if device.type != "cuda":
+        return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # with one workspace size, cuBLAS has the same bits on any stream
     torch.use_deterministic_algorithms(True)
     # Otherwise torch would fill each new tensor with NaN first, also receive buffers in every step.

@@ -1,18 +1,21 @@
 """Computes each tile in a thread of its own, as the workers of the largest possible group would, for checks before a run."""
 
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 from torch import Tensor, nn
 
+from frostline_trainer.step.backward_thread import backward_in_own_thread
 from frostline_trainer.tensor.rows import WHOLE, Rows, row_tiles
 from frostline_trainer.tensor.state import cut_layers
 from frostline_trainer.tensor.tiles import Tiles, pairwise
 
 OUTPUT, GRADIENT = "the output of ", "the gradient of "
 UNIT, ENTRY = f"{OUTPUT}the unit", f"{GRADIENT}the unit's input"
+MEETING_SECONDS = 120.0
+"""The limit of a wait for the other threads, which compute at most a unit's forward or backward meanwhile."""
 Results = dict[str, Tensor]
 """Results of a unit by name, in words. The gradient of a parameter is called `GRADIENT` and the parameter's name."""
 
@@ -27,7 +30,7 @@ class Apart:
 
     def __init__(self, whole: Tiles, make: Callable[[Tiles], nn.Module]) -> None:
         size = min(whole.total, whole.rows.total) if whole.rows.total > 1 else whole.total
-        self._barrier, self._slots = threading.Barrier(size), [torch.empty(0)] * size
+        self._barrier, self._slots = threading.Barrier(size, timeout=MEETING_SECONDS), [torch.empty(0)] * size
         self._units = [make(self._tiles(whole, place, size)) for place in range(size)]
 
     def _tiles(self, whole: Tiles, place: int, size: int) -> Tiles:
@@ -39,10 +42,12 @@ class Apart:
     def computed(self, results_of: Callable[[nn.Module], Results]) -> Results:
         """The results as of the whole unit: tiles' gradients and samples put together, results that all threads have alike once.
 
-        Raises RuntimeError if a thread fails, or if threads differ in results that they should have alike.
+        Raises the exception of a thread that fails, and RuntimeError if threads do not meet at each sum, or differ in results
+        that they should have alike.
         """
-        with ThreadPoolExecutor(len(self._units)) as threads:
-            found = list(threads.map(lambda unit: self._member(unit, results_of), self._units))
+        with ThreadPoolExecutor(len(self._units), initializer=backward_in_own_thread) as threads:
+            members = [threads.submit(self._member, unit, results_of) for unit in self._units]
+        found = _results_of(members)
         layers, first = cut_layers(self._units[0]), found[0]
         divides_samples = row_tiles(self._units[0]).are_divided
         results: Results = {}
@@ -72,6 +77,17 @@ class Apart:
         found = list(self._slots)
         self._barrier.wait()
         return found
+
+
+def _results_of(members: Sequence["Future[Results]"]) -> list[Results]:
+    """Return what all threads have found, or raise the exception of the first that did not just wait for a failed one."""
+    failures = [error for member in members if (error := member.exception()) is not None]
+    for error in failures:
+        if not isinstance(error, threading.BrokenBarrierError):
+            raise error
+    if failures:
+        raise RuntimeError(f"the tiles do not sum in the same places: one waited {MEETING_SECONDS:g} s for the others in vain")
+    return [member.result() for member in members]
 
 
 class _BetweenThreads:
