@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tests.exact_cases import FREEZING, THAWING, Case
+from tests.exact_cases import Case
 from tests.gpu_check.determinism import accepted
 from tests.gpu_check.digests import WORKERS, prepare
 from tests.gpu_check.parting import parting
@@ -22,20 +22,8 @@ from tests.warm_workers import WarmWorkers
 
 Row = tuple[Case, Layout]
 
-SHORT_CELLS = replace(test_exactness_cells.CASES[1][0], freezing=THAWING)
-"""llama in bfloat16 with cells of 1, 9, 2 and 4 tokens: on an H100 its row of TABLES had other bits than the oracle."""
-NEAR: Sequence[Row] = (
-    (SHORT_CELLS, Layout(1, 1)),
-    (replace(SHORT_CELLS, freezing=FREEZING), Layout(1, 1)),
-    (replace(SHORT_CELLS, cells=test_exactness_cells.THREE), Layout(1, 1)),
-    (replace(SHORT_CELLS, dropout=0.0), Layout(1, 1)),
-    (replace(SHORT_CELLS, dtype="float32"), Layout(1, 1)),
-    (replace(SHORT_CELLS, family="gpt2_untied"), Layout(1, 1)),
-)
-"""That row on one worker, and with one thing changed each: which of them has other bits, too, says where the cause is."""
-
 TABLES: dict[str, Sequence[Row]] = {
-    "token cells": (*test_exactness_cells.CASES, *NEAR),
+    "token cells": test_exactness_cells.CASES,
     "tensor tiles": test_exactness_tensor_tiles.CASES,
     "groups": test_exactness_tensor_groups.EXACT,
     "divided samples": test_exactness_row_tiles.EXACT,
