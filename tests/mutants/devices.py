@@ -1,4 +1,5 @@
-"""Bugs of what stands between members and their devices: NCCL's timeouts, connections and aborts."""
+"""Bugs of what stands between members and their devices: NCCL's timeouts, connections and aborts; threads; what kernels are
+given."""
 
 from tests.mutants.plant import Edit, Mutant
 
@@ -40,5 +41,23 @@ DEVICE_MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
         ("tests/unit/trainer/test_beside_nccl.py",),
+    ),
+    Mutant(
+        "one-backward-at-a-time",
+        "tiles that are checked apart leave their backward passes to the device's one thread, in which each waits for the others",
+        (
+            Edit(
+                "trainer/frostline_trainer/tensor/apart.py",
+                "ThreadPoolExecutor(len(self._units), initializer=backward_in_own_thread)",
+                "ThreadPoolExecutor(len(self._units))",
+            ),
+        ),
+        ("tests/unit/trainer/test_backward_thread.py",),
+    ),
+    Mutant(
+        "norms-with-gaps",
+        "a gradient's norm is taken where and as it lies, so that it depends on the kernel that a GPU takes for the whole list",
+        (Edit("trainer/frostline_trainer/step/norms.py", "aligned(gradient.contiguous()) for", "gradient for"),),
+        ("tests/unit/trainer/test_norms.py",),
     ),
 )
