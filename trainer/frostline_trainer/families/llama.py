@@ -27,26 +27,58 @@ class Embedding(Unit):
         return self.embed_tokens(inputs["input_ids"])
 
 
+Rotation = tuple[Tensor, Tensor, Tensor]
+"""Positions (1, tokens), and cosines and sines (1, tokens, width of a head)."""
+
+
+class Rotations:
+    """The rotary embedding of each sequence length, type and device, computed once for all blocks of a model.
+
+    A block would take a dozen small kernels for it in each forward, which a GPU's host cannot launch fast enough.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, torch.dtype, torch.device], Rotation] = {}
+
+    def of(self, x: Tensor, tokens: int, rotary: nn.Module) -> Rotation:
+        """Return the rotation of `tokens` tokens, in x's type and on its device; `rotary` computes it where it is not known."""
+        key = (tokens, x.dtype, x.device)
+        if torch.compiler.is_compiling():  # a compiled unit is one graph, without a state
+            return self._computed(x, tokens, rotary)
+        if key not in self._known:
+            self._known[key] = self._computed(x, tokens, rotary)
+        return self._known[key]
+
+    def _computed(self, x: Tensor, tokens: int, rotary: nn.Module) -> Rotation:
+        positions = torch.arange(tokens, device=x.device)[None]
+        return (positions, *rotary(x, position_ids=positions))
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Rotations":
+        return self  # a copied block has the same angles
+
+
 class Block(Unit):
     """One decoder layer under the causal and padding mask.
 
-    It computes its rotary angles itself, from positions and a table that is not state, so that any stage can run alone.
+    It has a rotary table of its own, which is not state, so that any stage can run alone.
     """
 
-    def __init__(self, layer: nn.Module, rotary: nn.Module, attention: str) -> None:
+    def __init__(self, layer: nn.Module, rotary: nn.Module, rotations: Rotations, attention: str) -> None:
         super().__init__()
         self.layer = layer
         self.rotary = rotary
+        self.rotations = rotations
         self.attention = attention
 
     def forward(self, x: Tensor | None, inputs: dict[str, Tensor], cell: Cell | None = None) -> Tensor:
-        positions = torch.arange(x.shape[1] if cell is None else cell.tokens, device=x.device)[None]
         mask = causal_mask(x, inputs.get("attention_mask"), self.attention, cell)
-        angles = self.rotary(x, position_ids=positions)
+        positions, *angles = self.rotations.of(x, x.shape[1] if cell is None else cell.tokens, self.rotary)
         if cell is not None:  # cut from the angles of all tokens, since angles may depend on the sequence's length
-            positions, angles = cell.cut(positions), tuple(cell.cut(one) for one in angles)
+            positions, *angles = (cell.cut(one) for one in (positions, *angles))
         return first_tensor(
-            self.layer(x, attention_mask=mask, position_ids=positions, position_embeddings=angles, **as_cache(self.layer, cell))
+            self.layer(
+                x, attention_mask=mask, position_ids=positions, position_embeddings=tuple(angles), **as_cache(self.layer, cell)
+            )
         )
 
 
@@ -81,7 +113,8 @@ class Llama(HuggingFaceFamily):
         self.check_task(task_kind)
         attention = model.config._attn_implementation
         # A table for each block: a unit that leaves the device would move a shared table with it.
-        blocks = [Block(layer, deepcopy(model.model.rotary_emb), attention) for layer in model.model.layers]
+        rotations = Rotations()
+        blocks = [Block(layer, deepcopy(model.model.rotary_emb), rotations, attention) for layer in model.model.layers]
         tied = ("embed_tokens.weight", "lm_head.weight") if model.config.tie_word_embeddings else None
         return assemble(model, Embedding(model), blocks, Head(model), tied)
 
