@@ -7,7 +7,7 @@ Batches: `feed`, `grid`.
 Programs: `programs`, `program_check`, `schedules`.
 Stages and their pipelines: `stage`, `pipeline`, `crossing`, `saved_forward`, `split_backward`, `cell_pipeline`, `strand`,
     `gathering`, `gathering_pipeline`, `chunks`, `tied`, `compiling`.
-Kernels: `precision`, `alignment`.
+Kernels: `precision`, `alignment`, `backward_thread`.
 Gradients: `gradients`, `tree`, `exchange`, `reduction`, `norms`, `in_group`; of shared-out state `share`, `sharing`.
 Vote and commit: `vote`, `committing`, `optimizer`.
 State: `unit_state`, `parts`, `local_shards`, `tile_state`, `weight_places`, `packing`, `digests`.
