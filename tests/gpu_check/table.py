@@ -23,13 +23,13 @@ class Part:
 
 
 PARTS: tuple[Part, ...] = (
-    Part("determinism", "One worker's bits on this device", "determinism:determinism", 360),
+    Part("determinism", "One worker's bits on this device", "determinism:determinism", 480),
     Part("digests", "1, 2 and 4 workers end with one digest", "digests:digests", 240),
     Part("dimensions", "Cells, tiles, groups and shared state on this device", "dimensions:dimensions", 360),
     Part("kills", "A worker dies over this device's transports", "kills:kills", 180),
-    Part("nccl", "What the trainer and the simulation assume of NCCL", "nccl_lines:nccl_lines", 300),
+    Part("nccl", "What the trainer and the simulation assume of NCCL", "nccl_lines:nccl_lines", 270),
     Part("runs", "Whole runs: freeze, reshape, cache, kill", "runs:runs", 180),
-    Part("speed", "Step time, frozen and cached epochs", "speed:speed", 180),
+    Part("speed", "Step time, frozen and cached epochs", "speed:speed", 240),
     Part("prices", "What the numerics cost, and where a step's time goes", "prices:prices", 240),
     Part("recovery", "From a kill to the next committed step", "recovery:recovery", 120),
 )

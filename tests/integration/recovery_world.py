@@ -14,15 +14,13 @@ def started(run: World, count: int, pp_degree: int | None = None) -> Plan:
     """All have entered the first plan, as the controller has told by then, and are at step 20."""
     plan = run.start(count)
     run.at(20)
-    wait_for(lambda: any(line["kind"] == "start" for line in run.lines("events.jsonl")), "the start is told")
+    wait_for(lambda: run.events("start"), "the start is told")
     assert pp_degree in (None, plan.placement.pp_degree)
     return plan
 
 
 def failures(run: World, count: int = 1) -> list[dict]:
-    return wait_for(
-        lambda: (e := [e for e in run.lines("events.jsonl") if e["kind"] == "failure"])[count - 1 :] and e, "the failure event"
-    )
+    return wait_for(lambda: (e := run.events("failure"))[count - 1 :] and e, "the failure event")
 
 
 def plan_lines(run: World) -> list[dict]:

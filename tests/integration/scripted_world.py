@@ -71,13 +71,26 @@ class World:
         wait_for(lambda: json.loads((self.folder / PLANTED).read_text())[place][0] == 0, f"{place} fails")
 
     def lines(self, name: str) -> list[dict]:
-        return [json.loads(line) for line in (self.folder / name).read_text().splitlines()]
+        return lines_of(self.folder / name)
+
+    def events(self, kind: str) -> list[dict]:
+        """Return the events of one kind that the run has written so far."""
+        return events_of(self.folder, kind)
 
     def close(self) -> None:
         for worker in self.workers:
             worker.close()
         self.operator.close()
         stop(self.controller)
+
+
+def lines_of(file: Path) -> list[dict]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def events_of(folder: Path, kind: str) -> list[dict]:
+    """Return the events of one kind in a run directory."""
+    return [line for line in lines_of(folder / "events.jsonl") if line["kind"] == kind]
 
 
 @pytest.fixture

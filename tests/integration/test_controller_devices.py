@@ -66,10 +66,6 @@ def reaped(run: World, worker: ScriptedWorker, uuid: str, code: int = DEVICE) ->
         other.stub.Leave(request, timeout=60)
 
 
-def events(run: World, kind: str) -> list[dict]:
-    return [line for line in run.lines("events.jsonl") if line["kind"] == kind]
-
-
 def test_a_gpu_that_failed_twice_is_not_used_any_more(world: Callable[..., World]) -> None:
     run = world(placement={"workers": 2, "min_workers": 1}, controller=QUICK)
     kept, first = gpu_worker(run, "GPU-a"), gpu_worker(run, "GPU-b")
@@ -87,7 +83,7 @@ def test_a_gpu_that_failed_twice_is_not_used_any_more(world: Callable[..., World
     assert run.operator.status().quarantined == []
     run.workers.append(third.join())
     reaped(run, third, "GPU-b")
-    (reported,) = wait_for(lambda: events(run, "quarantine"), "the event")
+    (reported,) = wait_for(lambda: run.events("quarantine"), "the event")
     assert reported["reason"] == f"GPU GPU-b of node {first.node} failed 2 times and is not used any more in this run"
     (one,) = run.operator.status().quarantined
     assert (one.node, one.uuid, one.failures) == (first.node, "GPU-b", 2)
@@ -103,7 +99,7 @@ def test_a_gpu_that_failed_twice_is_not_used_any_more(world: Callable[..., World
     refused.connect()
     with pytest.raises(grpc.RpcError, match="failed 2 times in this run"):
         refused.register()
-    assert len(events(run, "quarantine")) == 1
+    assert len(run.events("quarantine")) == 1
     for worker in (refused, elsewhere):
         worker.channel.close()
 
@@ -132,7 +128,7 @@ def test_a_plan_that_ran_out_of_memory_is_not_made_again(world: Callable[..., Wo
     short_of_memory(run, plan, run.workers[1], 20)
     answer = answer_to(plan, run.workers[0])
     assert answer.start == "survivors" and answer.placement.predicted_peak_bytes < planned
-    (reported,) = wait_for(lambda: events(run, "out_of_memory"), "the event")
+    (reported,) = wait_for(lambda: run.events("out_of_memory"), "the event")
     assert reported["reason"] == (
         f"worker trainer-1 ran out of memory: planned {planned:,} bytes for the fullest worker, measured 7,000,000 of the "
         "device's 8,000,000; no plan that needs as much is made again"

@@ -52,7 +52,7 @@ def test_a_pod_is_deleted_at_its_step_once(
     record = wait_for(lambda: said(made, 0), "the fault's file")
     assert (record["kind"], record["pods"], record["step"]) == (kind, pods, 5)
     assert record["worker_ids"] == [made.workers[1].worker_id]
-    event = wait_for(lambda: [line for line in made.lines("events.jsonl") if line["kind"] == "fault"], "its event")
+    event = wait_for(lambda: made.events("fault"), "its event")
     assert [(line["reason"], line["step"]) for line in event] == [(f"planned: {kind} of trainer-1 at step 5 in step", 5)]
     made.at(7)
     wait_for(lambda: made.operator.status().step == 7, "step 7 is known")
@@ -117,7 +117,7 @@ def test_what_a_worker_did_to_itself_is_told_once(world: Callable[..., World]) -
     made.at(3)
 
     def events() -> list[str]:
-        return [line["reason"] for line in made.lines("events.jsonl") if line["kind"] == "fault"]
+        return [event["reason"] for event in made.events("fault")]
 
     assert wait_for(events, "its event") == ["planned: kill_worker of trainer-1 at step 2 in vote"]
     made.restart_controller()
@@ -145,7 +145,7 @@ def test_the_controller_kills_itself_at_its_step_and_its_successor_lives(world: 
     made.at(6)
     wait_for(lambda: made.operator.status().step == 6, "step 6 is known to the successor")
     assert made.controller.poll() is None
-    reported = [line["reason"] for line in made.lines("events.jsonl") if line["kind"] == "fault"]
+    reported = [event["reason"] for event in made.events("fault")]
     assert reported == ["planned: kill_controller at step 4 in step"]
 
 

@@ -61,7 +61,7 @@ def test_a_lost_joiner_is_no_failure_of_members_that_still_enter_their_own_gener
     for other in others:
         other.enter(answer, 20)
         other.stand("schedule", step=21)
-    wait_for(lambda: [one for one in run.lines("events.jsonl") if one["kind"] == "failure"], "the event of the one failure")
+    wait_for(lambda: run.events("failure"), "the event of the one failure")
     wait_for(lambda: run.operator.status().step >= 21, "the next step")
     assert len([line for line in run.lines("plans.jsonl") if line.get("start") == "survivors"]) == 1
     assert all(message.WhichOneof("message") != "fence" for other in others for message in list(other.messages.queue))

@@ -21,7 +21,7 @@ from tests.integration.scripted_worker import (
     stop,
     wait_for,
 )
-from tests.integration.scripted_world import World, world
+from tests.integration.scripted_world import World, events_of, world
 from tests.integration.test_controller_restart import start_killed_controller
 
 __all__ = ["world"]
@@ -47,11 +47,6 @@ def durable(folder: Path) -> DurableState:
     return read_state(LocalBackend(folder / "cluster").read())
 
 
-def events(folder: Path, kind: str) -> list[dict]:
-    lines = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["kind"] == kind]
-
-
 def paused(run: World, who_leaves: int = 2) -> tuple[Plan, list[ScriptedWorker]]:
     """Pause a run of two workers at step 20. Return its plan and its members."""
     plan = started(run, 2)
@@ -73,11 +68,11 @@ def goes_on(folder: Path, workers: list[ScriptedWorker]) -> Plan:
     assert set(plan.placement.workers) == {worker.worker_id for worker in workers}
     for worker in workers:
         worker.enter(plan, 20)
-    wait_for(lambda: len(events(folder, "start")) == 2, "it goes on")
+    wait_for(lambda: len(events_of(folder, "start")) == 2, "it goes on")
     state = durable(folder)
     assert (state.state, state.paused, state.message, state.retries.count) == ("running", False, "", 0)
-    assert not events(folder, "end")
-    assert not events(folder, "failure")
+    assert not events_of(folder, "end")
+    assert not events_of(folder, "failure")
     reported = [message.WhichOneof("message") for worker in workers for message in worker.messages.queue]
     assert not {"drain", "end", "fence"} & set(reported)
     return plan
@@ -89,7 +84,7 @@ def test_it_goes_on_by_itself_when_enough_workers_are_there_again(world: Callabl
     _, members = paused(run, who_leaves)
     status = run.operator.status()
     assert (status.state, status.message) == ("waiting", f"{GOES_ON}; waiting for workers: 0 of 2 are there")
-    assert [event["reason"] for event in events(run.folder, "pause")] == [GOES_ON]
+    assert [event["reason"] for event in run.events("pause")] == [GOES_ON]
     assert not (run.folder / "result.json").exists()
     assert current_epoch(run.folder / "checkpoints").result is None, "a pause is no result"
     assert LocalBackend(run.folder / "cluster").read().spec_replicas == 2
@@ -160,7 +155,7 @@ def test_a_controller_that_is_killed_has_a_successor_that_goes_on(world: Callabl
     assert run.operator.status().state == "waiting"
     run.workers = []
     goes_on(run.folder, run.join(2))
-    assert len(events(run.folder, "pause")) == 1
+    assert len(run.events("pause")) == 1
 
 
 def test_killed_after_the_pause_is_durable_its_successor_ends_the_members_and_goes_on(tmp_path: Path) -> None:
@@ -188,7 +183,7 @@ def test_killed_after_the_pause_is_durable_its_successor_ends_the_members_and_go
         assert operator.status().state == "waiting"
         fresh = [ScriptedWorker(folder, ordinal, uid=f"next-{ordinal}").join() for ordinal in range(2)]
         goes_on(folder, fresh)
-        assert len(events(folder, "pause")) == 1
+        assert len(events_of(folder, "pause")) == 1
     finally:
         for worker in (*members, *fresh):
             worker.close()
@@ -219,7 +214,7 @@ def test_a_drain_that_a_person_asked_for_ends_the_run(world: Callable[..., World
     result = json.loads((run.folder / "result.json").read_text())
     assert (result["status"], result["steps"]) == ("suspended", 20)
     assert not durable(run.folder).paused
-    assert len(events(run.folder, "end")) == 1
+    assert len(run.events("end")) == 1
     for worker in run.workers:
         worker.silence()
     wait_for(lambda: LocalBackend(run.folder / "cluster").read().spec_replicas == 0, "scaled to nothing")

@@ -131,7 +131,7 @@ def test_killed_member_is_answered_by_a_plan_from_the_checkpoint(world: Callable
     assert (answer.lineage, answer.start_step, answer.checkpoint_path) == (1, 12, "0/1.1/12")
     assert answer.placement.workers == (survivor.worker_id,)
     survivor.enter(answer, 12)
-    events = wait_for(lambda: [e for e in run.lines("events.jsonl") if e["kind"] == "failure"], "the failure event")
+    events = wait_for(lambda: run.events("failure"), "the failure event")
     assert "worker trainer-1 does not answer: no heartbeat" in events[0]["reason"]
     assert "back to step 12: units [0, 1, 2, 3, 4, 5] are held by nobody" in events[0]["reason"]
     survivor.records(record(13, lineage=1))

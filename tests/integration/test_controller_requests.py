@@ -66,7 +66,7 @@ def test_a_rollback_after_a_void_one_is_decided_and_found_by_the_workers(world: 
 def test_a_request_outlives_the_rollback_that_comes_before_it(world: Callable[..., World]) -> None:
     run = frozen_at_1(world)
     assert run.operator.command("unfreeze") == "everything learns again from the next decision on"
-    wait_for(lambda: [e for e in run.lines("events.jsonl") if e["kind"] == "command"], "the command is taken")
+    wait_for(lambda: run.events("command"), "the command is taken")
     run.workers[0].report(guarded(2, 9.0, freeze_point=1))
     back = to_record(run.workers[1].next("decision"), Decision)
     assert (back.kind, back.lineage, back.rollback_to_step) == ("rollback", 1, 10), back.reason
@@ -128,9 +128,6 @@ def test_a_resume_whose_checkpoints_are_gone_waits_for_them_and_says_so(world: C
     """A volume is not mounted, or lost: training must not silently begin at step 0. Only the controller can notice it."""
     run = world()
 
-    def events() -> list[str]:
-        return [line["kind"] for line in run.lines("events.jsonl")]
-
     run.start()
     run.at(10)
     run.workers[0].records(events=[pb.RunEvent(kind="checkpoint", step=8, reason="step 8")])
@@ -146,12 +143,12 @@ def test_a_resume_whose_checkpoints_are_gone_waits_for_them_and_says_so(world: C
     assert not root.exists()
     again = run.join(2)
     wait_for(lambda: f"{root} holds no checkpoint" in run.operator.status().message, "the status says so")
-    wait_for(lambda: "cannot_start" in events(), "an event says so too")
+    wait_for(lambda: run.events("cannot_start"), "an event says so too")
     assert run.operator.status().state == "waiting"
     (root / "0" / "1.1" / "8").mkdir(parents=True)
     (root / "0" / "1.1" / "8" / "manifest.json").write_text(json.dumps({"lineage": 0, "step": 8}))
     assert again[0].next_plan("checkpoint").start_step == 8, "and it goes on when they are there"
-    assert events().count("cannot_start") == 1, "which was said once"
+    assert len(run.events("cannot_start")) == 1, "which was said once"
 
 
 def test_training_anew_where_checkpoints_are_gone_is_asked_for(world: Callable[..., World]) -> None:

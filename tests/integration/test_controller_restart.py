@@ -25,6 +25,7 @@ from tests.integration.scripted_worker import (
     stop,
     wait_for,
 )
+from tests.integration.scripted_world import events_of
 from tests.older_runs import rewrite_as_before
 
 FREEZE_AT_1 = {"policy": {"name": "manual", "points": {1: 2}}, "interval_steps": 8, "rails": {"off": ["guard"]}}
@@ -133,7 +134,7 @@ def test_killed_between_writing_a_switch_and_telling_it(pair: Callable[..., Pair
     run.replace_controller()
     run.kill_controller()
     run.replace_controller()
-    (switch,) = [line for line in run.lines("events.jsonl") if line["kind"] == "reshape"]
+    (switch,) = events_of(run.folder, "reshape")
     assert (switch["step"], switch["generation"], switch["reason"]) == (5, str(plan.generation), plan.reason)
 
 
@@ -214,7 +215,7 @@ def test_a_decision_that_the_workers_gave_up_before_it_was_taken_is_void(pair: C
     run.workers[0].report(statistics(1), statistics(2))
     wait_for(lambda: len(run.decided()) > 2, "decision 2 is written")
     assert run.decided() == [(1, "freeze", 2, False), (1, "freeze", 2, True), (2, "freeze", 2, False)]
-    (event,) = [line for line in run.lines("events.jsonl") if line["kind"] == "decision_void"]
+    (event,) = events_of(run.folder, "decision_void")
     assert event["reason"] == "did not come in time"
     assert not [line for line in run.lines("events.jsonl") if line["kind"] == "freeze" and line["step"] == 11]
 

@@ -81,7 +81,7 @@ def test_the_first_measurement_settles_and_no_later_leader_chooses_again(world):
     assert asker.training() == settled == load_job(run.folder / "job.yaml").training
     assert run.operator.status().numerics_reason == reason
     asker.close()
-    assert [line["reason"] for line in run.lines("events.jsonl") if line["kind"] == "numerics"] == [reason]
+    assert [event["reason"] for event in run.events("numerics")] == [reason]
 
 
 def measured_later(offered: plan_pb2.SizeProfiles) -> plan_pb2.SizeProfiles:

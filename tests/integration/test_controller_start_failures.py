@@ -24,7 +24,7 @@ def mistake(run: World, worker: ScriptedWorker, text: str = LOST) -> None:
 
 
 def reported(run: World) -> list[str]:
-    return [line["reason"] for line in run.lines("events.jsonl") if line["kind"] == "cannot_start"]
+    return [event["reason"] for event in run.events("cannot_start")]
 
 
 def test_one_pods_mistake_is_told_and_the_others_train_on(world: Callable[..., World]) -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import json
 from collections.abc import Callable
-from typing import Any
 
 import grpc
 
@@ -14,7 +13,7 @@ from frostline_proto.v1 import plan_pb2
 from frostline_rpc.convert import to_message
 from tests.integration.recovery_world import QUICK, UNITS, answer_to, failures, plan_lines, started
 from tests.integration.scripted_worker import ScriptedWorker, at, record, wait_for, wire
-from tests.integration.scripted_world import World, world
+from tests.integration.scripted_world import World, events_of, world
 from tests.integration.test_controller_restart import Pair, pair
 
 __all__ = ["pair", "world"]
@@ -49,11 +48,6 @@ def third_distrusted(world: Callable[..., World], place: str, times: int) -> tup
     return run, members, answer_to(plan, members[0])
 
 
-def wrong_bits(run: World | Pair) -> list[dict[str, Any]]:
-    """Return the events that tell of wrong bits."""
-    return [line for line in run.lines("events.jsonl") if line["kind"] == "wrong_bits"]
-
-
 def gone_back(run: World, **said: object) -> tuple[Plan, Plan]:
     """Report results from step 12 on as wrong, at step 20, with checkpoints of steps 8 and 16. Return both plans."""
     plan = started(run, 2)
@@ -77,7 +71,7 @@ def test_it_goes_back_to_before_the_first_wrong_step_and_redone_steps_are_not_co
         worker.enter(back, 8)
     wait_for(lambda: "the cache is off, a cached value was wrong: " in run.operator.status().message, "the status says so")
     run.workers[0].records(record(9, lineage=1, generation="1.2", loss=3.0, numerics_hash="h9"))
-    (reported,) = wrong_bits(run)
+    (reported,) = events_of(run.folder, "wrong_bits")
     assert TEXT in reported["reason"]
     assert reported["step"] == 8
     run.restart_controller()
@@ -113,7 +107,7 @@ def test_whose_bits_differ_from_all_others_is_excluded(world: Callable[..., Worl
     assert answer.start == "fresh"
     assert odd.worker_id not in answer.participants
     wait_for(lambda: state_of(run, odd) == "gone", "the odd one's pod is given up")
-    (reported,) = wrong_bits(run)
+    (reported,) = events_of(run.folder, "wrong_bits")
     detail = reported["detail"]
     assert detail["workers"] == [odd.worker_id]
     (place,) = (worker for worker in run.operator.status().workers if worker.worker_id == odd.worker_id)
@@ -158,12 +152,12 @@ def test_who_may_be_wrong_makes_place_where_the_answer_needs_a_replacement(world
     wait_for(lambda: {state_of(run, one) for one in both} == {"gone"}, "both pods are given up")
     waiting = "waiting for workers after a failure: 0 of at least 2"
     wait_for(lambda: run.operator.status().message.startswith(waiting), "the status says so")
-    assert not wrong_bits(run), "nothing has been answered"
+    assert not events_of(run.folder, "wrong_bits"), "nothing has been answered"
     replacements = run.join(2)
     answer = answer_to(plan, replacements[0])
     assert answer.start == "fresh"
     assert set(answer.placement.workers) == {worker.worker_id for worker in replacements}
-    (reported,) = wait_for(lambda: wrong_bits(run), "it is told")
+    (reported,) = wait_for(lambda: events_of(run.folder, "wrong_bits"), "it is told")
     assert sorted(reported["detail"]["workers"]) == sorted(one.worker_id for one in both)
 
 
@@ -175,7 +169,7 @@ def test_of_two_copies_that_differ_both_holders_are_told_and_neither_is_excluded
         distrust(worker, plan, 20, 1, holders=f"{first.worker_id} {second.worker_id}")
     answer = answer_to(plan, first)
     assert set(answer.placement.workers) == {first.worker_id, second.worker_id}
-    (reported,) = wait_for(lambda: wrong_bits(run), "it is told")
+    (reported,) = wait_for(lambda: events_of(run.folder, "wrong_bits"), "it is told")
     assert reported["detail"]["workers"] == []
     assert reported["detail"]["holders"] == [
         {"worker": one.worker_id, "pod": f"trainer-{one.ordinal}", "node": one.node, "device": "cpu"} for one in (first, second)
@@ -188,13 +182,13 @@ def test_of_two_copies_that_differ_both_holders_are_told_and_neither_is_excluded
 def test_who_computed_wrong_is_told_once_though_the_plan_could_not_be_written(world: Callable[..., World]) -> None:
     run, (first, second, odd), answer = third_distrusted(world, "plans.jsonl", times=2)
     run.met("plans.jsonl")
-    (reported,) = wait_for(lambda: wrong_bits(run), "it is told")
+    (reported,) = wait_for(lambda: events_of(run.folder, "wrong_bits"), "it is told")
     assert reported["detail"]["workers"] == [odd.worker_id]
     assert (reported["detail"]["nodes"], reported["detail"]["audited_step"]) == ([odd.node], "20")
     for worker in (first, second):
         worker.enter(answer, 0)
     failures(run)
-    assert len(wrong_bits(run)) == 1
+    assert len(events_of(run.folder, "wrong_bits")) == 1
 
 
 def test_events_of_two_answers_that_found_no_room_are_both_written_by_a_successor(world: Callable[..., World]) -> None:
@@ -208,10 +202,10 @@ def test_events_of_two_answers_that_found_no_room_are_both_written_by_a_successo
     again = answer_to(back, first)
     run.controller.kill()
     run.controller.wait(60)
-    assert wrong_bits(run) == []
+    assert events_of(run.folder, "wrong_bits") == []
     run.plant("events.jsonl", times=0)
     run.restart_controller()
-    lines = wait_for(lambda: len(found := wrong_bits(run)) == 2 and found, "both are written")
+    lines = wait_for(lambda: len(found := events_of(run.folder, "wrong_bits")) == 2 and found, "both are written")
     assert [line["detail"]["workers"] for line in lines] == [[third.worker_id], [second.worker_id]]
     assert [line["generation"] for line in lines] == [str(back.generation), str(again.generation)]
 
@@ -222,12 +216,12 @@ def test_who_computed_wrong_is_told_once_though_the_controller_died_behind_its_p
     with contextlib.suppress(grpc.RpcError):  # the controller may die before it has replied
         distrust(first, run.plan, 20, 1, workers=(odd.worker_id,))
     assert run.controller.wait(60) == -9
-    assert wrong_bits(run) == []
+    assert events_of(run.folder, "wrong_bits") == []
     run.replace_controller()
     first.register()
     first.watch()
     answer = answer_to(run.plan, first)
-    (reported,) = wait_for(lambda: wrong_bits(run), "the successor tells it")
+    (reported,) = wait_for(lambda: events_of(run.folder, "wrong_bits"), "the successor tells it")
     assert (reported["lineage"], reported["step"], reported["generation"]) == (answer.lineage, 0, str(answer.generation))
     assert reported["detail"]["workers"] == [odd.worker_id]
     assert reported["reason"].startswith(f"trainer-1 is on node {odd.node}, device cpu"), "though it never met the worker"
@@ -236,4 +230,4 @@ def test_who_computed_wrong_is_told_once_though_the_controller_died_behind_its_p
     first.register()
     first.watch()
     answer_to(run.plan, first)
-    assert len(wrong_bits(run)) == 1
+    assert len(events_of(run.folder, "wrong_bits")) == 1
