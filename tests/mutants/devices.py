@@ -57,7 +57,7 @@ DEVICE_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "norms-with-gaps",
         "a gradient's norm is taken where and as it lies, so that it depends on the kernel that a GPU takes for the whole list",
-        (Edit("trainer/frostline_trainer/step/norms.py", "aligned(gradient.contiguous()) for", "gradient for"),),
+        (Edit("trainer/frostline_trainer/step/norms.py", "aligned(gradient.contiguous(), ALIGNMENT_BYTES) for", "gradient for"),),
         ("tests/unit/trainer/test_norms.py",),
     ),
 )

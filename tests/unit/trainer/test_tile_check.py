@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -85,6 +86,15 @@ def test_a_kernel_that_looks_at_addresses_is_found() -> None:
         assert find_address_dependence(context) == "block 0 has other bits at other addresses"
     finally:
         torch.nn.functional.linear = real
+
+
+@pytest.mark.parametrize(("kind", "boundary"), [("cpu", 64), ("cuda", 256)])
+def test_a_device_needs_a_wider_boundary(kind: str, boundary: int) -> None:
+    """Of a stand-in for a tensor: torch tells cuBLAS the alignment of operands up to 256 bytes, and it chooses kernels by it."""
+    at = {place: SimpleNamespace(device=torch.device(kind), numel=lambda: 1, data_ptr=lambda place=place: place)
+          for place in range(0, 1025, 32)}  # fmt: skip
+    assert [place for place, tensor in at.items() if is_aligned(tensor)] == list(range(0, 1025, boundary))
+    assert [place for place, tensor in at.items() if is_aligned(tensor, 64)] == list(range(0, 1025, 64))
 
 
 def test_aligned_copies_only_what_is_not() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from frostline_trainer.step.alignment import aligned
+from frostline_trainer.step.alignment import ALIGNMENT_BYTES, aligned
 from frostline_trainer.step.transfer import to_host
 
 
@@ -17,7 +17,7 @@ def gradient_norms(gradients: Sequence[tuple[int, torch.Tensor]]) -> Sequence[to
 
     gradients: (piece, gradient of what it has of one parameter).
     """
-    whole = [aligned(gradient.contiguous()) for _, gradient in gradients]
+    whole = [aligned(gradient.contiguous(), ALIGNMENT_BYTES) for _, gradient in gradients]
     return torch._foreach_norm(whole, 2, torch.float64) if whole else ()
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from frostline_contract.operations import Kind
 from frostline_contract.plan import Plan
 from frostline_trainer.generations.groups import Groups
-from frostline_trainer.step.alignment import aligned
+from frostline_trainer.step.alignment import ALIGNMENT_BYTES, aligned
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.exchange import reduce_gradients
 from frostline_trainer.step.gathering import Gathering
@@ -176,7 +176,7 @@ class Reduction:
         if piece not in self._cut:
             self._cut[piece] = parts_of(table, piece, module)
         parts = [(part, known[part.name]) for part in self._cut[piece] if part.name in known]
-        return [(part.name, aligned(part.of(module, gradient).reshape(-1))) for part, gradient in parts]
+        return [(part.name, aligned(part.of(module, gradient).reshape(-1), ALIGNMENT_BYTES)) for part, gradient in parts]
 
     def gradients(self, totals: Mapping[int, torch.Tensor]) -> PartGradients | None:
         """The gradients from which the optimizer updates this member's pieces; None: the parameters' `.grad`."""
