@@ -163,7 +163,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 TRAINER + "step/alignment.py",
-                "return tensor if is_aligned(tensor) else tensor.clone(memory_format=torch.contiguous_format)",
+                "return tensor if is_aligned(tensor, boundary) else tensor.clone(memory_format=torch.contiguous_format)",
                 "return tensor",
             ),
         ),
