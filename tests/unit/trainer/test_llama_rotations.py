@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from frostline_trainer.families import llama
 from frostline_trainer.families.llama import Rotations
 from tests.exact_cases import Case, build_case
 
@@ -35,6 +36,16 @@ def test_angles_are_computed_once_for_all_blocks(monkeypatch: pytest.MonkeyPatch
             run(block, tokens)
     run(blocks[0].double(), 8, torch.float64)
     assert found == [(16, torch.float32), (8, torch.float32), (8, torch.float64)]
+
+
+def test_each_stream_computes_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing orders the kernels of two streams: the thread that finds the prefix's digest has a stream of its own."""
+    (block, *_) = build_case(Case("llama", dropout=0.0)).cut.units[1:-1]
+    angles = []
+    for stream in (1, 2, 1):
+        monkeypatch.setattr(llama, "stream_of", lambda x, stream=stream: stream)
+        angles.append(block.rotations.of(torch.zeros(1, 16, WIDTH), 16, block.rotary)[1])
+    assert angles[0] is angles[2] is not angles[1]
 
 
 def test_a_block_has_the_bits_of_angles_of_its_own() -> None:

@@ -34,17 +34,18 @@ Rotation = tuple[Tensor, Tensor, Tensor]
 class Rotations:
     """The rotary embedding of each sequence length, type and device, computed once for all blocks of a model.
 
-    A block would take a dozen small kernels for it in each forward, which a GPU's host cannot launch fast enough.
+    A block would take a dozen small kernels for it in each forward, which a GPU's host cannot launch fast enough. Each stream of
+    a GPU has its own, since another stream might read one before it is computed.
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, torch.dtype, torch.device], Rotation] = {}
+        self._known: dict[tuple[int, torch.dtype, torch.device, int], Rotation] = {}
 
     def of(self, x: Tensor, tokens: int, rotary: nn.Module) -> Rotation:
         """Return the rotation of `tokens` tokens, in x's type and on its device; `rotary` computes it where it is not known."""
-        key = (tokens, x.dtype, x.device)
         if torch.compiler.is_compiling():  # a compiled unit is one graph, without a state
             return self._computed(x, tokens, rotary)
+        key = (tokens, x.dtype, x.device, stream_of(x))
         if key not in self._known:
             self._known[key] = self._computed(x, tokens, rotary)
         return self._known[key]
@@ -55,6 +56,11 @@ class Rotations:
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Rotations":
         return self  # a copied block has the same angles
+
+
+def stream_of(x: Tensor) -> int:
+    """The number of the GPU's stream on which the calling thread's kernels run now; 0 on other devices."""
+    return torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda and torch.cuda.is_initialized() else 0
 
 
 class Block(Unit):
