@@ -66,6 +66,18 @@ def test_a_unit_has_one_result_in_any_stage_and_process(family: str, tmp_path: P
     assert len(set(found.values())) == 1, found
 
 
+@pytest.mark.parametrize("family", ["vit", "bert_classification", "gpt2_tied", "llama"])
+def test_each_unit_of_the_built_in_families_is_one_graph(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without generated code: what the compiler makes of a unit computes the unit, for texts with padding too."""
+    monkeypatch.setattr(compiling, "BACKEND", "eager")
+    context = build_case(Case(family, dropout=0.0))
+    inputs, hidden = context.on_device(context.data.train.collate([0, 1], [0, 0])), None
+    for unit in (*context.cut.units[:2], context.cut.units[-1]):
+        with torch.no_grad():
+            found, hidden = compiling.compiled(unit)(hidden, inputs), unit(hidden, inputs)
+        assert torch.allclose(found, hidden, atol=1e-6)  # a mask that hides nothing is given here, and left out there
+
+
 def test_what_cannot_be_compiled_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "BACKEND", "eager")
 

@@ -59,12 +59,13 @@ def _mask_of_cell(x: Tensor, valid: Tensor | None, attention: str, cell: Cell) -
 
 
 def _all_valid(valid: Tensor) -> bool:
-    """Whether the mask hides nothing; checked on the CPU only, False elsewhere.
+    """Whether the mask hides nothing; checked on the CPU only, False elsewhere and in a compiled unit.
 
     On a CPU, kernels with and without a mask give the same bits. On other devices they need not, and a sample's bits must not
-    depend on whether another sample is padded; the check would also make the host wait for the device.
+    depend on whether another sample is padded; the check would also make the host wait for the device. A compiled unit is one
+    graph, which cannot look at values.
     """
-    return valid.device.type == "cpu" and bool(valid.bool().all())
+    return valid.device.type == "cpu" and not torch.compiler.is_compiling() and bool(valid.bool().all())
 
 
 def _in_form(allowed: Tensor, x: Tensor, attention: str) -> Tensor:
