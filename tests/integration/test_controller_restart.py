@@ -16,15 +16,8 @@ from frostline_controller.run.durable import DurableStore
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_rpc.convert import to_record
 from tests.integration.scripted_worker import (
-    Operator,
-    ScriptedWorker,
-    make_run,
-    record,
-    start_controller,
-    statistics,
-    stop,
-    wait_for,
-)
+    Operator, ScriptedWorker, make_run, record, start_controller, statistics, stop, wait_for,
+)  # fmt: skip
 from tests.integration.scripted_world import events_of
 from tests.older_runs import rewrite_as_before
 
