@@ -16,7 +16,14 @@ from frostline_controller.run.durable import DurableStore
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_rpc.convert import to_record
 from tests.integration.scripted_worker import (
-    Operator, ScriptedWorker, make_run, record, start_controller, statistics, stop, wait_for,
+    Operator,
+    ScriptedWorker,
+    make_run,
+    record,
+    start_controller,
+    statistics,
+    stop,
+    wait_for,
 )  # fmt: skip
 from tests.integration.scripted_world import events_of
 from tests.older_runs import rewrite_as_before
@@ -286,12 +293,9 @@ def test_other_numerics_are_taken_only_where_the_user_says_so_and_are_recorded(p
     newcomer.weights = "other weights"
     newcomer.register()
 
-    def reported() -> list[str]:
-        return [line["reason"] for line in run.lines("events.jsonl") if "numerics changed" in line["reason"]]
-
-    wait_for(reported, "it is recorded")
-    assert len(reported()) == 1
-    assert "probe probe (scripted) -> another prob (scripted), initial weights weights -> other weight" in reported()[0]
+    words = "numerics changed"
+    (reported,) = wait_for(lambda: [line for line in run.lines("events.jsonl") if words in line["reason"]], "it is recorded")
+    assert "probe probe (scripted) -> another prob (scripted), initial weights weights -> other weight" in reported["reason"]
     newcomer.channel.close()
 
 
