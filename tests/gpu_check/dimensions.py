@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from tests.exact_cases import Case
 from tests.gpu_check.determinism import accepted
-from tests.gpu_check.digests import WORKERS, prepare
+from tests.gpu_check.digests import prepare
 from tests.gpu_check.parting import parting
 from tests.gpu_check.setting import Setting
 from tests.hand_made_plans import Layout, Segment, run_series
@@ -46,12 +46,13 @@ def dimensions(setting: Setting) -> None:
     """Compare every row with the oracle on the device, over gloo: losses, norms, weights and moments."""
     rows = rows_of(setting)
     setting.findings.expect([line(*row) for row in rows])
-    pool = WarmWorkers()
+    pool, most = WarmWorkers(), max(1 + max(layout.numbers) for _, _, layout in rows)
+    ready = False
     try:
-        if setting.on_gpu:
-            prepare(pool, most_workers(rows), setting.gpus)
-        for kind, case, layout in rows:
-            _judge(setting, pool, line(kind, case, layout), case, layout)
+        for row in rows:
+            if setting.on_gpu and not ready:
+                prepare(pool, most, setting.gpus)
+            ready = _judge(setting, pool, *row)
     finally:
         pool.close()
 
@@ -81,15 +82,12 @@ def line(kind: str, case: Case, layout: Layout) -> str:
     return f"{kind}: {case}, {', '.join(filter(None, [*numerics, str(layout)]))}: the oracle's bits"
 
 
-def most_workers(rows: Sequence[tuple[str, Case, Layout]]) -> int:
-    return max(WORKERS, *(1 + max(layout.numbers) for _, _, layout in rows))
-
-
-def _judge(setting: Setting, pool: WarmWorkers, words: str, case: Case, layout: Layout) -> None:
+def _judge(setting: Setting, pool: WarmWorkers, kind: str, case: Case, layout: Layout) -> bool:
+    """Compute a row. Returns whether all workers are still there: the successor of a failed one is not set up."""
+    whole = True
     try:
         found = parting(case, run_series(pool, case, [Segment(layout, case.steps)]))
     except (AssertionError, RuntimeError) as error:
-        found = str(error).strip()[-400:]
-        if setting.on_gpu:
-            prepare(pool, most_workers([("", case, layout)]), setting.gpus)  # the successor of a failed worker is not set up yet
-    setting.findings.judge(words, not found, found)
+        found, whole = str(error).strip()[-400:] or type(error).__name__, False
+    setting.findings.judge(line(kind, case, layout), not found, found)
+    return whole

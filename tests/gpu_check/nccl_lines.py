@@ -138,6 +138,7 @@ def nccl_lines(setting: Setting) -> None:
     lines = [line for line in LINES if not setting.quick or line.act in QUICK]
     setting.findings.expect([line.text for line in lines])
     if setting.on_gpu:
+        setting.findings.expect([_clause(name) for name in test_transport.EXPECTED])
         _ask_all(setting, lines)
         ask_contract(setting)
         return
@@ -146,6 +147,10 @@ def nccl_lines(setting: Setting) -> None:
     for line in lines:
         if not line.simulated:
             setting.findings.add(line.text, Verdict.UNSEEN, "the simulation has no such rule: only a GPU can say")
+
+
+def _clause(name: str) -> str:
+    return f"the trainer's transport over NCCL: {name}"
 
 
 def ask_contract(setting: Setting) -> None:
@@ -157,7 +162,7 @@ def ask_contract(setting: Setting) -> None:
                 seen = test_transport.over_nccl(clause, workers)
             except (AssertionError, RuntimeError) as error:
                 seen = str(error).strip()[-400:]
-            setting.findings.judge(f"the trainer's transport over NCCL: {clause}", seen == expected, json.dumps(seen))
+            setting.findings.judge(_clause(clause), seen == expected, json.dumps(seen))
     finally:
         workers.close()
 

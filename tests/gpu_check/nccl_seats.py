@@ -34,10 +34,10 @@ def _connection(communicator: Any, index: int, messages: bool) -> nccl.Connectio
     peer = 1 - index
 
     def use(tensor: torch.Tensor) -> Any:
-        there = lambda: communicator.send([tensor], peer, 0)  # noqa: E731
-        back = lambda: communicator.recv([tensor.clone()], peer, 0)  # noqa: E731
-        for message in ((there, back) if index == 0 else (back, there)) if messages else ():
-            message().wait()
+        if messages:
+            both = (communicator.send, communicator.recv) if index == 0 else (communicator.recv, communicator.send)
+            for message in both:
+                message([tensor], peer, 0).wait()
         return communicator.allreduce([tensor])
 
     return communicator, use

@@ -65,16 +65,12 @@ def ask_ways(setting: Setting, kind: str, ways: dict[str, dict[str, Any]]) -> No
     if far:
         setting.findings.judge(_line(setting, kind), False, f"other losses than the plain numerics' {losses['plain']}: {far}")
         return
-    seconds = interleave({name: _step_of(member) for name, member in members.items()}, 1 if setting.quick else PAIRS)
+    seconds = interleave({name: member.step for name, member in members.items()}, 1 if setting.quick else PAIRS)
     figures = {f"{name} / plain": statistics.median(ratios(taken, seconds["plain"])) for name, taken in seconds.items()}
     figures.pop("plain / plain")
     figures["plain ms"] = 1e3 * statistics.median(seconds["plain"])
     words = subjects.words(FAMILY, setting.device)
     setting.findings.add(_line(setting, kind), Verdict.MEASURED, words, figures)
-
-
-def _step_of(member: Stepper) -> Callable[[], object]:
-    return member.step
 
 
 def ask_deterministic(setting: Setting) -> None:

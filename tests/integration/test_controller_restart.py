@@ -24,7 +24,7 @@ from tests.integration.scripted_worker import (
     statistics,
     stop,
     wait_for,
-)  # fmt: skip
+)
 from tests.integration.scripted_world import events_of
 from tests.older_runs import rewrite_as_before
 

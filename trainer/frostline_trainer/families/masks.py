@@ -61,7 +61,7 @@ def _mask_of_cell(x: Tensor, valid: Tensor | None, attention: str, cell: Cell) -
 def _all_valid(valid: Tensor) -> bool:
     """Whether the mask hides nothing; checked on the CPU only, False elsewhere and in a compiled unit.
 
-    On a CPU, kernels with and without a mask give the same bits. On other devices they need not, and a sample's bits must not
+    On a CPU, kernels give the same output with and without a mask. On other devices they need not, and a sample's bits must not
     depend on whether another sample is padded; the check would also make the host wait for the device. A compiled unit is one
     graph, which cannot look at values.
     """

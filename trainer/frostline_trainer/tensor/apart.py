@@ -47,7 +47,7 @@ class Apart:
         """
         with ThreadPoolExecutor(len(self._units), initializer=backward_in_own_thread) as threads:
             members = [threads.submit(self._member, unit, results_of) for unit in self._units]
-        found = _results_of(members)
+        found = _all_found(members)
         layers, first = cut_layers(self._units[0]), found[0]
         divides_samples = row_tiles(self._units[0]).are_divided
         results: Results = {}
@@ -79,7 +79,7 @@ class Apart:
         return found
 
 
-def _results_of(members: Sequence["Future[Results]"]) -> list[Results]:
+def _all_found(members: Sequence["Future[Results]"]) -> list[Results]:
     """Return what all threads have found, or raise the exception of the first that did not just wait for a failed one."""
     failures = [error for member in members if (error := member.exception()) is not None]
     for error in failures:
