@@ -68,8 +68,8 @@ class Anatomy:
     def mask(self, valid: Tensor) -> Tensor:
         """The mask (rows, 1, tokens, tokens) of which token attends to which, True: it does. valid: (rows, tokens).
 
-        transformers makes it of the same argument, and none where no token is hidden. So does the engine on a CPU. On a GPU kernels
-        have other bits without it, and the engine, which looks at no values there, gives it.
+        transformers makes it of the same argument, and none where no token is hidden. So does the engine on a CPU. On a GPU
+        kernels have other bits without it, and the engine, which looks at no values there, gives it.
         """
         seen = valid.bool()[:, None, None, :].expand(-1, 1, valid.shape[1], -1)
         return seen.tril() if isinstance(self.model, CAUSAL) else seen
