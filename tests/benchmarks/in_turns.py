@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from tests.benchmarks.fixed_speed import WORKERS, Stretch, walk
+from tests.benchmarks.devices import WORKERS
+from tests.benchmarks.fixed_speed import Stretch, walk
 from tests.benchmarks.measuring import Row, Spread, milliseconds
 
 

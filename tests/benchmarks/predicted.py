@@ -3,7 +3,8 @@
 from statistics import median
 from typing import Any
 
-from tests.benchmarks.fixed_speed import SHARE, WORKERS, Stretch, Walked, fixed_speed_job, through, walk
+from tests.benchmarks.devices import SHARE, WORKERS
+from tests.benchmarks.fixed_speed import Stretch, Walked, fixed_speed_job, through, walk
 from tests.benchmarks.measuring import Effort, Report, Row, Spread
 from tests.benchmarks.subjects import SUBJECTS
 
@@ -25,7 +26,7 @@ def predicted(effort: Effort) -> Report:
         rows.append(_whole_run(subject, steps))
     return Report(
         "Predicted against measured steps",
-        f"Whole runs on {WORKERS} workers, each with {SHARE:g} of a processor by a control group's quota, in "
+        f"Whole runs on {WORKERS} workers, each with {SHARE:g} of one processor by a control group's quota, in "
         f"{', '.join(map(str, SHAPES))} (pipeline, replicas), with nothing frozen, with the embedding and half the blocks frozen "
         "from step 1 and computed, and with these read from the cache: the planner's step time, from what the run's own workers "
         "measured when they joined, above the steps that it then took. Notes have both sides by parts. A whole run freezes by a "

@@ -1,7 +1,8 @@
 """Schedules without bubbles against 1F1B on workers of fixed speed, with no block and with half the blocks frozen."""
 
 from frostline_contract.schedules import BUILT_IN
-from tests.benchmarks.fixed_speed import SHARE, WORKERS, fixed_speed_job
+from tests.benchmarks.devices import SHARE, WORKERS
+from tests.benchmarks.fixed_speed import fixed_speed_job
 from tests.benchmarks.in_turns import Way, in_turns, median_error
 from tests.benchmarks.measuring import Effort, Report, Row
 from tests.benchmarks.predicted import FROZEN
@@ -17,7 +18,7 @@ def schedules(effort: Effort) -> Report:
     rows = [row for subject in SUBJECTS for frozen in (0, FROZEN) for row in _walked(effort, subject, frozen)]
     return Report(
         "Schedules without bubbles",
-        f"A pipeline of {WORKERS} workers, each with {SHARE:g} of a processor by a control group's quota, with nothing frozen, "
+        f"A pipeline of {WORKERS} workers, each with {SHARE:g} of one processor by a control group's quota, with nothing frozen, "
         "and with the embedding and half the blocks frozen from step 1. One run each reshapes through 1F1B and every zero-bubble "
         f"schedule that its units allow, {ROUNDS} rounds. Beside each measured step stands the planner's, from what the run's "
         "own workers measured, split backwards included, and beside the planned memory what the fullest worker's tensors took. "

@@ -4,7 +4,8 @@ from statistics import median
 from typing import Any
 
 from frostline_contract.mesh import in_words
-from tests.benchmarks.fixed_speed import SHARE, Stretch, fixed_speed_job, walk
+from tests.benchmarks.devices import SHARE
+from tests.benchmarks.fixed_speed import Stretch, fixed_speed_job, walk
 from tests.benchmarks.measuring import Effort, Report, Row, Spread, milliseconds
 
 WORKERS, TILES = 2, 2
@@ -17,8 +18,8 @@ def tensor_groups(effort: Effort) -> Report:
     """Measure all shapes in turns, in one run; with nothing frozen, and with the embedding and half the blocks frozen."""
     return Report(
         "A group that shares tiles beside pipeline and replicas",
-        f"Two workers, each with {SHARE:g} of a processor by a control group's quota, train a BERT of 192 x 6 whose inner widths "
-        f"are computed in {TILES} tiles. One run reshapes through two replicas, two stages and a group of two, {ROUNDS} rounds, "
+        f"Two workers, each with {SHARE:g} of one processor by a control group's quota, train a BERT of 192 x 6 whose inner "
+        f"widths are computed in {TILES} tiles. One run reshapes through two replicas, two stages and a group of two, {ROUNDS} rounds, "
         "to the same bits. A group sums four times a block and micro-batch, over gloo on one machine: on such links it is not "
         "for speed, and the planner, whose figure stands beside each step, is to say so. There is no goal.",
         [row for frozen in (0, 4) for row in _rows(effort, frozen)],

@@ -1,5 +1,8 @@
 """The benchmarks on workers of fixed speed, as far as they measure nothing: jobs, ways through a pipeline, and errors."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,7 +10,8 @@ import pytest
 from frostline_contract.job import parse_job
 from frostline_contract.plan import Placement
 from frostline_contract.schedules import BUILT_IN
-from tests.benchmarks.fixed_speed import SHARE, WORKERS, Stretch, fixed_speed_job, made_texts, through
+from tests.benchmarks.devices import SHARE, WORKERS, one_processor
+from tests.benchmarks.fixed_speed import Stretch, fixed_speed_job, made_texts, through
 from tests.benchmarks.in_turns import Way
 from tests.benchmarks.predicted import FROZEN, SHAPES, _walk_job
 from tests.benchmarks.schedules import ways as ways_without_bubbles
@@ -21,6 +25,15 @@ def test_jobs_are_jobs(subject: str) -> None:
     assert (job.placement.workers, job.placement.worker_cpus, job.training.steps) == (WORKERS, SHARE, 40)
     assert (job.initial_units, job.cache.use) == (4, "always")
     assert [(one.step, one.pp_degree, one.dp_degree) for one in job.reshapes] == [(10, 2, 2), (20, 1, 4), (30, 3, 1)]
+
+
+def test_what_is_started_on_one_processor_stays_there() -> None:
+    before = os.sched_getaffinity(0)
+    with one_processor() as chosen:
+        asked = [sys.executable, "-c", "import os; print(os.sched_getaffinity(0))"]
+        assert subprocess.run(asked, capture_output=True, text=True, check=True).stdout == f"{{{chosen}}}\n"
+    assert os.sched_getaffinity(0) == before
+    assert WORKERS * SHARE < 1
 
 
 def test_a_cache_is_filled_before_the_shapes_are_walked_through() -> None:

@@ -3,15 +3,14 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.benchmarks.devices import SHARE, WORKERS
 from tests.benchmarks.payoff.text_sets import SETS
 
 ROOT = Path(__file__).parents[3]
 PLACE = ROOT / "runs" / "payoff"
 """Run directories and text sets; not committed."""
 
-WORKERS, WORKER_CPUS = 4, 0.4
-"""Devices of one speed: four of them fit on two cores and leave a fifth of these for the controller and the cache."""
-DEVICES = (f"placement.workers={WORKERS}", f"placement.worker_cpus={WORKER_CPUS}", "placement.initial_pp_degree=null")
+DEVICES = (f"placement.workers={WORKERS}", f"placement.worker_cpus={SHARE}", "placement.initial_pp_degree=null")
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The sentences of docs/comparison/payoff.md."""
 
+from tests.benchmarks.devices import SHARE, WORKERS
 from tests.benchmarks.payoff.figures import MARGIN, SEEDS, TASK_GOAL, TEXT_GOALS
 from tests.benchmarks.payoff.static_search import CAP_DEVICES, CAP_MICRO_BATCHES, PRUNE
-from tests.benchmarks.payoff.tasks import WORKER_CPUS, WORKERS
 
 __all__ = ["TASK_GOAL"]
 
@@ -31,9 +31,9 @@ QUESTION = f"""## What is asked, fixed before any run
 
 METHOD = f"""## How it is measured
 
-- **Devices.** `placement.worker_cpus: {WORKER_CPUS}`: each of {WORKERS} workers has that share of a processor by a
-  control group's quota, so that a freed worker is real hardware, and two processors keep a fifth for the controller and
-  the cache.
+- **Devices.** `placement.worker_cpus: {SHARE}`: each of {WORKERS} workers has that share of one processor by a control
+  group's quota, so that a freed worker is real hardware; the controller and the cache have the rest. All of a timed run
+  is on one processor, since work on a second one may slow the first (`tests/benchmarks/devices.py`).
 - **Memory cap.** `placement.worker_memory_bytes` is what the leanest placement of the unfrozen model on {CAP_DEVICES}
   devices needs at {CAP_MICRO_BATCHES} micro-batches a step, and 2 % more; no placement on two devices fits at that size.
   With more and smaller micro-batches two may: such placements are candidates of the static arm as well. (Of the text

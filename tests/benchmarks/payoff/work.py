@@ -22,10 +22,11 @@ from frostline_controller.planner.inputs import parallel_slots
 from frostline_controller.planner.numerics import settle_measured
 from frostline_controller.report.data import read_run
 from frostline_controller.report.figures import read_figures
+from tests.benchmarks.devices import WORKERS, one_processor
 from tests.benchmarks.measuring import rounded, surroundings
 from tests.benchmarks.payoff.lines import Key, Line
 from tests.benchmarks.payoff.static_search import CAP_DEVICES, Candidate, candidates, memory_cap
-from tests.benchmarks.payoff.tasks import PLACE, ROOT, TASKS, WORKERS, Task, arm_fields, switches
+from tests.benchmarks.payoff.tasks import PLACE, ROOT, TASKS, Task, arm_fields, switches
 
 FROSTLINE = "frostline_controller.cli.main"
 CANDIDATE_STEPS, WARM_UP_STEPS = 12, 4
@@ -56,7 +57,7 @@ def prepare(key: Key) -> Line:
     measured = _unit_costs(unfrozen, PLACE / f"{key.task}-{key.scale}-sizes.json")
     cap = memory_cap(unfrozen, measured) if key.cap == "capped" else None
     elastic = load_job(str(task.job), [*overrides, *elastic_cap_fields(cap)])
-    settled = settle_measured(elastic, measured, parallel_slots(elastic, len(os.sched_getaffinity(0))))
+    settled = settle_measured(elastic, measured, parallel_slots(elastic, 1))
     found = candidates(unfrozen, measured, WORKERS, cap)
     return {
         "cap_bytes": cap,
@@ -75,7 +76,8 @@ def _unit_costs(job: Job, out: Path) -> SizeProfiles:
         out.parent.mkdir(parents=True, exist_ok=True)
         file = out.with_suffix(".yaml")
         file.write_text(dump_job(job))
-        command = SeparateProcess(MEASURING, [str(file), str(out)], quiet=True, environment=one_thread())
+        with one_processor():
+            command = SeparateProcess(MEASURING, [str(file), str(out)], quiet=True, environment=one_thread())
         command.end()
     return SizeProfiles.model_validate_json(out.read_text())
 
@@ -173,11 +175,12 @@ def accuracy_run(key: Key, prepared: Line, end: float) -> Line | None:
 
 
 def _run(task: Task, scale: str, folder: Path, workers: int, settings: Sequence[str]) -> None:
-    """Execute `frostline run`. Raises RuntimeError with the end of its output if it fails."""
+    """Execute `frostline run` on one processor. Raises RuntimeError with the end of its output if it fails."""
     shutil.rmtree(folder, ignore_errors=True)
     words = _words(task, scale, folder, workers, settings)
     try:
-        SeparateProcess(FROSTLINE, words, quiet=True, dies_with_us=True).end()
+        with one_processor():
+            SeparateProcess(FROSTLINE, words, quiet=True, dies_with_us=True).end()
     except RunError as failed:
         raise RuntimeError(f"frostline {' '.join(words)}: {failed}") from failed
 
