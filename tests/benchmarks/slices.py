@@ -32,9 +32,9 @@ def slices(effort: Effort) -> Report:
         "Schedules over token slices",
         f"A GPT-2 of 192 x 6 on sequences of {TOKENS} tokens in {CELLS} cells, {MICRO_BATCHES} micro-batches of one sequence, a "
         f"pipeline of {WORKERS} workers, each with {SHARE:g} of one processor by a control group's quota. One run reshapes "
-        f"through every built-in schedule, {ROUNDS} rounds; the first row is 1F1B whose micro-batches travel whole. Beside each measured "
-        "step stands the planner's, and beside the planned memory what the fullest worker's tensors took. Then the price of "
-        "cells: a step on one worker, which computes them all, by its thread's processor time, in turns.",
+        f"through every built-in schedule, {ROUNDS} rounds; the first row is 1F1B whose micro-batches travel whole. Beside each "
+        "measured step stands the planner's, and beside the planned memory what the fullest worker's tensors took. Then the "
+        "price of cells: a step on one worker, which computes them all, by its thread's processor time, in turns.",
         [*_in_turns(effort), *_prices(effort)],
     )
 
