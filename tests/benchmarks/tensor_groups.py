@@ -20,8 +20,8 @@ def tensor_groups(effort: Effort) -> Report:
         "A group that shares tiles beside pipeline and replicas",
         f"Two workers, each with {SHARE:g} of one processor by a control group's quota, train a BERT of 192 x 6 whose inner "
         f"widths are computed in {TILES} tiles. One run reshapes through two replicas, two stages and a group of two, {ROUNDS} "
-        "rounds, to the same bits. A group sums four times a block and micro-batch, over gloo on one machine: on such links it is "
-        "not for speed, and the planner, whose figure stands beside each step, is to say so. There is no goal.",
+        "rounds, to the same bits. A group sums four times a block and micro-batch, over gloo on one machine: on such links it "
+        "is not for speed, and the planner, whose figure stands beside each step, is to say so. There is no goal.",
         [row for frozen in (0, 4) for row in _rows(effort, frozen)],
     )
 
