@@ -11,7 +11,6 @@ import pytest
 from frostline_contract.job import Job, load_job
 from frostline_contract.statistics import SizeProfiles, UnitProfile, WorkerProfile
 from tests.benchmarks.__main__ import DOCS
-from tests.benchmarks.devices import SHARE
 from tests.benchmarks.payoff.figures import MARGIN, SEEDS, agreeing_digests, difference, ratio, text_median, verdict
 from tests.benchmarks.payoff.going import Asked, Piece, best_static, missing
 from tests.benchmarks.payoff.lines import FILE, Key, Line, Lines
@@ -76,11 +75,11 @@ def static_job(**fields: Any) -> Job:
     return load_job(str(task.job), [*task.overrides("whole"), *switches(()), *settings])
 
 
-def measured(job: Job) -> SizeProfiles:
+def measured(job: Job, seconds_each: float = SECONDS) -> SizeProfiles:
     """Units whose state outweighs what a micro-batch keeps, the more the smaller it is."""
 
     def unit(size: int) -> UnitProfile:
-        seconds = SECONDS * (1 + size / 8)
+        seconds = seconds_each * (1 + size / 8)
         return UnitProfile(
             forward_seconds=seconds, backward_seconds=2 * seconds, parameter_bytes=10**6, optimizer_bytes=2 * 10**6,
             activation_bytes=10**5 * size, output_bytes=10**3 * size,
@@ -104,7 +103,7 @@ def test_every_shape_is_costed_and_slower_devices_make_longer_steps() -> None:
     every = candidates(job, measured(job), 4, None)
     assert {(one.pp_degree, one.dp_degree) for one in every} == set(shapes(4))
     assert [one.predicted_seconds for one in every] == sorted(one.predicted_seconds for one in every)
-    slower = candidates(static_job(worker_cpus=SHARE / 2), measured(job), 4, None)
+    slower = candidates(job, measured(job, 2 * SECONDS), 4, None)
     alone, slow_alone = (next(c for c in found if c.name == "pp1-dp1-mb64") for found in (every, slower))
     assert slow_alone.predicted_seconds == pytest.approx(2 * alone.predicted_seconds, rel=0.01)  # votes do not grow
 

@@ -87,14 +87,13 @@ def measured_inputs(job: Job, measured: SizeProfiles, slots: int | None) -> Plan
 
     Args:
         job: with `auto` in it.
-        measured: the measurements of one worker.
+        measured: the measurements of one worker. With `placement.worker_cpus` they are already those of its share.
         slots: workers that can compute at once on one machine; None: all.
     """
     first, section = measured.profiles[0], job.placement
     single = at_size(job, first.micro_batch_size)
-    speed = _share_of_processor(job, first.device)
     members = tuple(
-        MemberInfo(f"worker-{i}", f"node-{i // section.workers_per_pod}", first.memory_bytes, speed=speed)
+        MemberInfo(f"worker-{i}", f"node-{i // section.workers_per_pod}", first.memory_bytes)
         for i in range(section.workers)
     )
     frozen = min(job.initial_freeze_point(len(first.units)), len(first.units) - 1)
@@ -124,16 +123,6 @@ def measured_inputs(job: Job, measured: SizeProfiles, slots: int | None) -> Plan
         tiled_ends=job.tiled_ends,
         optimizer_seconds_per_byte=first.optimizer_seconds_per_byte or PlanInputs.optimizer_seconds_per_byte,
     )
-
-
-def _share_of_processor(job: Job, device: str) -> float:
-    """Return the speed of the job's workers relative to the measured times, which are those of a whole processor.
-
-    A thread's own clock stands still while a quota halts the thread, so the measured times do not contain the effect of
-    `placement.worker_cpus`.
-    """
-    share = job.placement.worker_cpus
-    return min(1.0, share) if share is not None and device == "cpu" and job.training.threads == 1 else 1.0
 
 
 def settle_measured(job: Job, measured: SizeProfiles, slots: int | None) -> Settled:

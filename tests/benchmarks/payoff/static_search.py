@@ -118,8 +118,8 @@ def candidates(job: Job, measured: SizeProfiles, devices: int, cap: int | None) 
     """Return every static placement that fits, in the order of predicted seconds.
 
     Args:
-        job: the task's job, with nothing frozen and fast numerics; its placement.worker_cpus is the devices' speed.
-        measured: unit costs by micro-batch size, of a whole processor's time.
+        job: the task's job, with nothing frozen and fast numerics.
+        measured: unit costs by micro-batch size, on a device of the job's speed.
         devices: number of devices.
         cap: memory of each device in bytes; None: no cap.
     """

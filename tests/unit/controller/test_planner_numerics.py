@@ -8,7 +8,7 @@ from frostline_contract.job import Job, JobError, dump_job, job_digest, parse_jo
 from frostline_contract.job.automatic import Settled, at_size, sizes_to_try, with_numbers_of, with_settled
 from frostline_contract.job.change import take_changes
 from frostline_contract.statistics import SizeProfiles, UnitProfile, WorkerProfile
-from frostline_controller.planner.numerics import measured_inputs, settle_measured
+from frostline_controller.planner.numerics import settle_measured
 
 CALL_SECONDS, SAMPLE_SECONDS = 4e-3, 1e-3
 """A unit's forward: so much for the call, and so much a sample. Large micro-batches pay where the pipeline stays full."""
@@ -107,13 +107,6 @@ def test_where_nothing_fits_at_all_the_planner_says_how_much_is_missing():
 
 def test_workers_that_share_cores_gain_nothing_from_more_micro_batches():
     assert settled(job(workers=4), slots=1).micro_batch_size == 64
-
-
-@pytest.mark.parametrize(("fields", "speed"), [({}, 1.0), ({"worker_cpus": 0.4}, 0.4), ({"worker_cpus": 2}, 1.0)])
-def test_a_worker_with_part_of_a_processor_computes_so_much_slower_than_was_measured(fields: dict[str, float], speed: float):
-    """The measuring thread's own clock knows no quota."""
-    of = job(**fields)
-    assert {member.speed for member in measured_inputs(of, measured(of), None).members} == {speed}
 
 
 def test_only_what_is_auto_is_settled():

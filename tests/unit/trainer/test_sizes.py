@@ -11,6 +11,8 @@ import pytest
 from frostline_contract.job import Job, dump_job, job_to_json, parse_job
 from frostline_contract.job.automatic import Settled, with_settled
 from frostline_contract.statistics import SizeProfiles
+from frostline_controller.planner.numerics import measured_inputs
+from frostline_controller.planner.search import make_plan
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import control_pb2_grpc
 from frostline_rpc.convert import to_record
@@ -46,11 +48,17 @@ def test_what_settles_a_run_on_shares_of_processors_takes_as_long_as_a_worker_wi
     """Measured on a free core: a tenth of it takes ten times as long; three times is far above what a busy machine adds."""
     free = job(micro_batch_size=4)
     slow = free.model_copy(update={"placement": free.placement.model_copy(update={"worker_cpus": 0.1})})
-    [[whole], [shared]] = (
-        [sum(unit.forward_seconds + unit.backward_seconds for unit in one.units) for one in measure_sizes(asked).profiles]
-        for asked in (free, slow)
+    whole, shared = measure_sizes(free), measure_sizes(slow)
+    [[free_units], [slow_units]] = (
+        [sum(unit.forward_seconds + unit.backward_seconds for unit in one.units) for one in measured.profiles]
+        for measured in (whole, shared)
     )
-    assert shared > 3 * whole
+    assert slow_units > 3 * free_units
+    free_plan, slow_plan = (
+        make_plan(measured_inputs(asked, measured, None)).cost.total_seconds
+        for asked, measured in ((free, whole), (slow, shared))
+    )
+    assert slow_plan < 3 * free_plan * slow_units / free_units, "the share counts once: not in the measurement and the plan"
 
 
 def test_a_mistake_in_the_data_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -1,0 +1,101 @@
+"""The largest model that four workers with a memory cap can train, by family of shapes: planned, then trained, with its peak."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.benchmarks.devices import WORKERS
+from tests.benchmarks.fixed_speed import ROOT, Walked, fixed_speed_job, walk
+from tests.benchmarks.measuring import Effort, Report, Row, Spread
+
+CAP = 64 << 20
+"""Bytes of a worker: a few blocks of this width with their moments."""
+WIDTH, HEADS, TOKENS, VOCABULARY = 256, 8, 64, 512
+STEPS, PROFILED_BLOCKS = 6, 2
+PLAIN = "data parallel"
+ON_PAPER = "all together"
+"""The family that has shapes which no run can have."""
+
+
+def largest_model(effort: Effort) -> Report:
+    """Ask the planner for the largest model of each family of shapes that runs, and train each for some steps."""
+    families = _planned()
+    plain = next(one for one in families if one["family"] == PLAIN)
+    chosen = families[:2] if effort.quick else families
+    return Report(
+        "The largest model under a memory cap",
+        f"{WORKERS} workers that may hold {CAP >> 20} MiB each (`placement.worker_memory_bytes`) train a GPT-2 of width {WIDTH}, "
+        f"{TOKENS} tokens a sample, float32, AdamW, nothing frozen. For each family of shapes: the most blocks for which the "
+        "planner finds room (one block more is refused), and the peak of the fullest worker's tensors while a model of so many "
+        f"blocks takes {STEPS} steps. No figure depends on a clock.",
+        [row for one in chosen for row in _rows(one, plain)],
+    )
+
+
+def _planned() -> list[dict[str, Any]]:
+    """Return the planner's largest model of each family that runs, from what a worker measures."""
+    small = job(PROFILED_BLOCKS, {"pp_degree": 1, "dp_degree": WORKERS})
+    profile = walk(small).run.profile
+    with tempfile.TemporaryDirectory(prefix="bench-") as text:
+        file, measured = Path(text) / "job.yaml", Path(text) / "profile.json"
+        del small["placement"]["pp_degree"], small["placement"]["dp_degree"]
+        file.write_text(yaml.safe_dump(small, sort_keys=False))
+        measured.write_text(profile.model_dump_json())
+        words = ["plan", "-f", str(file), "--profile", str(measured), "--json"]
+        command = [sys.executable, "-m", "frostline_controller.cli", *words]
+        found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    largest = json.loads(found.stdout)["plans"][0]["sharing"]["largest"]
+    return [one for one in largest if one["family"] != ON_PAPER]
+
+
+def job(blocks: int, placement: dict[str, Any], **training: Any) -> dict[str, Any]:
+    """Return a job of a model of so many blocks under the cap. training: further fields of that section."""
+    section = {"worker_cpus": None, "worker_memory_bytes": CAP, **placement}
+    found = fixed_speed_job("language", STEPS, (1, 1), placement=section)
+    found["model"]["config"] |= {"n_embd": WIDTH, "n_head": HEADS, "n_layer": blocks, "n_positions": TOKENS}
+    found["data"] |= {"sequence_length": TOKENS, "vocabulary_size": VOCABULARY}
+    found["training"] |= training
+    return found
+
+
+def job_of(room: dict[str, Any]) -> dict[str, Any]:
+    """Return a job that trains the family's largest model in the family's shape."""
+    columns, shard = room["columns"], room["shard"]
+    placement = {"pp_degree": room["degrees"]["pp"], "dp_degree": room["degrees"]["dp"], "tp_degree": columns, "shard": shard}
+    training: dict[str, Any] = {}
+    if columns > 1:
+        training["tensor_tiles"] = {"inner": columns}
+    if room["rows_split"]:
+        placement["tensor_rows"] = "split"
+        training["tensor_tiles"] |= {"rows": columns}
+    if shard != "none":
+        training["state_ranges"] = WORKERS
+    return job(room["blocks"], placement, **training)
+
+
+def _rows(room: dict[str, Any], plain: dict[str, Any]) -> list[Row]:
+    walked = walk(job_of(room))
+    peak, planned = _peaks(walked)
+    degrees = " x ".join(f"{name} {degree}" for name, degree in room["degrees"].items())
+    case = f"{room['family']}: {degrees}" + (f", tp {room['columns']}" if room["columns"] > 1 else "")
+    sides = {"blocks": room["blocks"], "parameters M": room["parameters"] / 1e6}
+    more = Spread.of([room["parameters"] / plain["parameters"]])
+    return [
+        Row(case, f"parameters / those of {PLAIN}", "x", more, sides),
+        Row(case, "counted peak / cap", "x", Spread.of([peak / CAP]),
+            {"counted MiB": peak / (1 << 20), "planned MiB": planned / (1 << 20)}, at_most=1.0),
+    ]  # fmt: skip
+
+
+def _peaks(walked: Walked) -> tuple[int, int]:
+    """Return the peak of the fullest worker's tensors, and the planner's figure for it, in bytes."""
+    data = walked.run.data
+    held = [int(one["tensor_bytes"]) for one in data.result["memory"]]
+    plan = data.plan_of(data.records[-1].generation)
+    assert plan is not None and all(held), "a run with worker_memory_bytes counts its tensors"
+    return max(held), plan.placement.predicted_peak_bytes
