@@ -55,8 +55,7 @@ def test_what_settles_a_run_on_shares_of_processors_takes_as_long_as_a_worker_wi
     )
     assert slow_units > 3 * free_units
     free_plan, slow_plan = (
-        make_plan(measured_inputs(asked, measured, None)).cost.total_seconds
-        for asked, measured in ((free, whole), (slow, shared))
+        make_plan(measured_inputs(asked, found, None)).cost.total_seconds for asked, found in ((free, whole), (slow, shared))
     )
     assert slow_plan < 3 * free_plan * slow_units / free_units, "the share counts once: not in the measurement and the plan"
 
