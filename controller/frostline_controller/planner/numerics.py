@@ -93,8 +93,7 @@ def measured_inputs(job: Job, measured: SizeProfiles, slots: int | None) -> Plan
     first, section = measured.profiles[0], job.placement
     single = at_size(job, first.micro_batch_size)
     members = tuple(
-        MemberInfo(f"worker-{i}", f"node-{i // section.workers_per_pod}", first.memory_bytes)
-        for i in range(section.workers)
+        MemberInfo(f"worker-{i}", f"node-{i // section.workers_per_pod}", first.memory_bytes) for i in range(section.workers)
     )
     frozen = min(job.initial_freeze_point(len(first.units)), len(first.units) - 1)
     on_gpus = first.device != "cpu" and section.backend != "gloo"
