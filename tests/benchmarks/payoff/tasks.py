@@ -38,7 +38,7 @@ class Task:
 
 
 AUTO = ("training.micro_batch_size=auto", "training.reduction_leaves=auto")
-SMALL_TEXT = ("data.max_samples=1111",)
+SMALL_TEXT = ("data.max_samples=445",)
 
 
 def _text(name: str, title: str) -> Task:
