@@ -20,12 +20,20 @@ from frostline_controller.simulation.finished import FinishedRun, read_finished
 from frostline_controller.simulation.measured import Compared
 from frostline_controller.simulation.question import Answer, Question, answer
 from tests.benchmarks.devices import SHARE, WORKERS, one_processor
+from tests.benchmarks.machine_speed import MachineSpeed, measured_beside, read_speed
 from tests.benchmarks.subjects import DIGITS_JOB
 
 ROOT = Path(__file__).parents[2]
 RUN_SECONDS = 1200.0
 SETTLING = 3
 """Steps after a reshape that are not counted: first uses of memory, messages and files."""
+AROUND_SECONDS = 1.0
+"""Seconds before and after a step in which the machine's speed counts for it: enough samples for a median."""
+AT_ONE_SPEED = (
+    "The machine's own speed changes by the minute: the same small work, timed all the while, says by what factor it was "
+    "slower in a step than when units were measured, and each step counts at the speed of that time."
+)
+"""A sentence for every report whose steps are those of `Stretch.seconds`."""
 TEXTS, WORDS = 512, 400
 
 
@@ -34,7 +42,9 @@ class Stretch:
     """Consecutive steps of one placement.
 
     Attributes:
-        seconds: of each step, without the first SETTLING steps.
+        seconds: of each step, without the first SETTLING steps, as long as it would have taken at the machine's speed of the time
+            when units were measured (`machine_speed`).
+        slowness: by what factor the machine was slower than then, in the median step.
         predicted: seconds of a step by the planner's cost model.
         parts: of a predicted step.
         phases: median seconds of the measured steps' phases.
@@ -47,6 +57,7 @@ class Stretch:
     parts: dict[str, float]
     phases: dict[str, float]
     counted_bytes: int = 0
+    slowness: float = 1.0
 
     @property
     def measured(self) -> float:
@@ -75,10 +86,16 @@ def _milliseconds(parts: dict[str, float]) -> str:
 
 @dataclass(frozen=True)
 class Walked:
-    """A run that has ended. answer: the result of `frostline simulate` for the run."""
+    """A run that has ended.
+
+    Attributes:
+        answer: the result of `frostline simulate` for the run.
+        speed: of the machine, from before the run's start to its end.
+    """
 
     run: FinishedRun
     answer: Answer
+    speed: MachineSpeed
 
     @property
     def stretches(self) -> list[Stretch]:
@@ -92,13 +109,21 @@ class Walked:
         if plan is None or len(records) < SETTLING:
             return None
         held = {one["generation"]: int(one["tensor_bytes"]) for one in self.run.data.result.get("memory", ())}
-        seconds, counted = tuple(one.step_seconds for one in records), held.get(records[0].generation, 0)
-        return Stretch(plan.placement, seconds, row.predicted, row.parts, _phases(records), counted)
+        slow = [self.slowness(one) for one in records]
+        seconds = tuple(one.step_seconds / factor for one, factor in zip(records, slow, strict=True))
+        phases, counted = _phases(records, median(slow)), held.get(records[0].generation, 0)
+        return Stretch(plan.placement, seconds, row.predicted, row.parts, phases, counted, median(slow))
+
+    def slowness(self, record: StepRecord) -> float:
+        """Return by what factor the machine was slower in a step than before the run's first step, when units were measured."""
+        first, end = self.run.data.records[0], record.time_seconds
+        measuring = self.speed.seconds(self.speed.samples[0][0], first.time_seconds - first.step_seconds)
+        return self.speed.seconds(end - record.step_seconds - AROUND_SECONDS, end + AROUND_SECONDS) / measuring
 
 
-def _phases(records: Sequence[StepRecord]) -> dict[str, float]:
+def _phases(records: Sequence[StepRecord], slowness: float) -> dict[str, float]:
     names = dict.fromkeys(name for one in records for name in one.step_parts)
-    return {name: median(one.step_parts.get(name, 0.0) for one in records) for name in names}
+    return {name: median(one.step_parts.get(name, 0.0) for one in records) / slowness for name in names}
 
 
 def walk(job: dict[str, Any]) -> Walked:
@@ -111,12 +136,12 @@ def walk(job: dict[str, Any]) -> Walked:
         words = ["run", "-f", str(folder / "job.yaml"), "--out", str(folder / "run"), "--quiet", "--no-report"]
         command = [sys.executable, "-m", "frostline_controller.cli", *words]
         env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        with one_processor():
+        with one_processor(), measured_beside(folder / "speed"):
             ended = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=RUN_SECONDS, check=False)
         if ended.returncode != 0:
             raise RuntimeError(f"the run ended with status {ended.returncode}: {(ended.stdout + ended.stderr)[-1500:]}")
         run = read_finished(folder / "run")
-        return Walked(run, answer(Question(run=run, arms=("job",))))
+        return Walked(run, answer(Question(run=run, arms=("job",))), read_speed(folder / "speed"))
 
 
 def through(shapes: Sequence[tuple[int, int]], steps: int) -> list[dict[str, Any]]:

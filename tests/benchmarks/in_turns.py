@@ -79,7 +79,8 @@ def _rows(way: Way, stretches: list[Stretch], baseline: float, figure: str, abou
     if not seconds:
         return []
     predicted = stretches[-1].predicted
-    sides = {"measured ms": milliseconds(seconds), "predicted ms": 1e3 * predicted}
+    slow = median(stretch.slowness for stretch in stretches)
+    sides = {"measured ms": milliseconds(seconds), "predicted ms": 1e3 * predicted, "machine slower x": slow}
     errors = [100 * (predicted / one - 1) for one in seconds]
     error = Spread(min(errors), 100 * (predicted / median(seconds) - 1), max(errors), len(errors))
     gain = Spread.of([baseline / one for one in seconds])

@@ -4,7 +4,7 @@ from statistics import median
 from typing import Any
 
 from tests.benchmarks.devices import SHARE, WORKERS
-from tests.benchmarks.fixed_speed import Stretch, Walked, fixed_speed_job, through, walk
+from tests.benchmarks.fixed_speed import AT_ONE_SPEED, Stretch, Walked, fixed_speed_job, through, walk
 from tests.benchmarks.measuring import Effort, Report, Row, Spread
 from tests.benchmarks.subjects import SUBJECTS
 
@@ -29,8 +29,8 @@ def predicted(effort: Effort) -> Report:
         f"Whole runs on {WORKERS} workers, each with {SHARE:g} of one processor by a control group's quota, in "
         f"{', '.join(map(str, SHAPES))} (pipeline, replicas), with nothing frozen, with the embedding and half the blocks frozen "
         "from step 1 and computed, and with these read from the cache: the planner's step time, from what the run's own workers "
-        "measured when they joined, above the steps that it then took. Notes have both sides by parts. A whole run freezes by a "
-        "schedule and lets the planner reshape; `frostline simulate` replays it from the same measurements.",
+        f"measured when they joined, above the steps that it then took. {AT_ONE_SPEED} Notes have both sides by parts. A whole "
+        "run freezes by a schedule and lets the planner reshape; `frostline simulate` replays it from the same measurements.",
         rows,
     )
 
@@ -61,7 +61,7 @@ def _walk_job(subject: str, steps: int, leading: int, **how: Any) -> dict[str, A
 
 
 def _row(case: str, stretch: Stretch) -> Row:
-    sides = {"measured ms": 1e3 * stretch.measured, "predicted ms": 1e3 * stretch.predicted}
+    sides = {"measured ms": 1e3 * stretch.measured, "predicted ms": 1e3 * stretch.predicted, "machine slower x": stretch.slowness}
     error = Spread(min(stretch.errors), stretch.error, max(stretch.errors), len(stretch.errors))
     return Row(case, "predicted above measured", "%", error, sides, note=stretch.in_words())
 
@@ -86,7 +86,7 @@ def whole_run_row(subject: str, walked: Walked) -> Row:
     """Return a row: seconds of all steps and of all stops for reshapes, against the seconds of the replay."""
     data = walked.run.data
     stood = [event.seconds for event in data.events if event.kind == "reshape"]
-    took = sum(record.step_seconds for record in data.records) + sum(stood)
+    took = sum(record.step_seconds / walked.slowness(record) for record in data.records) + sum(stood)
     replayed = walked.answer.simulation.arms["job"]
     error = 100 * abs(replayed.seconds / took - 1)
     shapes = list(dict.fromkeys(f"{one.degrees['pp']} x {one.degrees['dp']}" for one in data.records))

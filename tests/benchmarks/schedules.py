@@ -2,7 +2,7 @@
 
 from frostline_contract.schedules import BUILT_IN
 from tests.benchmarks.devices import SHARE, WORKERS
-from tests.benchmarks.fixed_speed import fixed_speed_job
+from tests.benchmarks.fixed_speed import AT_ONE_SPEED, fixed_speed_job
 from tests.benchmarks.in_turns import Way, in_turns, median_error
 from tests.benchmarks.measuring import Effort, Report, Row
 from tests.benchmarks.predicted import FROZEN
@@ -22,7 +22,7 @@ def schedules(effort: Effort) -> Report:
         "and with the embedding and half the blocks frozen from step 1. One run each reshapes through 1F1B and every zero-bubble "
         f"schedule that its units allow, {ROUNDS} rounds. Beside each measured step stands the planner's, from what the run's "
         "own workers measured, split backwards included, and beside the planned memory what the fullest worker's tensors took. "
-        "The language model over token slices is in the benchmark of slices.",
+        f"{AT_ONE_SPEED} The language model over token slices is in the benchmark of slices.",
         rows,
     )
 

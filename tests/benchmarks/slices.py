@@ -10,7 +10,7 @@ from frostline_contract.schedules import BUILT_IN
 from frostline_trainer.process.setup import build_context
 from frostline_trainer.step.context import RunContext
 from tests.benchmarks.devices import SHARE, WORKERS
-from tests.benchmarks.fixed_speed import ROOT, fixed_speed_job
+from tests.benchmarks.fixed_speed import AT_ONE_SPEED, ROOT, fixed_speed_job
 from tests.benchmarks.in_turns import Way, in_turns, median_error
 from tests.benchmarks.measuring import Effort, Report, Row, Spread, interleave_both, milliseconds, ratios
 from tests.benchmarks.stepper import Stepper
@@ -33,8 +33,9 @@ def slices(effort: Effort) -> Report:
         f"A GPT-2 of 192 x 6 on sequences of {TOKENS} tokens in {CELLS} cells, {MICRO_BATCHES} micro-batches of one sequence, a "
         f"pipeline of {WORKERS} workers, each with {SHARE:g} of one processor by a control group's quota. One run reshapes "
         f"through every built-in schedule, {ROUNDS} rounds; the first row is 1F1B whose micro-batches travel whole. Beside each "
-        "measured step stands the planner's, and beside the planned memory what the fullest worker's tensors took. Then the "
-        "price of cells: a step on one worker, which computes them all, by its thread's processor time, in turns.",
+        "measured step stands the planner's, and beside the planned memory what the fullest worker's tensors took. "
+        f"{AT_ONE_SPEED} Then the price of cells: a step on one worker, which computes them all, by its thread's processor "
+        "time, in turns.",
         [*_in_turns(effort), *_prices(effort)],
     )
 

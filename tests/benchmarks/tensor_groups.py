@@ -5,7 +5,7 @@ from typing import Any
 
 from frostline_contract.mesh import in_words
 from tests.benchmarks.devices import SHARE
-from tests.benchmarks.fixed_speed import Stretch, fixed_speed_job, walk
+from tests.benchmarks.fixed_speed import AT_ONE_SPEED, Stretch, fixed_speed_job, walk
 from tests.benchmarks.measuring import Effort, Report, Row, Spread, milliseconds
 
 WORKERS, TILES = 2, 2
@@ -21,7 +21,8 @@ def tensor_groups(effort: Effort) -> Report:
         f"Two workers, each with {SHARE:g} of one processor by a control group's quota, train a BERT of 192 x 6 whose inner "
         f"widths are computed in {TILES} tiles. One run reshapes through two replicas, two stages and a group of two, {ROUNDS} "
         "rounds, to the same bits. A group sums four times a block and micro-batch, over gloo on one machine: on such links it "
-        "is not for speed, and the planner, whose figure stands beside each step, is to say so. There is no goal.",
+        "is not for speed, and the planner, whose figure stands beside each step, is to say so. "
+        f"{AT_ONE_SPEED} There is no goal.",
         [row for frozen in (0, 4) for row in _rows(effort, frozen)],
     )
 

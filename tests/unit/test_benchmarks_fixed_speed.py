@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from frostline_contract.schedules import BUILT_IN
 from tests.benchmarks.devices import SHARE, WORKERS, one_processor
 from tests.benchmarks.fixed_speed import Stretch, fixed_speed_job, made_texts, through
 from tests.benchmarks.in_turns import Way
+from tests.benchmarks.machine_speed import MachineSpeed, measured_beside, read_speed
 from tests.benchmarks.predicted import FROZEN, SHAPES, _walk_job
 from tests.benchmarks.schedules import ways as ways_without_bubbles
 from tests.benchmarks.slices import CELLS, UNSLICED, language_job, ways
@@ -78,3 +80,21 @@ def test_made_texts_are_the_same_every_time(tmp_path: Path) -> None:
     first, second = (made_texts(tmp_path / name).read_text() for name in ("a.csv", "b.csv"))
     assert first == second
     assert first.startswith("text,label\n")
+
+
+def test_the_machines_speed_is_the_median_of_a_time_or_the_nearest() -> None:
+    speed = MachineSpeed(((10.0, 0.2), (11.0, 0.3), (12.0, 0.9), (20.0, 0.4)))
+    assert speed.seconds(10.0, 12.0) == 0.3
+    assert speed.seconds(18.5, 19.0) == 0.4
+    assert speed.seconds(0.0, 1.0) == 0.2
+
+
+def test_the_same_work_is_timed_while_something_else_goes_on(tmp_path: Path) -> None:
+    file = tmp_path / "speed"
+    with measured_beside(file):
+        end = time.monotonic() + 60.0
+        while len(file.read_text().splitlines()) < 3 and time.monotonic() < end:
+            time.sleep(0.05)
+    speed = read_speed(file)
+    assert len(speed.samples) >= 3
+    assert all(0 < seconds < 5 for _, seconds in speed.samples)
