@@ -7,6 +7,7 @@ import torch
 
 from frostline_contract.pieces import Pieces
 from frostline_contract.shape import deal_leaves, leaf_micro_batches
+from frostline_trainer.memory import metered
 from frostline_trainer.step.exchange import reduce_gradients
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.vote import Ballot, hold_vote
@@ -137,3 +138,17 @@ def test_bytes_travel_whole_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     sender, receiver = in_group(2, member)
     assert sender == [payloads[2]]
     assert receiver == [*payloads, payloads[2]]
+
+
+@pytest.mark.parametrize("offered", [True, False])
+def test_a_gather_from_a_workspace_holds_no_second_result(offered: bool) -> None:
+    def member(group: Group) -> tuple[list[float], int]:
+        room = torch.zeros(3, 64)
+        own, output = room[(group.index + 1) % 3].fill_(group.index + 1.0), torch.empty(3 * 64)
+        with metered(torch.device("cpu")) as meter:
+            group.all_gather(output, own, room if offered else None)
+        return output[::64].tolist(), meter.peak
+
+    for gathered, peak in in_group(3, member):
+        assert gathered == [1.0, 2.0, 3.0]
+        assert peak == (0 if offered else 3 * 64 * 4), "without a workspace gloo allocates the result again"

@@ -27,9 +27,9 @@ class Carried:
         self.elements += sum(counts[other] for other in self._others)
         self.group.all_to_all(output, source, output_counts, counts)
 
-    def all_gather(self, output: torch.Tensor, own: torch.Tensor) -> None:
+    def all_gather(self, output: torch.Tensor, own: torch.Tensor, room: torch.Tensor | None = None) -> None:
         self.elements += own.numel() * len(self._others)
-        self.group.all_gather(output, own)
+        self.group.all_gather(output, own, room)
 
     def all_reduce_sum(self, tensor: torch.Tensor) -> None:
         self.elements += tensor.numel() * len(self._others)

@@ -2,8 +2,8 @@
 
 Every replica holds the sums of its own aligned tree nodes. An all-to-all gives each replica one chunk of all nodes; the replica
 sums that chunk in tree order; an all-gather puts the chunks together. If every replica holds one node, this moves as many bytes
-as a ring all-reduce (docs/design.md 12.4) and copies nothing: the node is sent from, and received into, the memory in which it
-was summed.
+as a ring all-reduce (docs/design.md 12.4), and the node is sent from, and received into, the memory in which it was summed. (Over
+gloo the summed chunk is copied for each receiver, into memory that is free by then, since gloo's all-gather holds its result twice.)
 
 If machines have several replicas each, and the leaves of a machine are one tree node, the sum has two levels (`Levels`): first
 within each machine, then between machines, each member for its own chunk. The tree is the same, so the bits are too. With N
@@ -122,10 +122,10 @@ def _exchange(
     num_leaves: int,
 ) -> torch.Tensor:
     mine = [own[node] for node in pieces[replicas.index]]
-    tree, _ = _share_out(buffers, replicas, mine, pieces, num_leaves)
+    tree, rows = _share_out(buffers, replicas, mine, pieces, num_leaves)
     for value in mine[1:]:
         buffers.recycle(value)
-    replicas.all_gather(mine[0], tree.take(0, num_leaves))
+    replicas.all_gather(mine[0], tree.take(0, num_leaves), rows[: replicas.size])
     return mine[0]
 
 
@@ -148,7 +148,7 @@ def _over_machines(buffers: GradientBuffers, replicas: Levels, leaf_bounds: tupl
         _between_machines(far, value, rows[1], size, num_leaves)
     for other in mine[1:]:
         buffers.recycle(other)
-    near.all_gather(mine[0], value)
+    near.all_gather(mine[0], value, rows[: near.size])
     return mine[0]
 
 
@@ -159,7 +159,7 @@ def _between_machines(far: Group, value: torch.Tensor, free: torch.Tensor, leave
     tree = TreeSum(num_leaves)
     for machine, chunk in enumerate(free.view(far.size, -1)):
         tree.push(machine * leaves, leaves, chunk)
-    far.all_gather(value, tree.take(0, num_leaves))
+    far.all_gather(value, tree.take(0, num_leaves), free)
 
 
 def _share_out(
