@@ -3,7 +3,7 @@
 Every replica holds the sums of its own aligned tree nodes. An all-to-all gives each replica one chunk of all nodes; the replica
 sums that chunk in tree order; an all-gather puts the chunks together. If every replica holds one node, this moves as many bytes
 as a ring all-reduce (docs/design.md 12.4), and the node is sent from, and received into, the memory in which it was summed.
-Over gloo the summed chunk is copied for each receiver, into memory that is free by then: gloo's all-gather holds its result twice.
+Over gloo the summed chunk is copied for each receiver, into memory that is free by then: gloo's all-gather holds results twice.
 
 If machines have several replicas each, and the leaves of a machine are one tree node, the sum has two levels (`Levels`): first
 within each machine, then between machines, each member for its own chunk. The tree is the same, so the bits are too. With N
