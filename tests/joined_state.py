@@ -11,7 +11,7 @@ from frostline_trainer.step.packing import pack, unpack
 from frostline_trainer.step.parts import parts_of, weights_of
 from frostline_trainer.step.unit_state import UnitState, export_piece
 from frostline_trainer.tensor.state import cut_layers
-from frostline_trainer.transport.payloads import broadcast_bytes
+from frostline_trainer.transport.collectives import broadcast_bytes
 
 
 def joined(table: Pieces, unit: int, module: nn.Module, pieces: Mapping[int, UnitState]) -> UnitState:

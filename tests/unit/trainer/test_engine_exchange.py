@@ -11,8 +11,7 @@ from frostline_trainer.memory import metered
 from frostline_trainer.step.exchange import reduce_gradients
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.vote import Ballot, hold_vote
-from frostline_trainer.transport.collectives import Group
-from frostline_trainer.transport.payloads import broadcast_bytes, receive_bytes, send_bytes
+from frostline_trainer.transport.collectives import Group, broadcast_bytes, receive_bytes, send_bytes
 from tests.unit.trainer.group_threads import in_group
 from tests.unit.trainer.test_engine_tree import recursion, spread
 
@@ -123,7 +122,7 @@ def test_a_step_with_a_value_that_is_not_finite_is_refused(square: float, loss: 
 
 
 def test_bytes_travel_whole_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("frostline_trainer.transport.payloads.CHUNK_BYTES", 1000)
+    monkeypatch.setattr("frostline_trainer.transport.collectives.CHUNK_BYTES", 1000)
     payloads = [b"", b"x", bytes(range(256)) * 20]
 
     def member(group: Group) -> list[bytes]:

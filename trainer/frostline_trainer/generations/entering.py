@@ -22,8 +22,7 @@ from frostline_trainer.step.link import Endpoint, Links, measure_links
 from frostline_trainer.step.phases import PhaseClock
 from frostline_trainer.step.run_state import RunState
 from frostline_trainer.step.unit_state import reset_unit
-from frostline_trainer.transport.collectives import Group
-from frostline_trainer.transport.payloads import broadcast_bytes
+from frostline_trainer.transport.collectives import Group, broadcast_bytes
 
 log = logging.getLogger(__name__)
 

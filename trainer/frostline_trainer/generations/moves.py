@@ -5,8 +5,7 @@ from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.local_shards import drop_shards
 from frostline_trainer.step.packing import pack, unpack
 from frostline_trainer.step.unit_state import export_piece, import_piece, release_unit
-from frostline_trainer.transport.collectives import Group, wait_all
-from frostline_trainer.transport.payloads import receive_bytes, send_bytes
+from frostline_trainer.transport.collectives import Group, receive_bytes, send_bytes, wait_all
 
 
 def move_pieces(context: RunContext, plan: Plan, worker_id: str, moving: Group, tag: StateTag) -> int:
