@@ -53,7 +53,7 @@ METHOD = f"""## How it is measured
 - **Data.** The four text sets come from one source package. A text is of the test split where the first 32 bits of its
   SHA-256 lie below a share of their range: 66 % of the film reviews, half of each other set. Texts rated neutral are left
   out, repeated ones count once. 1,000 texts of each set are trained on, for three epochs. (3,000 were planned at first, and
-  given up before any such run had ended: all of the page would have taken this machine a hundred hours.)"""
+  given up before any such run had ended, since each takes this machine three times as long.)"""
 
 TIME_TEXT = "Seconds of static over seconds of elastic; above 1 the elastic run is quicker."
 ACCURACY_TEXT = "Elastic minus static on the test split, paired by seed."

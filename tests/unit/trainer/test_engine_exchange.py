@@ -8,7 +8,7 @@ import torch
 from frostline_contract.pieces import Pieces
 from frostline_contract.shape import deal_leaves, leaf_micro_batches
 from frostline_trainer.memory import metered
-from frostline_trainer.step.exchange import reduce_gradients
+from frostline_trainer.step.exchange import put_together, reduce_gradients
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.vote import Ballot, hold_vote
 from frostline_trainer.transport.collectives import Group, broadcast_bytes, receive_bytes, send_bytes
@@ -146,7 +146,10 @@ def test_a_gather_from_a_workspace_holds_no_second_result(offered: bool) -> None
         room = torch.zeros(3, 64)
         own, output = room[(group.index + 1) % 3].fill_(group.index + 1.0), torch.empty(3 * 64)
         with metered(torch.device("cpu")) as meter:
-            group.all_gather(output, own, room if offered else None)
+            if offered:
+                put_together(group, output, own, room)
+            else:
+                group.all_gather(output, own)
         return output[::64].tolist(), meter.peak
 
     for gathered, peak in in_group(3, member):

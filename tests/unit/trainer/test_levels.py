@@ -19,7 +19,7 @@ class Carried:
     """A group that counts the elements which this member sends to other machines. machines: each member's machine."""
 
     def __init__(self, group: Group, machines: list[int]) -> None:
-        self.group, self.index, self.size = group, group.index, group.size
+        self.group, self.index, self.size, self.backend = group, group.index, group.size, group.backend
         self._others = [other for other in range(group.size) if machines[other] != machines[group.index]]
         self.elements = 0
 
@@ -27,9 +27,9 @@ class Carried:
         self.elements += sum(counts[other] for other in self._others)
         self.group.all_to_all(output, source, output_counts, counts)
 
-    def all_gather(self, output: torch.Tensor, own: torch.Tensor, room: torch.Tensor | None = None) -> None:
+    def all_gather(self, output: torch.Tensor, own: torch.Tensor) -> None:
         self.elements += own.numel() * len(self._others)
-        self.group.all_gather(output, own, room)
+        self.group.all_gather(output, own)
 
     def all_reduce_sum(self, tensor: torch.Tensor) -> None:
         self.elements += tensor.numel() * len(self._others)

@@ -125,7 +125,7 @@ def _exchange(
     tree, rows = _share_out(buffers, replicas, mine, pieces, num_leaves)
     for value in mine[1:]:
         buffers.recycle(value)
-    replicas.all_gather(mine[0], tree.take(0, num_leaves), rows[: replicas.size])
+    put_together(replicas, mine[0], tree.take(0, num_leaves), rows[: replicas.size])
     return mine[0]
 
 
@@ -148,7 +148,7 @@ def _over_machines(buffers: GradientBuffers, replicas: Levels, leaf_bounds: tupl
         _between_machines(far, value, rows[1], size, num_leaves)
     for other in mine[1:]:
         buffers.recycle(other)
-    near.all_gather(mine[0], value, rows[: near.size])
+    put_together(near, mine[0], value, rows[: near.size])
     return mine[0]
 
 
@@ -159,7 +159,26 @@ def _between_machines(far: Group, value: torch.Tensor, free: torch.Tensor, leave
     tree = TreeSum(num_leaves)
     for machine, chunk in enumerate(free.view(far.size, -1)):
         tree.push(machine * leaves, leaves, chunk)
-    far.all_gather(value, tree.take(0, num_leaves), free)
+    put_together(far, value, tree.take(0, num_leaves), free)
+
+
+def put_together(group: Group, output: torch.Tensor, own: torch.Tensor, room: torch.Tensor) -> None:
+    """Fill `output` with every member's chunk, by an all-gather.
+
+    gloo's own all-gather holds the output twice. So over gloo members send copies of their chunk from `room`, by an all-to-all.
+
+    Args:
+        own: This member's chunk; it may be a part of `room`.
+        room: Workspace of the size of `output`.
+    """
+    if group.backend != "gloo":
+        group.all_gather(output, own)
+        return
+    for copy in room.view(group.size, -1):
+        if copy.data_ptr() != own.data_ptr():
+            copy.copy_(own)
+    counts = [own.numel()] * group.size
+    group.all_to_all(output, room.view(-1), counts, counts)
 
 
 def _share_out(

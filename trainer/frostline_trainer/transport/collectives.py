@@ -136,18 +136,8 @@ class Group:
         if staged_out is not output:
             output.copy_(staged_out)
 
-    def all_gather(self, output: torch.Tensor, own: torch.Tensor, room: torch.Tensor | None = None) -> None:
-        """Fill `output` with the members' equal-sized `own` tensors, one after the other.
-
-        room: a workspace of the size of `output`, of which `own` may be a part. gloo's own all-gather holds the output twice;
-        with a workspace the members send copies of `own` from it instead.
-        """
-        if room is not None and self.backend == "gloo":
-            for copy in room.view(self.size, -1):
-                if copy.data_ptr() != own.data_ptr():
-                    copy.copy_(own)
-            self.all_to_all(output, room.view(-1), counts := [own.numel()] * self.size, counts)
-            return
+    def all_gather(self, output: torch.Tensor, own: torch.Tensor) -> None:
+        """Fill `output` with the members' equal-sized `own` tensors, one after the other."""
         staged_out, staged_in = self._landing(output), self._outgoing(own)
         self.tally.message(*(2 * [own.nbytes * (self.size - 1)]))
         self.finish([self._group._allgather_base(staged_out, staged_in)])
