@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from frostline_controller.cluster.local.child import mortal
+
 WIDTH, HEADS, INNER, SAMPLES, TOKENS = 128, 4, 512, 4, 32
 """A block of a transformer, forward and backward: a few milliseconds of the kind of work that workers do."""
 PAUSE_SECONDS = 0.2
@@ -38,8 +40,8 @@ class MachineSpeed:
 
 @contextmanager
 def measured_beside(file: Path) -> Iterator[None]:
-    """Measure in a process of its own, on this thread's processors, until the context ends. Read the file with `read_speed`."""
-    command = [sys.executable, "-m", "tests.benchmarks.machine_speed", str(file)]
+    """Measure in a process of its own, on this thread's processors, until the context or this process ends."""
+    command = mortal([sys.executable, "-m", "tests.benchmarks.machine_speed", str(file)])
     probe = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=Path(__file__).parents[2])
     try:
         deadline = time.monotonic() + STARTS_WITHIN_SECONDS

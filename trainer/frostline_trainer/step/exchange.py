@@ -3,7 +3,7 @@
 Every replica holds the sums of its own aligned tree nodes. An all-to-all gives each replica one chunk of all nodes; the replica
 sums that chunk in tree order; an all-gather puts the chunks together. If every replica holds one node, this moves as many bytes
 as a ring all-reduce (docs/design.md 12.4), and the node is sent from, and received into, the memory in which it was summed.
-Over gloo the summed chunk is copied for each receiver, into memory that is free by then: gloo's all-gather holds results twice.
+On CPUs the summed chunk is copied for each receiver, into memory that is free by then: gloo's all-gather holds results twice.
 
 If machines have several replicas each, and the leaves of a machine are one tree node, the sum has two levels (`Levels`): first
 within each machine, then between machines, each member for its own chunk. The tree is the same, so the bits are too. With N
@@ -165,13 +165,14 @@ def _between_machines(far: Group, value: torch.Tensor, free: torch.Tensor, leave
 def put_together(group: Group, output: torch.Tensor, own: torch.Tensor, room: torch.Tensor) -> None:
     """Fill `output` with every member's chunk, by an all-gather.
 
-    gloo's own all-gather holds the output twice. So over gloo members send copies of their chunk from `room`, by an all-to-all.
+    gloo's own all-gather holds the output twice. So on CPUs members send copies of their chunk from `room`, by an all-to-all.
+    What gloo carries for a GPU is in host memory, and more copies would be more to bring there.
 
     Args:
         own: This member's chunk; it may be a part of `room`.
         room: Workspace of the size of `output`.
     """
-    if group.backend != "gloo":
+    if group.backend != "gloo" or own.device.type != "cpu":
         group.all_gather(output, own)
         return
     for copy in room.view(group.size, -1):
