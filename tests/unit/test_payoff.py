@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from frostline_contract.job import Job, load_job
 from frostline_contract.statistics import SizeProfiles, UnitProfile, WorkerProfile
 from tests.benchmarks.__main__ import DOCS
 from tests.benchmarks.payoff.figures import MARGIN, SEEDS, agreeing_digests, difference, ratio, text_median, verdict
-from tests.benchmarks.payoff.going import Asked, Piece, best_static, missing
+from tests.benchmarks.payoff.going import Asked, Piece, best_static, make_all, missing
 from tests.benchmarks.payoff.lines import FILE, Key, Line, Lines
 from tests.benchmarks.payoff.page import page_text, write_page
 from tests.benchmarks.payoff.static_search import Candidate, best_of, candidates, memory_cap, shapes, worth_measuring
@@ -238,6 +239,25 @@ def taking(lines: Lines, asked: Asked) -> Iterator[Piece]:
     for piece in missing(lines, asked):
         yield piece
         lines.add(piece.key, made(piece.key))
+
+
+def test_accuracy_runs_go_side_by_side_and_a_mistake_ends_the_go(lines: Lines) -> None:
+    both = Barrier(2)
+    keys = [Key("accuracy", "reviews", "whole", "", "static", seed) for seed in range(4)]
+
+    def meet(end: float) -> Line:
+        both.wait(timeout=30)  # nobody passes alone
+        return FIGURES
+
+    def fail(end: float) -> Line:
+        raise RuntimeError("refused")
+
+    make_all([Piece(key, meet, 0.0) for key in keys], lines, seconds=60.0, at_once=2)
+    assert [lines.get(key) is not None for key in keys] == [True] * 4
+    with pytest.raises(RuntimeError, match="refused"):
+        make_all([Piece(replace(key, task="tweets"), fail, 0.0) for key in keys], lines, seconds=60.0, at_once=2)
+    make_all([Piece(replace(key, task="tweets"), meet, 0.0) for key in keys], lines, seconds=0.0, at_once=2)
+    assert lines.of(task="tweets") == []
 
 
 def test_the_page_names_what_is_not_run_and_follows_from_the_lines_alone(lines: Lines, tmp_path: Path) -> None:

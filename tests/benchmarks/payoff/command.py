@@ -2,11 +2,10 @@
 
 import argparse
 import datetime
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.benchmarks.payoff.going import KINDS, Asked, missing
+from tests.benchmarks.payoff.going import KINDS, Asked, make_all, missing
 from tests.benchmarks.payoff.lines import FILE, Lines
 from tests.benchmarks.payoff.page import FOLDER, write_page
 from tests.benchmarks.payoff.tasks import CAPS, PLACE, TASKS
@@ -27,26 +26,12 @@ def main(words: Sequence[str]) -> int:
         kinds=tuple(options.kinds),
         scale="small" if options.small else "whole",
         go=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S"),
+        device=options.device,
     )
     if not options.page and any(TASKS[name].text for name in asked.tasks):
         fetch_sets(PLACE / "sets")
-    started, end = time.monotonic(), options.minutes * 60.0
-    for piece in missing(lines, asked) if not options.page else ():
-        spent = time.monotonic() - started
-        if spent >= end or spent + piece.guess > end:
-            print(f"{spent / 60:.0f} of {options.minutes:g} minutes are over; the same command goes on", flush=True)
-            break
-        print(f"{spent:7.0f} s  {piece.key.words()}", flush=True)
-        made = piece.make(started + end)
-        if made is None:
-            continue
-        line = lines.add(piece.key, made)
-        reported = {
-            name: line[name]
-            for name in ("seconds", "training_seconds", "accuracy", "loss", "reason", "refused")
-            if line.get(name)
-        }
-        print(f"           {reported}", flush=True)
+    if not options.page:
+        make_all(missing(lines, asked), lines, options.minutes * 60.0, options.at_once)
     for path in write_page(lines, options.out):
         print(f"written: {path}")
     return 0
@@ -66,6 +51,8 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--kinds", type=_names(KINDS), default=("time", "accuracy"), help=f"of {','.join(KINDS)}; timed ones need a quiet machine"
     )
+    parser.add_argument("--at-once", type=int, default=1, help="accuracy runs that go side by side; default: 1")
+    parser.add_argument("--device", default="cpu", help="where accuracy runs compute: cpu or cuda; default: cpu")
     parser.add_argument("--small", action="store_true", help="the tasks' smaller variants; their figures stand apart")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder of payoff.jsonl and its page; default: docs/comparison")
     parser.add_argument("--page", action="store_true", help="only write the page from the lines that are there")

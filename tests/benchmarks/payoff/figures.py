@@ -65,13 +65,14 @@ def text_median(lines: Lines, scale: str, cap: str) -> tuple[float, int] | None:
 
 
 def agreeing_digests(lines: Lines, task: str, scale: str) -> tuple[int, int]:
-    """Count the timed elastic runs with an accuracy run of the same seed and numerics: those with its digest, and all of them."""
+    """Count the timed elastic runs that have an accuracy run of the same machine, seed and numerics. Returns (those with its
+    digest, all of them)."""
     same = 0
     compared = 0
     alone = {line["seed"]: line for line in lines.of(kind="accuracy", task=task, scale=scale, arm="elastic")}
     for line in lines.of(kind="time", task=task, scale=scale, arm="elastic"):
         other = alone.get(line["seed"])
-        if other and (line["micro_batch"], line["leaves"]) == (other["micro_batch"], other["leaves"]):
+        if other and all(line[name] == other[name] for name in ("machine", "micro_batch", "leaves")):
             compared += 1
             same += line["digest"] == other["digest"]
     return same, compared

@@ -1,6 +1,8 @@
-"""The missing pieces of work in the order in which they are made: a generator, so that a go may end after any piece."""
+"""The missing pieces of work in the order in which they are made: a generator, so that a go may end after any piece; and a go."""
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -16,7 +18,10 @@ KINDS = ("time", "ablation", "frontier", "accuracy")
 
 @dataclass(frozen=True)
 class Asked:
-    """The request of one go. time_seeds: number of seeds that are timed. go: its name, which the lines of timed runs have."""
+    """The request of one go.
+
+    time_seeds: number of seeds that are timed. go: its name, which the lines of timed runs have. device: of accuracy runs.
+    """
 
     tasks: tuple[str, ...]
     caps: tuple[str, ...]
@@ -26,6 +31,7 @@ class Asked:
     kinds: tuple[str, ...]
     scale: str
     go: str
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,40 @@ def missing(lines: Lines, asked: Asked) -> Iterator[Piece]:
             yield from _interleaved(lines, asked, Key("time", task, asked.scale, cap, "", seed, pair), arms)
     if "accuracy" in asked.kinds:
         yield from _accurate(lines, asked)
+
+
+def make_all(pieces: Iterable[Piece], lines: Lines, seconds: float, at_once: int) -> None:
+    """Make pieces in turn, and accuracy runs `at_once` at a time, and add their lines, until `seconds` are over."""
+    started, pool, running = time.monotonic(), ThreadPoolExecutor(at_once), list[Future[None]]()
+    try:
+        for piece in pieces:
+            spent = time.monotonic() - started
+            if spent >= seconds or spent + piece.guess > seconds:
+                print(f"{spent / 60:.0f} of {seconds / 60:g} minutes are over; the same command goes on", flush=True)
+                break
+            work = partial(_make, lines, piece, started, started + seconds)
+            if piece.key.kind == "accuracy" and at_once > 1:
+                running.append(pool.submit(work))
+            else:
+                work()
+        for one in as_completed(running):
+            one.result()
+    finally:
+        pool.shutdown(cancel_futures=True)  # after a mistake, what has begun ends and nothing else begins
+
+
+def _make(lines: Lines, piece: Piece, started: float, end: float) -> None:
+    """Make a piece and add its line; nothing where the go is over before it begins."""
+    now = time.monotonic()
+    if now >= end:
+        return
+    print(f"{now - started:7.0f} s  {piece.key.words()}", flush=True)
+    made = piece.make(end)
+    if made is None:
+        return
+    line = lines.add(piece.key, made)
+    names = ("seconds", "training_seconds", "accuracy", "loss", "reason", "refused")
+    print(f"           {piece.key.words()}: { {name: line[name] for name in names if line.get(name)} }", flush=True)
 
 
 def timed_arms(asked: Asked, task: str) -> tuple[str, ...]:
@@ -120,7 +160,7 @@ def _accurate(lines: Lines, asked: Asked) -> Iterator[Piece]:
                 key = Key("accuracy", task, asked.scale, "", arm, seed)
                 if lines.get(key) is None:
                     prepared = known(lines, asked, task, cap)
-                    yield Piece(key, partial(accuracy_run, key, prepared), 0.0)
+                    yield Piece(key, partial(accuracy_run, key, prepared, asked.device), 0.0)
 
 
 def _guess(lines: Lines, key: Key) -> float:

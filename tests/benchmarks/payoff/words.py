@@ -48,8 +48,9 @@ METHOD = f"""## How it is measured
   the language model, which learn from scratch, have the default policy, which begins after 60 % of the steps.
 - **Pairs.** Both arms take turns in one go on one machine, every other pair in reverse order. Timed runs do not score the
   test split.
-- **Accuracy.** Placement changes no bit, so one worker stands for all shapes of the same numerics; where a timed run has
-  the same numerics and seed, its digest is compared.
+- **Accuracy.** Placement changes no bit, so one worker stands for all shapes of the same numerics; where a timed run of
+  the same machine has the same numerics and seed, its digest is compared. With `--device cuda` that worker computes on a
+  GPU: the same policy and numerics, with that device's bits.
 - **Data.** The four text sets come from one source package. A text is of the test split where the first 32 bits of its
   SHA-256 lie below a share of their range: 66 % of the film reviews, half of each other set. Texts rated neutral are left
   out, repeated ones count once. 1,000 texts of each set are trained on, for three epochs. (3,000 were planned at first, and
@@ -76,7 +77,8 @@ COMMANDS = """## Commands
 | smaller variants | each with `--small` |
 | this page from the lines | `make bench ARGS='--only payoff --page'` |
 
-`--tasks`, `--caps`, `--seeds 0-2` and `--pairs` name a part."""
+`--tasks`, `--caps`, `--seeds 0-2` and `--pairs` name a part. `--device cuda --at-once 10` makes the accuracy runs on a
+GPU, ten side by side."""
 
 
 def goal_of(cap: str) -> float:

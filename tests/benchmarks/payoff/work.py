@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from frostline_contract.job import Job, dump_job, load_job
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RunStatus
@@ -35,12 +37,13 @@ NOT_TIMED = ("evaluation.test_at_end=false",)
 """Settings of timed runs. The test split is scored in the accuracy runs only: both arms would spend the same time on it."""
 
 
-def circumstances() -> Line:
-    """Return the machine, date and commit of a line."""
+def circumstances(device: str = "cpu") -> Line:
+    """Return the machine, date and commit of a line. device: where its run computed."""
     found = surroundings()
+    machine = found["device"] if device == "cpu" else f"{torch.cuda.get_device_name()}, {found['device']}"
     commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
     return {
-        "machine": found["device"],
+        "machine": machine,
         "system": platform.system(),
         "torch": found["versions"]["torch"],
         "load": found["load"],
@@ -150,14 +153,14 @@ def timed_run(key: Key, prepared: Line, best: Candidate, go: str) -> Line:
     return {"go": go, "placement": best.name if static else "planner", **figures, **circumstances()}
 
 
-def accuracy_run(key: Key, prepared: Line, end: float) -> Line | None:
+def accuracy_run(key: Key, prepared: Line, device: str, end: float) -> Line | None:
     """Make a whole run of one worker. Placement changes no bit, so this run stands for every placement of the same numerics.
 
     At `end`, the go's end by the monotonic clock, the run drains, and the next go resumes it with the same bits. Returns None if
     the run drained.
     """
     settings = [*(switches(()) if key.arm == "static" else arm_fields(key.arm)), *numbers_of(prepared)]
-    alone = ["placement.workers=1", "placement.worker_cpus=null"]
+    alone = ["placement.workers=1", "placement.worker_cpus=null", f"training.device={device}"]
     folder = PLACE / "work" / key.words().replace(" ", "_")
     if RunDirectory(folder).holds_run():
         words = ["resume", str(folder), "--quiet"]
@@ -171,7 +174,7 @@ def accuracy_run(key: Key, prepared: Line, end: float) -> Line | None:
         return None
     figures = _figures(folder)
     shutil.rmtree(folder)
-    return {**figures, **circumstances()}
+    return {**figures, **circumstances(device)}
 
 
 def _run(task: Task, scale: str, folder: Path, workers: int, settings: Sequence[str]) -> None:
