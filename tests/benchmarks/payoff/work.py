@@ -161,7 +161,7 @@ def accuracy_run(key: Key, prepared: Line, device: str, end: float) -> Line | No
     """
     settings = [*(switches(()) if key.arm == "static" else arm_fields(key.arm)), *numbers_of(prepared)]
     alone = ["placement.workers=1", "placement.worker_cpus=null", f"training.device={device}"]
-    folder = PLACE / "work" / key.words().replace(" ", "_")
+    folder = PLACE / "work" / f"{key.words()} {device}".replace(" ", "_")
     if RunDirectory(folder).holds_run():
         words = ["resume", str(folder), "--quiet"]
     else:
