@@ -230,7 +230,7 @@ def describe(generation: Generation, run: Run, score: bool) -> None:
                 assert unit >= generation.freeze_point, f"{name} is computed whole"
                 check_tiles(generation, unit, name, weight)
             else:
-                assert torch.equal(weight, parameter), f"{name} is computed with as it is owned"
+                assert torch.equal(weight.cpu(), parameter.cpu()), f"{name} is computed with as it is owned"
             held[names[id(parameter)]] = digest_of(weight.detach().clone())  # memory that numpy has seen cannot be freed
             for key in [key for key in state if key.endswith(f"/{name}") and not key.startswith("weight/")]:
                 held[f"{names[id(parameter)]}|{key.partition('/')[0]}"] = digest_of(state[key])
@@ -250,7 +250,7 @@ def check_tiles(generation: Generation, unit: int, name: str, weight: torch.Tens
     assert group is not None and layer.kept.held * group.size == layer.kept.total
     assert parameter.shape == layer.cut.shape_with(weight, layer.kept.total, layer.kept.numbers)
     own = [layer.cut.tile(weight, layer.kept.total, tile) for tile in layer.kept.numbers]
-    assert torch.equal(layer.cut.whole(own), parameter), f"{name} is computed with as it is owned"
+    assert torch.equal(layer.cut.whole(own).cpu(), parameter.cpu()), f"{name} is computed with as it is owned"
 
 
 def note_storages(unit: torch.nn.Module, run: Run) -> None:

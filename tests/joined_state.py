@@ -15,7 +15,7 @@ from frostline_trainer.transport.collectives import broadcast_bytes
 
 
 def joined(table: Pieces, unit: int, module: nn.Module, pieces: Mapping[int, UnitState]) -> UnitState:
-    """Return a unit's state in the shapes of its tensors. pieces: the state of each of its pieces."""
+    """Return a unit's state in the shapes of its tensors, in host memory. pieces: the state of each of its pieces, likewise."""
     if table.per_unit == 1:
         return dict(pieces[unit])
     whole, weights, tiles = UnitState(), weights_of(module), dict[str, dict[int, torch.Tensor]]()
@@ -33,7 +33,7 @@ def joined(table: Pieces, unit: int, module: nn.Module, pieces: Mapping[int, Uni
                 tensor.view(-1)[part.low : part.high] = given
     for key, found in tiles.items():
         name = key.partition("/")[2]
-        layer, parameter = cut_layers(module)[name], module.get_parameter(name)
+        layer, parameter = cut_layers(module)[name], module.get_parameter(name).cpu()
         like = parameter.detach() if found[0].dtype == parameter.dtype else parameter.detach().to(found[0].dtype)
         whole[key] = layer.cut.put_together(like, layer.kept.held, range(table.state_tiles), found)
     return whole
@@ -44,7 +44,8 @@ def own_states(generation: Generation) -> dict[int, UnitState]:
     them."""
     context, plan, table = generation.context, generation.plan, generation.context.pieces
     units, own = context.cut.units, plan.pieces_of(generation.worker_id)
-    states = {piece: export_piece(table, piece, units[table.unit_of(piece)], context.moments) for piece in own}
+    exported = {piece: export_piece(table, piece, units[table.unit_of(piece)], context.moments) for piece in own}
+    states = {piece: UnitState((key, tensor.cpu()) for key, tensor in state.items()) for piece, state in exported.items()}
     for piece in range(table.count) if plan.placement.divides(table) else ():
         payload = pack(states[piece]).numpy().tobytes() if piece in states else b""
         root = plan.placement.global_ranks[plan.owners(piece)[0]]

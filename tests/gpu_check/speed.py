@@ -1,5 +1,6 @@
 """Step time beside a plain PyTorch loop in bfloat16, and frozen and cached epochs beside the limits given by unit times."""
 
+import math
 import statistics
 from pathlib import Path
 
@@ -19,6 +20,8 @@ PRECISIONS = ("mixed_bfloat16", "bfloat16")
 """Precisions in order of preference: the first as in real training, the next an approximation for a rehearsal."""
 PAIRS = 8
 CACHE_BYTES = 4 << 30
+LEAST_STEPS = 12
+"""Steps of a timed epoch, at least: the first ones of a cached epoch have not been prefetched."""
 
 
 def speed(setting: Setting) -> None:
@@ -86,7 +89,8 @@ def _measure(setting: Setting, family: str, stack: CacheStack, folder: Path) -> 
     reader = stepper.generation.prefix
     assert reader is not None
     _fill(frozen, reader, cache)
-    steps = stepper.generation.feed.steps_per_epoch
+    once = stepper.generation.feed.steps_per_epoch
+    steps = once * math.ceil(LEAST_STEPS / once)
 
     def epoch(member: Stepper) -> None:
         for _ in range(steps):
