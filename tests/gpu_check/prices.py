@@ -27,6 +27,8 @@ WAYS: dict[str, dict[str, dict[str, Any]]] = {
     "compiled units": {"compiled": {"compile": True}},
 }
 """Line -> {way: fields of the section `training`}, each beside the job without them."""
+SLOW = ("compiled units",)
+"""Lines that a quick check leaves out: a compiler takes minutes."""
 DETERMINISTIC = "a plain loop with torch's deterministic kernels over one without"
 BUSY = "the part of a step in which the device computes, and its longest kernels"
 ATTENTION = ("flash", "fmha", "attention", "cudnn_generated", "sdpa")
@@ -39,8 +41,9 @@ def prices(setting: Setting) -> None:
     setting.findings.expect([_line(setting, kind) for kind in (BUSY, *WAYS, DETERMINISTIC)])
     if setting.on_gpu:
         ask_busy(setting)
-    for kind, ways in list(WAYS.items())[: 1 if setting.quick else None]:
-        ask_ways(setting, kind, ways)
+    for kind, ways in WAYS.items():
+        if not setting.quick or kind not in SLOW:
+            ask_ways(setting, kind, ways)
     if setting.on_gpu:
         ask_deterministic(setting)
     else:

@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.gpu_check.findings import Findings
+from tests.gpu_check.findings import Findings, Verdict, read_findings
 from tests.gpu_check.nccl_lines import LINES, Line, in_processes, simulated
+from tests.gpu_check.prices import SLOW, WAYS, ask_ways
 from tests.gpu_check.setting import Setting
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +47,14 @@ def test_a_member_that_dies_has_no_answer_and_one_that_hangs_is_killed_at_the_li
     assert ended.codes[0] == -9 and ended.answers[0] is None
     hung = in_processes(setting(tmp_path), line_of("short_timeout", seconds=5.0), "gloo")
     assert hung.codes[0] is None and hung.answers == [None, None]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in WAYS if kind not in SLOW])
+def test_numerics_are_priced(kind: str, tmp_path: Path) -> None:
+    """What a CPU shows: that each way's job and plan belong together, and that its loss is the plain numerics'."""
+    asked = replace(setting(tmp_path), quick=True)
+    ask_ways(asked, kind, WAYS[kind])
+    assert [finding.verdict for finding in read_findings(tmp_path / "findings", "")] == [Verdict.MEASURED]
 
 
 def test_a_quick_rehearsal_writes_its_report(tmp_path: Path) -> None:
