@@ -46,7 +46,8 @@ class FinishedRun:
         return statistics[0].last_step * self.job.training.batch_size
 
     def own_cluster(self, job: Job) -> Cluster:
-        """Return this machine as a cluster of the job's workers, with the links that the run's workers measured."""
+        """Return this machine as a cluster of the job's workers, a node for each pod, with the links that the run's workers
+        measured."""
         profile = self.profile
         seconds = [event.seconds for event in self.data.events if event.kind == "reshape" and event.seconds > 0]
         slots = parallel_slots(job, os.cpu_count() or 1) if profile.device == "cpu" else None
@@ -55,7 +56,7 @@ class FinishedRun:
         times = cache.model_dump(include=set(CacheTimes.model_fields)) if cache is not None else {}
         return Cluster(
             name="this machine",
-            nodes=(NodeGroup(count=job.placement.workers, devices=1, price_per_device_hour=price),),
+            nodes=_nodes(job.placement.workers, job.placement.workers_per_pod, price),
             device=DeviceSection(
                 name=profile.device,
                 kind="cpu" if profile.device == "cpu" else "gpu",
@@ -68,6 +69,15 @@ class FinishedRun:
             reshape_seconds=median(seconds) if seconds else 1.0,
             devices_at_once=slots,
         )
+
+
+def _nodes(workers: int, each: int, price: float) -> tuple[NodeGroup, ...]:
+    """Return nodes of `each` workers, and one of the workers that remain."""
+    full, rest = divmod(workers, each)
+    groups = ((full, each), (1, rest))
+    return tuple(
+        NodeGroup(count=count, devices=devices, price_per_device_hour=price) for count, devices in groups if count * devices
+    )
 
 
 def read_finished(folder: str | Path) -> FinishedRun:

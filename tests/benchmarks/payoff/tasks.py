@@ -77,11 +77,11 @@ ABLATION = {
 """The four switches, one by one; each arm includes the switches before it. The last arm is the one compared with static."""
 
 FRONTIER = {
-    "initial-2": ("freeze.initial_units=2",),
     "initial-3": ("freeze.initial_units=3",),
+    "initial-4": ("freeze.initial_units=4",),
     "initial-5": ("freeze.initial_units=5",),
 }
-"""Units that text tasks freeze from step 1 instead of the elastic arm's four: time against accuracy over four settings."""
+"""Units that text tasks freeze from step 1 instead of the elastic arm's two: time against accuracy over four settings."""
 
 
 def arm_fields(arm: str) -> list[str]:

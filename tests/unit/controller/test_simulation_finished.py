@@ -55,3 +55,13 @@ def test_what_a_run_has_not_measured_is_as_the_planner_assumes(tmp_path: Path) -
     assert found.quota is None
     assert found.units[0].forward_seconds == 0.01
     assert found.cache is None
+
+
+@pytest.mark.parametrize(("workers", "each", "nodes"), [(4, 1, [(4, 1)]), (4, 4, [(1, 4)]), (5, 2, [(2, 2), (1, 1)])])
+def test_the_workers_of_a_pod_share_a_node(workers: int, each: int, nodes: list[tuple[int, int]], tmp_path: Path) -> None:
+    profile = MeasuredProfile(micro_batch_size=8, units=(UNIT,) * UNITS, link=LinkProfile())
+    (write_run(tmp_path / "run") / "profile.json").write_text(profile.model_dump_json())
+    run = read_finished(tmp_path / "run")
+    section = run.job.placement.model_copy(update={"workers": workers, "workers_per_pod": each})
+    cluster = run.own_cluster(run.job.model_copy(update={"placement": section}))
+    assert [(group.count, group.devices) for group in cluster.nodes] == nodes
