@@ -109,6 +109,17 @@ def test_every_shape_is_costed_and_slower_devices_make_longer_steps() -> None:
     assert slow_alone.predicted_seconds == pytest.approx(2 * alone.predicted_seconds, rel=0.01)  # votes do not grow
 
 
+def test_replicas_share_state_out_where_they_do_not_fit_otherwise() -> None:
+    job = static_job()
+    roomy = {one.name: one for one in candidates(job, measured(job), 4, None)}
+    assert not any(one.shares_state for one in roomy.values())
+    narrow = {one.name: one for one in candidates(job, measured(job), 4, roomy["pp1-dp4-mb16"].peak_bytes - 1)}
+    shared = narrow["pp1-dp4-mb16-shared"]
+    assert "pp1-dp4-mb16" not in narrow and shared.peak_bytes < roomy["pp1-dp4-mb16"].peak_bytes
+    assert {"training.numerics=exact", "training.state_ranges=4", "placement.shard=step"} <= set(shared.settings(64))
+    assert {"training.numerics=fast", "placement.shard=none"} <= set(roomy["pp1-dp4-mb16"].settings(64))
+
+
 def candidate(seconds: float, size: int = 8) -> Candidate:
     return Candidate(2, 2, size, seconds, 1)
 

@@ -120,6 +120,10 @@ def measured_inputs(job: Job, measured: SizeProfiles, slots: int | None) -> Plan
         tensor_tiles=job.training.tensor_tiles.inner,
         row_tiles=job.training.tensor_tiles.rows,
         tiled_ends=job.tiled_ends,
+        token_cells=job.training.num_cells,
+        cell_tokens=job.training.cell_lengths,
+        state_ranges=job.training.state_ranges,
+        may_gather=not job.training.compile and not job.training.has_cells,
         optimizer_seconds_per_byte=first.optimizer_seconds_per_byte or PlanInputs.optimizer_seconds_per_byte,
     )
 

@@ -3,9 +3,11 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from typing import Any
 
 from frostline_contract.job import Job
+from frostline_contract.sharding import NONE, STEP
 from frostline_contract.statistics import SizeProfiles, UnitProfile
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.numerics import measured_inputs
@@ -19,21 +21,29 @@ PRUNE = 1.3
 """A placement whose predicted seconds exceed the least predicted ones by this factor is not measured: the cost model's errors do
 not reach so far. The page states the number of omitted placements and the errors of the predictions."""
 LEANER = 0.995
+SHARING = ("training.numerics", "training.state_ranges", "placement.shard")
+WHOLE = ("training.state_ranges=1", f"placement.shard={NONE}")
+"""Settings of jobs whose replicas each have all state."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A static placement at a micro-batch size. predicted_seconds: of a step on devices of the benchmark's speed."""
+    """A static placement at a micro-batch size.
+
+    predicted_seconds: of a step on devices of the benchmark's speed. shares_state: whether replicas share out moments and sums of
+    gradients (`placement.shard: step`), which exact numerics alone can.
+    """
 
     pp_degree: int
     dp_degree: int
     micro_batch_size: int
     predicted_seconds: float
     peak_bytes: int
+    shares_state: bool = False
 
     @property
     def name(self) -> str:
-        return f"pp{self.pp_degree}-dp{self.dp_degree}-mb{self.micro_batch_size}"
+        return f"pp{self.pp_degree}-dp{self.dp_degree}-mb{self.micro_batch_size}{'-shared' * self.shares_state}"
 
     @property
     def workers(self) -> int:
@@ -42,10 +52,11 @@ class Candidate:
     def settings(self, batch_size: int) -> list[str]:
         """Return the settings, in the form of `--set`, that pin the placement, with as few leaves as its replicas need."""
         count = math.ceil(batch_size / self.micro_batch_size)
+        shared = ("exact", self.dp_degree, STEP) if self.shares_state else ("fast", 1, NONE)
         return [
             f"training.micro_batch_size={self.micro_batch_size}",
             f"training.reduction_leaves={leaves_for(self.dp_degree, count)}",
-            "training.numerics=fast",
+            *(f"{name}={value}" for name, value in zip(SHARING, shared, strict=True)),
             f"placement.pp_degree={self.pp_degree}",
             f"placement.dp_degree={self.dp_degree}",
             f"placement.workers={self.workers}",
@@ -125,17 +136,25 @@ def candidates(job: Job, measured: SizeProfiles, devices: int, cap: int | None) 
     """
     base, found = measured_inputs(job, measured, None), []
     base = replace(base, placement=base.placement.model_copy(update={"worker_memory_bytes": cap}))
-    for profile in measured.profiles:
-        for pp, dp in shapes(devices):
-            inputs = _pinned(base, profile.micro_batch_size, profile.units, pp, dp, job)
-            if inputs is None:
-                continue
+    for profile, (pp, dp) in product(measured.profiles, shapes(devices)):
+        size = profile.micro_batch_size
+        for inputs in _ways(_pinned(base, size, profile.units, pp, dp, job), dp):
             try:
                 cost = make_plan(inputs).cost
             except ValueError:  # does not fit
                 continue
-            found.append(Candidate(pp, dp, profile.micro_batch_size, cost.total_seconds, int(cost.peak_bytes)))
+            found.append(Candidate(pp, dp, size, cost.total_seconds, int(cost.peak_bytes), inputs.is_sharded))
+            break
     return sorted(found, key=lambda one: one.predicted_seconds)
+
+
+def _ways(inputs: PlanInputs | None, dp_degree: int) -> list[PlanInputs]:
+    """Return the inputs of a shape as they are, and then for replicas that share their state out, which saves memory and no time;
+    none for an impossible shape."""
+    if inputs is None or dp_degree == 1:
+        return [] if inputs is None else [inputs]
+    section = inputs.placement.model_copy(update={"shard": STEP})
+    return [inputs, replace(inputs, placement=section, state_ranges=dp_degree, exact_numerics=True)]
 
 
 def worth_measuring(found: Sequence[Candidate]) -> list[Candidate]:

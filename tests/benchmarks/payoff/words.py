@@ -40,12 +40,13 @@ METHOD = f"""## How it is measured
   model nearly half of all state is the embedding, which no pipeline cuts, so no cap makes three devices necessary at
   every size.)
 - **Static.** Fast numerics, nothing elastic, no scores on the guard split. Every pipeline depth, number of replicas and
-  micro-batch size that fits is costed by the planner from measured unit times; what is predicted to take more than
-  {PRUNE:g} times the least is left out, each of the others takes 12 steps, and the one with the least median of the last
-  eight is run whole.
-- **Elastic.** Exact numerics, the task's own freezing, cache on, micro-batch size and leaves as `auto` settles them. Text
-  tasks freeze the embedding and one of six blocks from step 1 (`freeze.initial_units: 2`) and nothing later; digits and
-  the language model, which learn from scratch, have the default policy, which begins after 60 % of the steps.
+  micro-batch size that fits is costed by the planner from measured unit times; replicas that do not fit otherwise share
+  their state out (`-shared`), which needs exact numerics. What is predicted to take more than {PRUNE:g} times the least is
+  left out, each of the others takes 12 steps, and the one with the least median of the last eight is run whole.
+- **Elastic.** Exact numerics, the task's own freezing, cache on, micro-batch size and leaves as `auto` settles them, for
+  text tasks `placement.shard: auto`. Text tasks freeze the embedding and one of six blocks from step 1
+  (`freeze.initial_units: 2`) and nothing later; digits and the language model, which learn from scratch, have the default
+  policy, which begins after 60 % of the steps.
 - **How the two units were chosen.** The first setting of the text tasks, four units, was as quick as the goals ask and lost
   0.9 to 1.6 points on the test splits (`initial-4` below). Two units, three, and half of the model frozen after a third of
   the run were then compared on texts of the train splits that a run does not train on, with other seeds, by a plain loop.

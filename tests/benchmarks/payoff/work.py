@@ -27,12 +27,12 @@ from frostline_controller.report.figures import read_figures
 from tests.benchmarks.devices import WORKERS, one_processor
 from tests.benchmarks.measuring import rounded, surroundings
 from tests.benchmarks.payoff.lines import Key, Line
-from tests.benchmarks.payoff.static_search import CAP_DEVICES, Candidate, candidates, memory_cap
+from tests.benchmarks.payoff.static_search import CAP_DEVICES, WHOLE, Candidate, candidates, memory_cap
 from tests.benchmarks.payoff.tasks import PLACE, ROOT, TASKS, Task, arm_fields, switches
 
 FROSTLINE = "frostline_controller.cli.main"
 CANDIDATE_STEPS, WARM_UP_STEPS = 12, 4
-UNFROZEN = (*switches(()), "training.numerics=fast")
+UNFROZEN = (*switches(()), "training.numerics=fast", *WHOLE)
 NOT_TIMED = ("evaluation.test_at_end=false",)
 """Settings of timed runs. The test split is scored in the accuracy runs only: both arms would spend the same time on it."""
 
