@@ -11,7 +11,7 @@ from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import LinkProfile, UnitProfile, WorkerProfile
 from frostline_controller.members.membership import Worker
 from frostline_controller.planner.backend import choose_backend
-from frostline_controller.planner.inputs import MemberInfo, PlanInputs
+from frostline_controller.planner.inputs import MemberInfo, PlanInputs, with_numerics_of
 from frostline_controller.planner.measurements import measured_cache, measured_link, median_link, reference_profile
 from frostline_controller.planner.quota import quota_of
 from frostline_controller.planner.search import make_plan
@@ -148,7 +148,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
     current = situation.current
     total = sum(unit.forward_seconds + unit.backward_seconds for unit in profile.units)
     one_machine = situation.parallel_slots is not None
-    return PlanInputs(
+    inputs = PlanInputs(
         units=_as_computed(profile, situation),
         micro_batch_size=profile.micro_batch_size,
         num_microbatches=job.training.num_microbatches,
@@ -170,23 +170,14 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         start_dp_degree=situation.start.get("dp"),
         steps_left=situation.steps_left,
         parallel_slots=situation.parallel_slots,
-        samples_per_step=job.training.batch_size,
         train_samples=situation.train_samples,
         boundary_bytes_per_sample=situation.boundary_bytes_per_sample,
-        batch=job.training.batch,
-        exact_numerics=job.training.numerics == "exact",
         optimizer_seconds_per_byte=profile.optimizer_seconds_per_byte or situation.optimizer_seconds_per_byte,
         base_bytes=_communicator_bytes(job, situation),
-        token_cells=job.training.num_cells,
-        cell_tokens=job.training.cell_lengths,
         never_learnt=min(situation.never_learnt, situation.freeze_point),
-        state_ranges=job.training.state_ranges,
-        may_gather=not job.training.compile and not job.training.has_cells,
-        tensor_tiles=job.training.tensor_tiles.inner,
-        row_tiles=job.training.tensor_tiles.rows,
-        tiled_ends=job.tiled_ends,
         quota=quota_of(job, profile.quota_period_seconds),
     )
+    return with_numerics_of(job, inputs)
 
 
 def _communicator_bytes(job: Job, situation: Situation) -> int:

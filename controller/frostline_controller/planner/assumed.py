@@ -10,7 +10,7 @@ from frostline_contract.statistics import LinkProfile, UnitProfile
 from frostline_controller.planner.adapted import with_adapters
 from frostline_controller.planner.analytic import analytic_profiles
 from frostline_controller.planner.cell_advice import in_cells
-from frostline_controller.planner.inputs import MemberInfo, PlanInputs, parallel_slots
+from frostline_controller.planner.inputs import MemberInfo, PlanInputs, parallel_slots, with_numerics_of
 from frostline_controller.planner.model_size import ModelSize
 from frostline_controller.planner.profile_file import MeasuredProfile
 from frostline_controller.planner.quota import quota_of
@@ -89,7 +89,7 @@ def assumed_inputs(
     update = measured.optimizer_seconds_per_byte if measured else 0.0
     # Local workers share this machine's cores; a plan that ignored that would predict an impossible speed-up.
     local = hardware.name == "cpu"
-    return PlanInputs(
+    inputs = PlanInputs(
         units=units,
         micro_batch_size=job.training.micro_batch_size,
         num_microbatches=job.training.num_microbatches,
@@ -109,23 +109,15 @@ def assumed_inputs(
         start_pp_degree=job.placement.initial_pp_degree if freeze_point > initial else None,
         steps_left=job.training.steps or DEFAULT_STEPS,
         parallel_slots=parallel_slots(job, os.cpu_count() or 1) if local else None,
-        samples_per_step=job.training.batch_size,
         boundary_bytes_per_sample=size.sequence * size.hidden * value_bytes(job, hardware)[1],
-        batch=job.training.batch,
-        exact_numerics=job.training.numerics == "exact",
         optimizer_seconds_per_byte=update or hardware.optimizer_seconds_per_byte,
         base_bytes=most_communicator_bytes(devices, job.most_tp_degree)
         if hardware.name == "gpu" and job.placement.backend != "gloo"
         else 0,
-        token_cells=job.training.num_cells,
-        cell_tokens=job.training.cell_lengths,
         never_learnt=min(freeze_point, initial),
-        state_ranges=job.training.state_ranges,
-        tensor_tiles=job.training.tensor_tiles.inner,
-        row_tiles=job.training.tensor_tiles.rows,
-        tiled_ends=job.tiled_ends,
         quota=quota_of(job, measured.quota_period_seconds if measured else 0.0),
     )
+    return with_numerics_of(job, inputs)
 
 
 def value_bytes(job: Job, hardware: Hardware) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from math import gcd
@@ -250,6 +250,24 @@ def replica_speeds(inputs: PlanInputs, workers: tuple[str, ...], shape: Parallel
     speed_of = {member.worker_id: member.speed for member in inputs.members}
     replicas = (shape.replica(dp_rank) for dp_rank in range(shape.dp_degree))
     return [min(speed_of.get(workers[global_rank], 1.0) for global_rank in replica) for replica in replicas]
+
+
+def with_numerics_of(job: Job, inputs: PlanInputs) -> PlanInputs:
+    """Return the inputs with all that the job's numerics alone decide. Inputs of a job end with this, however they are made."""
+    training = job.training
+    return replace(
+        inputs,
+        samples_per_step=training.batch_size,
+        batch=training.batch,
+        exact_numerics=training.numerics == "exact",
+        token_cells=training.num_cells,
+        cell_tokens=training.cell_lengths,
+        state_ranges=training.state_ranges,
+        tensor_tiles=training.tensor_tiles.inner,
+        row_tiles=training.tensor_tiles.rows,
+        tiled_ends=job.tiled_ends,
+        may_gather=not training.compile and not training.has_cells,
+    )
 
 
 def parallel_slots(job: Job, cores: int) -> int | None:

@@ -20,7 +20,7 @@ from frostline_contract.statistics import SizeProfiles, UnitProfile
 from frostline_controller.decisions.rails import deepest_freeze_point
 from frostline_controller.decisions.registry import find_policy
 from frostline_controller.planner.in_words import seconds_in_words
-from frostline_controller.planner.inputs import MemberInfo, PlanInputs
+from frostline_controller.planner.inputs import MemberInfo, PlanInputs, with_numerics_of
 from frostline_controller.planner.placing import PlannedPlacement
 from frostline_controller.planner.quota import quota_of
 from frostline_controller.planner.search import make_plan
@@ -97,7 +97,7 @@ def measured_inputs(job: Job, measured: SizeProfiles, slots: int | None) -> Plan
     )
     frozen = min(job.initial_freeze_point(len(first.units)), len(first.units) - 1)
     on_gpus = first.device != "cpu" and section.backend != "gloo"
-    return PlanInputs(
+    inputs = PlanInputs(
         units=first.units,
         micro_batch_size=first.micro_batch_size,
         num_microbatches=single.training.num_microbatches,
@@ -111,21 +111,12 @@ def measured_inputs(job: Job, measured: SizeProfiles, slots: int | None) -> Plan
         elastic=job.elastic,
         placement=section,
         parallel_slots=slots,
-        samples_per_step=job.training.batch_size,
         boundary_bytes_per_sample=measured.boundary_bytes_per_sample,
-        batch=job.training.batch,
-        exact_numerics=job.training.numerics == "exact",
         base_bytes=most_communicator_bytes(len(members), job.most_tp_degree) if on_gpus else 0,
         quota=quota_of(job, first.quota_period_seconds),
-        tensor_tiles=job.training.tensor_tiles.inner,
-        row_tiles=job.training.tensor_tiles.rows,
-        tiled_ends=job.tiled_ends,
-        token_cells=job.training.num_cells,
-        cell_tokens=job.training.cell_lengths,
-        state_ranges=job.training.state_ranges,
-        may_gather=not job.training.compile and not job.training.has_cells,
         optimizer_seconds_per_byte=first.optimizer_seconds_per_byte or PlanInputs.optimizer_seconds_per_byte,
     )
+    return with_numerics_of(job, inputs)
 
 
 def settle_measured(job: Job, measured: SizeProfiles, slots: int | None) -> Settled:

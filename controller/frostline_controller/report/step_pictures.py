@@ -9,7 +9,7 @@ from frostline_contract.operations import Kind, Operation
 from frostline_contract.plan import Plan
 from frostline_contract.schedule_figures import Timed
 from frostline_contract.statistics import LinkProfile, StepTrace
-from frostline_controller.planner.inputs import MemberInfo, PlanInputs
+from frostline_controller.planner.inputs import MemberInfo, PlanInputs, with_numerics_of
 from frostline_controller.planner.program_picture import MOST_BOXES, Panel, step_picture
 from frostline_controller.planner.quota import quota_of
 from frostline_controller.planner.timed_step import timed_step
@@ -80,13 +80,10 @@ def _planned(run: RunData, plan: Plan, freeze_point: int) -> list[Timed]:
         members=tuple(MemberInfo(worker) for worker in placement.workers),
         link=profile.link or LinkProfile(),
         cache=profile.cache,
-        batch=job.training.batch,
         placement=job.placement,
-        token_cells=job.training.num_cells,
-        cell_tokens=job.training.cell_lengths,
         quota=quota_of(job, profile.quota_period_seconds),
     )
-    return timed_step(placement, inputs, replica=0)
+    return timed_step(placement, with_numerics_of(job, inputs), replica=0)
 
 
 def _in_words(panel: Panel) -> str:
