@@ -6,7 +6,7 @@ import pytest
 
 from frostline_contract.job import Job, parse_job
 from frostline_contract.job.automatic import sizes_to_try
-from frostline_contract.statistics import LinkProfile, SizeProfiles, UnitProfile, WorkerProfile
+from frostline_contract.statistics import LinkProfile, SizeProfiles, WorkerProfile
 from frostline_controller.planner.adapter import plan_inputs
 from frostline_controller.planner.assumed import assumed_inputs, hardware_for
 from frostline_controller.planner.inputs import PlanInputs, with_numerics_of
@@ -15,16 +15,9 @@ from frostline_controller.planner.numerics import measured_inputs
 from frostline_controller.planner.profile_file import MeasuredProfile
 from frostline_controller.simulation.cluster_file import Cluster, DeviceSection, LinkSection, NodeGroup
 from frostline_controller.simulation.world import build_world
+from tests.unit.controller.planner_cases import unit
 
-WORKERS, UNITS = 4, 6
-UNIT = UnitProfile(
-    forward_seconds=0.01,
-    backward_seconds=0.02,
-    parameter_bytes=4000,
-    optimizer_bytes=8000,
-    activation_bytes=100,
-    output_bytes=800,
-)
+WORKERS, UNITS = 4, (unit(),) * 6
 
 
 def job(**training: Any) -> Job:
@@ -41,7 +34,7 @@ def of_a_situation(of: Job) -> PlanInputs:
         name="c", nodes=(NodeGroup(count=WORKERS, devices=1),), device=DeviceSection(name="d", kind="cpu"),
         link_between_nodes=LinkSection(**LinkProfile().model_dump()),
     )  # fmt: skip
-    profile = MeasuredProfile(micro_batch_size=4, units=(UNIT,) * UNITS, link=LinkProfile())
+    profile = MeasuredProfile(micro_batch_size=4, units=UNITS, link=LinkProfile())
     world = build_world(cluster, of, size=None, measured=profile)
     return plan_inputs(of, world.situation(of, 0, None, {}, 10, WORKERS))
 
@@ -53,7 +46,7 @@ def of_assumptions(of: Job) -> PlanInputs:
 def of_measured_sizes(of: Job) -> PlanInputs:
     sizes = sizes_to_try(of.training, WORKERS)
     return measured_inputs(
-        of, SizeProfiles(profiles=tuple(WorkerProfile(micro_batch_size=one, units=(UNIT,) * UNITS) for one in sizes)), None
+        of, SizeProfiles(profiles=tuple(WorkerProfile(micro_batch_size=one, units=UNITS) for one in sizes)), None
     )
 
 
