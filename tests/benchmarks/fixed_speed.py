@@ -2,7 +2,6 @@
 prediction of each stretch of steps beside the measured time."""
 
 import os
-import random
 import subprocess
 import sys
 import tempfile
@@ -15,13 +14,13 @@ from typing import Any
 import yaml
 
 from frostline_contract.plan import Placement
-from frostline_contract.statistics import StepRecord
+from frostline_contract.statistics import StepRecord, StepTrace
 from frostline_controller.simulation.finished import FinishedRun, read_finished
 from frostline_controller.simulation.measured import Compared
 from frostline_controller.simulation.question import Answer, Question, answer
-from tests.benchmarks.devices import SHARE, WORKERS, one_processor
+from tests.benchmarks.devices import one_processor
+from tests.benchmarks.fixed_speed_jobs import made_texts
 from tests.benchmarks.machine_speed import MachineSpeed, measured_beside, read_speed
-from tests.benchmarks.subjects import DIGITS_JOB
 
 ROOT = Path(__file__).parents[2]
 RUN_SECONDS = 1200.0
@@ -34,7 +33,6 @@ AT_ONE_SPEED = (
     "slower in a step than when units were measured, and each step counts at the speed of that time."
 )
 """A sentence for every report whose steps are those of `Stretch.seconds`."""
-TEXTS, WORDS = 512, 400
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,7 @@ class Stretch:
         parts: of a predicted step.
         phases: median seconds of the measured steps' phases.
         counted_bytes: of tensors on the fullest worker, in the first step; 0 if the job sets no worker_memory_bytes.
+        traced: for each traced step, its trace on each pipeline rank of the first replica.
     """
 
     placement: Placement
@@ -58,6 +57,7 @@ class Stretch:
     phases: dict[str, float]
     counted_bytes: int = 0
     slowness: float = 1.0
+    traced: tuple[tuple[StepTrace, ...], ...] = ()
 
     @property
     def measured(self) -> float:
@@ -112,7 +112,16 @@ class Walked:
         slow = [self.slowness(one) for one in records]
         seconds = tuple(one.step_seconds / factor for one, factor in zip(records, slow, strict=True))
         phases, counted = _phases(records, median(slow)), held.get(records[0].generation, 0)
-        return Stretch(plan.placement, seconds, row.predicted, row.parts, phases, counted, median(slow))
+        traced = self._traced({one.step for one in records}, plan.placement.pp_degree)
+        return Stretch(plan.placement, seconds, row.predicted, row.parts, phases, counted, median(slow), traced)
+
+    def _traced(self, steps: set[int], pp_degree: int) -> tuple[tuple[StepTrace, ...], ...]:
+        """Return the traces of those of the steps that all pipeline ranks traced."""
+        by_step: dict[int, dict[int, StepTrace]] = {}
+        for trace in self.run.data.traces:
+            by_step.setdefault(trace.step, {})[trace.pp_rank] = trace
+        whole = {step: ranks for step, ranks in sorted(by_step.items()) if step in steps and len(ranks) == pp_degree}
+        return tuple(tuple(ranks[pp_rank] for pp_rank in range(pp_degree)) for ranks in whole.values())
 
     def slowness(self, record: StepRecord) -> float:
         """Return by what factor the machine was slower in a step than before the run's first step, when units were measured."""
@@ -142,95 +151,3 @@ def walk(job: dict[str, Any]) -> Walked:
             raise RuntimeError(f"the run ended with status {ended.returncode}: {(ended.stdout + ended.stderr)[-1500:]}")
         run = read_finished(folder / "run")
         return Walked(run, answer(Question(run=run, arms=("job",))), read_speed(folder / "speed"))
-
-
-def through(shapes: Sequence[tuple[int, int]], steps: int) -> list[dict[str, Any]]:
-    """Return reshapes into all shapes but the first, one after each `steps` steps."""
-    return [{"step": place * steps, "pp_degree": pp, "dp_degree": dp} for place, (pp, dp) in enumerate(shapes) if place]
-
-
-def fixed_speed_job(subject: str, steps: int, shape: tuple[int, int], frozen: int = 0, cached: bool = False,
-                    **changes: Any) -> dict[str, Any]:  # fmt: skip
-    """Return a subject's job on four workers of fixed speed, in which no unit freezes after step 1.
-
-    Args:
-        frozen: number of units frozen from step 1.
-        cached: whether the frozen prefix is read from the cache or computed.
-        changes: further sections of the job.
-    """
-    job = {"digits": _digits, "bert": _bert, "language": _language}[subject]()
-    job["training"] |= {"steps": steps, "device": "cpu"}
-    job["training"].pop("epochs", None)
-    rest: dict[str, Any] = {
-        # Intervals are so short that a reshape happens at its step; no policy decides anything.
-        "freeze": {"interval_steps": 8, "initial_units": frozen, "policy": {"name": "manual", "points": {}}},
-        "decisions": {"lag_steps": 3, "wait_seconds": 60.0},
-        "evaluation": {"every_intervals": 0, "test_at_end": False},
-        "checkpoint": {"every_steps": 0},
-        "placement": {"workers": WORKERS, "worker_cpus": SHARE, "pp_degree": shape[0], "dp_degree": shape[1]},
-        "cache": {"use": "always" if cached else "never", "memory_bytes": 256 << 20},
-        "controller": {"heartbeat_seconds": 1.0},
-    }
-    for section, fields in changes.items():
-        both = isinstance(fields, dict) and isinstance(rest.get(section), dict)
-        rest[section] = {**rest[section], **fields} if both else fields
-    return {**job, **rest}
-
-
-def _digits() -> dict[str, Any]:
-    return yaml.safe_load(DIGITS_JOB.read_text())
-
-
-def _bert() -> dict[str, Any]:
-    return {
-        "name": "bench-bert",
-        "model": {
-            "family": "bert",
-            "config": {
-                "hidden_size": 192,
-                "num_hidden_layers": 6,
-                "num_attention_heads": 6,
-                "intermediate_size": 768,
-                "max_position_embeddings": 32,
-            },
-            "dropout": 0.0,
-        },
-        "task": {"kind": "text_classification"},
-        "data": {"source": "csv", "sequence_length": 32, "vocabulary_size": 512},
-        "training": {
-            "batch_size": 32,
-            "micro_batch_size": 4,
-            "reduction_leaves": 8,
-            "optimizer": {"name": "adamw", "learning_rate": 1e-4},
-            "clip_norm": 1.0,
-        },
-    }
-
-
-def _language() -> dict[str, Any]:
-    return {
-        "name": "bench-language",
-        "model": {
-            "family": "gpt2",
-            "config": {"n_embd": 192, "n_layer": 6, "n_head": 6, "n_positions": 256, "tie_word_embeddings": False},
-            "dropout": 0.0,
-        },
-        "task": {"kind": "language_modeling"},
-        "data": {"source": "stdlib-text", "sequence_length": 256, "vocabulary_size": 512, "max_samples": 128},
-        "training": {
-            "batch_size": 4,
-            "micro_batch_size": 1,
-            "reduction_leaves": 4,
-            "optimizer": {"name": "adamw", "learning_rate": 1e-4},
-            "clip_norm": 1.0,
-        },
-    }
-
-
-def made_texts(path: Path) -> Path:
-    """Write texts of made-up words with random labels, the same every time."""
-    rng = random.Random("frostline benchmark texts")
-    words = ["".join(rng.choices("abcdefghijklmnop", k=rng.randint(3, 8))) for _ in range(WORDS)]
-    lines = [f"{' '.join(rng.choices(words, k=40))},{rng.randrange(2)}" for _ in range(TEXTS)]
-    path.write_text("\n".join(["text,label", *lines]) + "\n")
-    return path

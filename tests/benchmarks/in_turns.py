@@ -8,6 +8,7 @@ from typing import Any
 from tests.benchmarks.devices import WORKERS
 from tests.benchmarks.fixed_speed import Stretch, walk
 from tests.benchmarks.measuring import Row, Spread, milliseconds
+from tests.benchmarks.vote_cost import idle_percent, vote_percent
 
 
 @dataclass(frozen=True)
@@ -29,14 +30,15 @@ class Way:
         return {"schedule": self.schedule, "virtual_stages": self.virtual_stages, "slices": self.slices}
 
 
-PREDICTED = "predicted above measured"
+PREDICTED, PLANNED_MEMORY = "predicted above measured", "planned above counted memory"
+PROMISED = "promised x"
 COUNTED_BELOW = 64 << 30
 """More bytes than any worker needs: only if the job has a limit do workers count their tensors, in a shape's first step."""
 
 
 def in_turns(job: dict[str, Any], ways: Sequence[Way], rounds: int, steps: int, about: str = "") -> list[Row]:
-    """Return each way's rows: its measured and predicted step, its gain over the first way, and its memory. A way that the
-    planner replaced by another has no rows, nor has a way whose stretches were too short.
+    """Return each way's rows: its measured and predicted step, its gain over the first way, what the vote costs of it, and its
+    memory. A way that the planner replaced by another has no rows, nor has a way whose stretches were too short.
 
     Args:
         job: the run's job, on a pipeline of all workers; this function sets its steps and reshapes.
@@ -59,14 +61,36 @@ def in_turns(job: dict[str, Any], ways: Sequence[Way], rounds: int, steps: int, 
     seen: dict[Way, list[Stretch]] = {}
     for stretch in walk(job).stretches:
         seen.setdefault(_way_of(stretch), []).append(stretch)
-    baseline = median(seconds for stretch in seen[ways[0]] for seconds in stretch.seconds)
-    return [row for way in ways for row in _rows(way, seen.get(way, []), baseline, f"{ways[0].words} / this", about)]
+    first = seen[ways[0]]
+    baseline = median(seconds for stretch in first for seconds in stretch.seconds)
+    return [row for way in ways for row in _rows(way, seen.get(way, []), baseline, first[-1].predicted, ways[0].words, about)]
 
 
-def median_error(rows: Sequence[Row], case: str, goal_percent: float) -> Row:
-    """Return a row with the median error of the predictions among the rows."""
+def judged(rows: Sequence[Row], about: str, error_percent: float, gain: float | None = None) -> list[Row]:
+    """Return the rows that judge the others: the median and the largest error of the predicted steps; the best gain, which has a
+    goal where the planner promises as much; the largest error of the planned memory, which has none.
+
+    Args:
+        rows: of `in_turns`.
+        about: prefix of each row's case.
+        error_percent: the goal of both errors of steps, in percent.
+        gain: the goal of the best gain over the first way; None: none.
+    """
     errors = [abs(row.spread.median) for row in rows if row.figure == PREDICTED]
-    return Row(case, "median error", "%", Spread.of(errors), at_most=goal_percent)
+    memory = [abs(row.spread.median) for row in rows if row.figure == PLANNED_MEMORY]
+    best = max((row for row in rows if PROMISED in row.sides), key=lambda row: row.spread.median)
+    promised = max(row.sides[PROMISED] for row in rows if PROMISED in row.sides)
+    goal = gain if gain is not None and promised >= gain else None
+    return [
+        Row(f"{about}all schedules", "median error", "%", Spread.of(errors), at_most=error_percent),
+        Row(f"{about}all schedules", "largest error", "%", _one(max(errors)), at_most=error_percent),
+        Row(f"{best.case}, the best", best.figure, "x", best.spread, {PROMISED: promised}, at_least=goal),
+        *([Row(f"{about}all schedules", "largest error of planned memory", "%", _one(max(memory)))] if memory else []),
+    ]
+
+
+def _one(value: float) -> Spread:
+    return Spread.of([value])
 
 
 def _way_of(stretch: Stretch) -> Way:
@@ -74,21 +98,32 @@ def _way_of(stretch: Stretch) -> Way:
     return Way(placement.schedule, placement.virtual_stages, max(1, len(placement.slices)))
 
 
-def _rows(way: Way, stretches: list[Stretch], baseline: float, figure: str, about: str) -> list[Row]:
+def _rows(way: Way, stretches: list[Stretch], baseline: float, promised: float, first: str, about: str) -> list[Row]:
+    """Return a way's rows. baseline, promised: measured and predicted seconds of the first way, whose name is `first`."""
     seconds = [one for stretch in stretches for one in stretch.seconds]
     if not seconds:
         return []
-    predicted = stretches[-1].predicted
+    predicted, case = stretches[-1].predicted, about + way.words
     slow = median(stretch.slowness for stretch in stretches)
     sides = {"measured ms": milliseconds(seconds), "predicted ms": 1e3 * predicted, "machine slower x": slow}
     errors = [100 * (predicted / one - 1) for one in seconds]
     error = Spread(min(errors), 100 * (predicted / median(seconds) - 1), max(errors), len(errors))
     gain = Spread.of([baseline / one for one in seconds])
     return [
-        Row(about + way.words, PREDICTED, "%", error, sides, note=stretches[-1].in_words()),
-        Row(about + way.words, figure, "x", gain),
-        *_memory(about + way.words, stretches),
+        Row(case, PREDICTED, "%", error, sides, note=stretches[-1].in_words()),
+        Row(case, f"{first} / this", "x", gain, {PROMISED: promised / predicted}),
+        *_vote(case, stretches),
+        *_memory(case, stretches),
     ]
+
+
+def _vote(case: str, stretches: list[Stretch]) -> list[Row]:
+    """Return a row with what the vote costs of a step; none if no step was traced."""
+    traced = [step for stretch in stretches for step in stretch.traced]
+    if not traced:
+        return []
+    idle = median(idle_percent(traced))
+    return [Row(case, "of a step, for the wait at the vote", "%", Spread.of(vote_percent(traced)), {"ranks idle %": idle})]
 
 
 def _memory(case: str, stretches: list[Stretch]) -> list[Row]:
@@ -99,4 +134,4 @@ def _memory(case: str, stretches: list[Stretch]) -> list[Row]:
     planned, held = counted[-1].placement.predicted_peak_bytes, counted[-1].counted_bytes
     above = [100 * (one.placement.predicted_peak_bytes / one.counted_bytes - 1) for one in counted]
     sides = {"planned MiB": planned / (1 << 20), "counted MiB": held / (1 << 20)}
-    return [Row(case, "planned above counted memory", "%", Spread.of(above), sides)]
+    return [Row(case, PLANNED_MEMORY, "%", Spread.of(above), sides)]

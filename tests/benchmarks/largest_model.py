@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 
 from tests.benchmarks.devices import WORKERS
-from tests.benchmarks.fixed_speed import ROOT, Walked, fixed_speed_job, walk
+from tests.benchmarks.fixed_speed import ROOT, Walked, walk
+from tests.benchmarks.fixed_speed_jobs import fixed_speed_job
 from tests.benchmarks.measuring import Effort, Report, Row, Spread
 
 CAP = 32 << 20

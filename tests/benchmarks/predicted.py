@@ -4,14 +4,15 @@ from statistics import median
 from typing import Any
 
 from tests.benchmarks.devices import SHARE, WORKERS
-from tests.benchmarks.fixed_speed import AT_ONE_SPEED, Stretch, Walked, fixed_speed_job, through, walk
+from tests.benchmarks.fixed_speed import AT_ONE_SPEED, Stretch, Walked, walk
+from tests.benchmarks.fixed_speed_jobs import fixed_speed_job, through
 from tests.benchmarks.measuring import Effort, Report, Row, Spread
 from tests.benchmarks.subjects import SUBJECTS
 
 SHAPES = ((4, 1), (2, 2), (1, 4), (3, 1))
 FROZEN = 4
 """Frozen units: the embedding and three of six blocks."""
-STEPS = {"digits": 40, "bert": 24}
+STEPS = {"digits": 20, "bert": 16}
 """Steps in each shape."""
 SHAPE_GOAL_PERCENT, RUN_GOAL_PERCENT = 10.0, 7.0
 
@@ -47,7 +48,7 @@ def _shapes(subject: str, steps: int) -> list[Row]:
     return [*rows, Row(subject, "all shapes: median error", "%", Spread.of(errors), at_most=SHAPE_GOAL_PERCENT)]
 
 
-FIRST_PASS = {"digits": 20, "bert": 16}
+FIRST_PASS = {"digits": 4, "bert": 8}
 """Steps of a pass over the training split, or a few more."""
 
 

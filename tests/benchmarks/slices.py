@@ -10,15 +10,16 @@ from frostline_contract.schedules import BUILT_IN
 from frostline_trainer.process.setup import build_context
 from frostline_trainer.step.context import RunContext
 from tests.benchmarks.devices import SHARE, WORKERS
-from tests.benchmarks.fixed_speed import AT_ONE_SPEED, ROOT, fixed_speed_job
-from tests.benchmarks.in_turns import Way, in_turns, median_error
+from tests.benchmarks.fixed_speed import AT_ONE_SPEED, ROOT
+from tests.benchmarks.fixed_speed_jobs import fixed_speed_job
+from tests.benchmarks.in_turns import Way, in_turns, judged
 from tests.benchmarks.measuring import Effort, Report, Row, Spread, interleave_both, milliseconds, ratios
 from tests.benchmarks.stepper import Stepper
 
 LANGUAGE_JOB = ROOT / "examples" / "language_modeling" / "stdlib_gpt2.yaml"
-TOKENS, CELLS, MICRO_BATCHES = 256, 4, 4
-STEPS, ROUNDS = 16, 2
-GOAL_PERCENT = 10.0
+BLOCKS, TOKENS, CELLS, MICRO_BATCHES = 8, 512, 4, 4
+STEPS, ROUNDS = 8, 2
+GOAL_PERCENT, GOAL_GAIN = 10.0, 1.35
 UNSLICED = "1f1b"
 BETWEEN_STAGES = {"interleaved_1f1b": 2}
 """Virtual stages of schedules that with one stage a rank would be another schedule."""
@@ -30,10 +31,11 @@ def slices(effort: Effort) -> Report:
     torch.set_num_threads(1)
     return Report(
         "Schedules over token slices",
-        f"A GPT-2 of 192 x 6 on sequences of {TOKENS} tokens in {CELLS} cells, {MICRO_BATCHES} micro-batches of one sequence, a "
-        f"pipeline of {WORKERS} workers, each with {SHARE:g} of one processor by a control group's quota. One run reshapes "
-        f"through every built-in schedule, {ROUNDS} rounds; the first row is 1F1B whose micro-batches travel whole. Beside each "
-        "measured step stands the planner's, and beside the planned memory what the fullest worker's tensors took. "
+        f"A GPT-2 of 192 x {BLOCKS} on sequences of {TOKENS} tokens in {CELLS} cells, {MICRO_BATCHES} micro-batches of one "
+        f"sequence, a pipeline of {WORKERS} workers, each with {SHARE:g} of one processor by a control group's quota. One run "
+        f"reshapes through every built-in schedule, {ROUNDS} rounds; the first row is 1F1B whose micro-batches travel whole. "
+        "Beside each measured step stands the planner's, and beside the planned memory what the fullest worker's tensors took. "
+        "A run with one cell for the whole sequence says what cells cost that pipeline. "
         f"{AT_ONE_SPEED} Then the price of cells: a step on one worker, which computes them all, by its thread's processor "
         "time, in turns.",
         [*_in_turns(effort), *_prices(effort)],
@@ -56,17 +58,19 @@ def _virtual(name: str) -> int:
     return 1
 
 
-def language_job(steps: int, **changes: Any) -> dict[str, Any]:
-    """Return a job of the language model, with sliced 1F1B at its start."""
-    job = fixed_speed_job("language", steps, (WORKERS, 1), **changes)
-    job["training"] |= {"token_cells": CELLS}
+def language_job(steps: int, cells: int = CELLS, **changes: Any) -> dict[str, Any]:
+    """Return a job of the language model with so many token cells."""
+    job = fixed_speed_job("language", steps, (WORKERS, 1), blocks=BLOCKS, **changes)
+    job["model"]["config"]["n_positions"] = job["data"]["sequence_length"] = TOKENS
+    job["training"] |= {"token_cells": cells}
     return job
 
 
 def _in_turns(effort: Effort) -> list[Row]:
-    steps = 8 if effort.quick else STEPS
-    rows = in_turns(language_job(steps), ways(), 2 if effort.quick else ROUNDS, steps)
-    return [*rows, median_error(rows, "all schedules", GOAL_PERCENT)]
+    rounds = 1 if effort.quick else ROUNDS
+    rows = in_turns(language_job(STEPS), ways(), rounds, STEPS)
+    whole = in_turns(language_job(STEPS, cells=1), [Way(UNSLICED, 1, 1)], 1, 2 * STEPS, "one cell: ")
+    return [*whole, *rows, *judged(rows, "", GOAL_PERCENT, GOAL_GAIN)]
 
 
 def _prices(effort: Effort) -> list[Row]:

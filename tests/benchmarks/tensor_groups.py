@@ -5,7 +5,8 @@ from typing import Any
 
 from frostline_contract.mesh import in_words
 from tests.benchmarks.devices import SHARE
-from tests.benchmarks.fixed_speed import AT_ONE_SPEED, Stretch, fixed_speed_job, walk
+from tests.benchmarks.fixed_speed import AT_ONE_SPEED, Stretch, walk
+from tests.benchmarks.fixed_speed_jobs import fixed_speed_job
 from tests.benchmarks.measuring import Effort, Report, Row, Spread, milliseconds
 
 WORKERS, TILES = 2, 2

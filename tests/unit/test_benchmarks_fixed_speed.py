@@ -9,16 +9,22 @@ from pathlib import Path
 import pytest
 
 from frostline_contract.job import parse_job
+from frostline_contract.operations import Kind
 from frostline_contract.plan import Placement
+from frostline_contract.schedule_figures import timed
 from frostline_contract.schedules import BUILT_IN
+from frostline_contract.statistics import OperationTime, StepTrace
 from tests.benchmarks.devices import SHARE, WORKERS, one_processor
-from tests.benchmarks.fixed_speed import Stretch, fixed_speed_job, made_texts, through
+from tests.benchmarks.fixed_speed import Stretch
+from tests.benchmarks.fixed_speed_jobs import fixed_speed_job, made_texts, through
 from tests.benchmarks.in_turns import Way
 from tests.benchmarks.machine_speed import MachineSpeed, measured_beside, read_speed
-from tests.benchmarks.predicted import FROZEN, SHAPES, _walk_job
+from tests.benchmarks.predicted import SHAPES, _walk_job
+from tests.benchmarks.schedules import BLOCKS, FROZEN, UNITS
 from tests.benchmarks.schedules import ways as ways_without_bubbles
 from tests.benchmarks.slices import CELLS, UNSLICED, language_job, ways
-from tests.benchmarks.subjects import NUM_UNITS, SUBJECTS
+from tests.benchmarks.subjects import SUBJECTS
+from tests.benchmarks.vote_cost import idle_percent, vote_percent
 
 
 @pytest.mark.parametrize("subject", [*SUBJECTS, "language"])
@@ -52,6 +58,7 @@ def test_every_schedule_is_run_over_slices_and_one_without() -> None:
         BUILT_IN[way.schedule].operations(0, WORKERS, way.virtual_stages, 4, way.slices)
     parse_job(language_job(8, placement={"slices": 1}))
     assert parse_job(language_job(8)).training.num_cells == CELLS
+    assert parse_job(language_job(8, cells=1)).training.num_cells == 1
 
 
 def test_schedules_without_bubbles_are_run_beside_1f1b_where_there_are_units_for_them() -> None:
@@ -61,8 +68,8 @@ def test_schedules_without_bubbles_are_run_beside_1f1b_where_there_are_units_for
         assert first == Way("1f1b", 1, 1)
         fitting = {name for name in splitting if not (frozen and BUILT_IN[name].folded)}
         assert {way.schedule for way in others} == fitting
-        assert all(WORKERS * way.virtual_stages <= NUM_UNITS - frozen for way in others)
-        parse_job({**fixed_speed_job("bert", 8, (WORKERS, 1), frozen), "reshapes": [
+        assert all(WORKERS * way.virtual_stages <= UNITS - frozen for way in others)
+        parse_job({**fixed_speed_job("bert", 8, (WORKERS, 1), frozen, blocks=BLOCKS), "reshapes": [
             {"step": 4, "pp_degree": WORKERS, "dp_degree": 1, **way.fields} for way in others
         ]})  # fmt: skip
 
@@ -74,6 +81,28 @@ def test_an_error_is_by_how_much_the_prediction_is_above_the_median_step() -> No
     assert stretch.error == -50.0
     assert stretch.errors == [0.0, -50.0, -75.0]
     assert stretch.in_words() == "predicted forward 1; measured on the first worker schedule 2"
+
+
+def _traces(schedule: str, micro_batches: int) -> list[StepTrace]:
+    """Return a step's traces on four ranks, in which a forward takes a second, and a whole backward two."""
+    orders = [BUILT_IN[schedule].operations(pp_rank, 4, 1, micro_batches) for pp_rank in range(4)]
+    ran = timed(orders, lambda _, one: 2.0 if one.kind is Kind.BACKWARD else 1.0)
+    return [
+        StepTrace(lineage=0, step=1, generation="1.0", freeze_point=0, pp_rank=pp_rank, operations=tuple(
+            OperationTime(kind=one.operation.kind.value, stage=one.operation.stage, micro_batch=one.operation.micro_batch,
+                          slice=0, start=one.start, end=one.end)
+            for one in ran if one.pp_rank == pp_rank
+        ))
+        for pp_rank in range(4)
+    ]  # fmt: skip
+
+
+def test_the_vote_costs_a_schedule_without_bubbles_all_that_its_ranks_wait() -> None:
+    """On paper, with equal times: 1F1B waits for 9 of 33 seconds at four ranks and eight micro-batches, zb_h2 for 3 of 27. The
+    first rank of 1F1B begins first and ends last, so the vote adds nothing to its waits."""
+    traced = [_traces("1f1b", 8), _traces("zb_h2", 8)]
+    assert idle_percent(traced) == pytest.approx([100 * 9 / 33, 100 * 3 / 27])
+    assert vote_percent(traced) == pytest.approx([0.0, 100 * 3 / 27])
 
 
 def test_made_texts_are_the_same_every_time(tmp_path: Path) -> None:
