@@ -36,7 +36,7 @@ def fixed_speed_job(subject: str, steps: int, shape: tuple[int, int], frozen: in
     job = {"digits": _digits, "bert": _bert, "language": _language}[subject]()
     if blocks is not None:
         job["model"]["config"]["n_layer" if subject == "language" else "num_hidden_layers"] = blocks
-    job["training"] |= {"steps": steps, "device": "cpu"}
+    job["training"] |= {"steps": steps, "device": "cpu", "audit_every_steps": 0}  # a plan has room for an audit, if one may come
     job["training"].pop("epochs", None)
     rest: dict[str, Any] = {
         # Intervals are so short that a reshape happens at its step; no policy decides anything.

@@ -28,11 +28,11 @@ from frostline_controller.planner.cell_costs import CellCosts
 from frostline_controller.planner.gathers import with_gathers
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.leaves import (
+    exchange_buffers,
     exchange_bytes_factor,
-    gradient_buffers,
     micro_batch_counts,
-    most_leaves,
     slowest_replica,
+    summing_buffers,
     tree_pieces,
 )
 from frostline_controller.planner.split_costs import split_price
@@ -161,18 +161,30 @@ class CostModel:
         ranges = self.inputs.state_ranges
         return -(-ranges // dp_degree) / ranges if self.inputs.is_sharded and dp_degree <= ranges else 1.0
 
-    def stage_bytes(self, low, high, in_flight, leaves: int, dp_degree: int, slices: int = 1):
+    def gradient_buffers(self, leaf_bounds: tuple[int, ...]) -> float:
+        """Return a stage's gradient buffers and its exchange's workspace on the fullest replica, in multiples of its gradient.
+
+        In an audit a micro-batch's gradient is computed apart from the sums. leaf_bounds: dp_degree + 1 leaf indices.
+        """
+        inputs = self.inputs
+        if not inputs.exact_numerics:
+            return 1.0
+        several = inputs.num_microbatches > inputs.reduction_leaves or inputs.token_cells > 1
+        apart = 1 if inputs.has_audits and len(inputs.members) > 1 else 0
+        own = summing_buffers(leaf_bounds, several) + apart
+        return own + exchange_buffers(leaf_bounds, own, inputs.is_sharded)
+
+    def stage_bytes(self, low, high, in_flight, leaf_bounds: tuple[int, ...], slices: int = 1):
         """Return the memory of the stages [low, high): weights and moments (frozen ones too; of shared state a member's share),
         gradient buffers, activations in flight, and the most working bytes of any unit.
 
         Args:
             low, high: first unit of each stage, and the first one after it; numbers or arrays.
             in_flight: micro-batches whose activations a stage holds at once; a fraction where they pass in `slices`.
-            leaves: of the replica that has the most.
-            dp_degree: replicas.
+            leaf_bounds: dp_degree + 1 leaf indices.
             slices: of each micro-batch.
         """
-        buffers = gradient_buffers(leaves) + (1 if dp_degree > 1 else 0)  # one more to receive the others' pieces into
+        buffers, dp_degree = self.gradient_buffers(leaf_bounds), len(leaf_bounds) - 1
         total = self.state_bytes[high] - self.state_bytes[low]
         total = total - (1 - self.owned_share(dp_degree)) * (self.shared_bytes[high] - self.shared_bytes[low])
         total = total + buffers * (self.gradient_bytes[high] - self.gradient_bytes[low])
@@ -288,7 +300,7 @@ def step_cost(
     busy = m * float(seconds[critical]) + parts["bubble"] + parts["optimizer"]
     parts["contention"] = contention_seconds(model, sum(counts), dp_degree, shape.world_size, busy)
     in_flight = np.array([program.in_flight(pp_rank, pp_degree, virtual, max(counts), count) for pp_rank in range(pp_degree)])
-    held = model.stage_bytes(low, high, in_flight[owners], most_leaves(leaf_bounds), dp_degree, count)
+    held = model.stage_bytes(low, high, in_flight[owners], leaf_bounds, count)
     peak = float(np.bincount(owners, held).max()) + inputs.base_bytes
     ordered = {name: parts[name] for name in PARTS}
     return StepCost(sum(ordered.values()), ordered, inputs.samples_of_step(dp_degree), tuple(seconds.tolist()), peak)

@@ -14,7 +14,6 @@ import numpy as np
 from frostline_contract.schedules import is_folded, schedule_named
 from frostline_contract.shape import pp_rank_of_stage
 from frostline_controller.planner.cost import CostModel
-from frostline_controller.planner.leaves import most_leaves
 
 
 class StageCosts:
@@ -71,7 +70,7 @@ class StageCosts:
         self._window = np.lib.stride_tricks.sliding_window_view(self._padded, width)
         self._capped: tuple[float, np.ndarray] | None = None
         self.weights = np.where(self.outside, np.inf, seconds + rest)
-        self._fixed_bytes = model.stage_bytes(self.low, self.high, 0, most_leaves(leaf_bounds), self.dp_degree, slices)
+        self._fixed_bytes = model.stage_bytes(self.low, self.high, 0, leaf_bounds, slices)
         self._activations = model.activation_bytes[self.high] - model.activation_bytes[self.low]
         if not self.unlimited:  # micro-batches in flight whose activations fit into the rest of each stage's memory
             room = self.cap - self._fixed_bytes
@@ -140,7 +139,7 @@ def longest_stage(model: CostModel, cap: float) -> int:
     for end in range(1, len(cuts)):  # two pointers: bytes grow with the stage
         while first < end - 1:
             low, high = cuts[first], cuts[end]
-            if model.stage_bytes(low, high, 1, 1, 1) - (shared[high] - shared[low]) <= cap:
+            if model.stage_bytes(low, high, 1, (0, 1)) - (shared[high] - shared[low]) <= cap:
                 break
             first += 1
         spans = max(spans, end - first)

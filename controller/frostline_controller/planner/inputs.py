@@ -83,6 +83,7 @@ class PlanInputs:
         quota: of workers with a share of a processor, else None.
         messages: how tensors cross stages where members stand for groups of workers; None: each member sends whole tensors.
         may_gather: the job's numerics allow weights that are gathered at each use.
+        has_audits: now and then a micro-batch is computed again by a peer.
     """
 
     units: tuple[UnitProfile, ...]
@@ -123,6 +124,7 @@ class PlanInputs:
     quota: Quota | None = None
     messages: GroupMessages | None = None
     may_gather: bool = True
+    has_audits: bool = False
 
     def __post_init__(self) -> None:
         if not self.units:
@@ -267,6 +269,7 @@ def with_numerics_of(job: Job, inputs: PlanInputs) -> PlanInputs:
         row_tiles=training.tensor_tiles.rows,
         tiled_ends=job.tiled_ends,
         may_gather=not training.compile and not training.has_cells,
+        has_audits=training.numerics == "exact" and training.audit_every_steps > 0,
     )
 
 

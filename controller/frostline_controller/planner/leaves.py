@@ -36,11 +36,6 @@ def deal_evenly(reduction_leaves: int, dp_degree: int) -> tuple[int, ...]:
     return (0, *(high for _, high in deal_leaves(reduction_leaves, dp_degree)))
 
 
-def most_leaves(leaf_bounds: tuple[int, ...]) -> int:
-    """Return the number of leaves of the replica that has the most."""
-    return max(high - low for low, high in pairwise(leaf_bounds))
-
-
 def slowest_replica(micro_batches: Sequence[int], speeds: Sequence[float]) -> int:
     """Return the dp rank of the replica that ends last, the first of equal ones.
 
@@ -84,6 +79,48 @@ def exchange_bytes_factor(leaf_bounds: tuple[int, ...]) -> float:
     return (dp_degree - 1) / dp_degree * (busiest + 1)
 
 
-def gradient_buffers(leaves: int) -> int:
-    """Return the gradient buffers that a replica of so many leaves holds at once: one, and one a level of its sub-tree."""
-    return 1 + (leaves - 1).bit_length()
+@lru_cache(maxsize=4096)
+def summing_buffers(leaf_bounds: tuple[int, ...], several: bool) -> int:
+    """Return the most gradient buffers that a replica holds while it sums its leaves: the sums so far, and the open one.
+
+    Args:
+        leaf_bounds: dp_degree + 1 leaf indices.
+        several: a leaf is the sum of several gradients (of its micro-batches, or cells). A leaf of one gradient is added straight
+            to the sum of its left sibling.
+    """
+    return max(_most_sums(low, high, several) for low, high in pairwise(leaf_bounds))
+
+
+def _most_sums(low: int, high: int, several: bool) -> int:
+    most, sums = 0, list[tuple[int, int]]()  # (first leaf, leaves) of each sum so far
+    for leaf in range(low, high):
+        has_sibling = bool(leaf & 1 and sums and sums[-1] == (leaf - 1, 1))
+        most = max(most, len(sums) + (1 if several or not has_sibling else 0))
+        first, leaves = leaf, 1
+        while sums and first & leaves and sums[-1] == (first - leaves, leaves):
+            first, leaves = sums.pop()[0], 2 * leaves
+        sums.append((first, leaves))
+    return most
+
+
+@lru_cache(maxsize=4096)
+def exchange_buffers(leaf_bounds: tuple[int, ...], summing: int, is_sharded: bool) -> float:
+    """Return the workspace of the exact exchange on the fullest replica, as a multiple of its stage's gradient bytes.
+
+    Two replicas of one partial sum each exchange in place. Others receive their chunk of every partial sum, and pack their own
+    into another place if they have several. Where state is shared out, replicas of one partial sum pack it into a second buffer.
+
+    Args:
+        leaf_bounds: dp_degree + 1 leaf indices.
+        summing: buffers that the replica has from its own sums (`summing_buffers`).
+        is_sharded: each replica receives the sum of its share alone.
+    """
+    dp_degree = len(leaf_bounds) - 1
+    pieces = [tree_pieces(low, high) for low, high in pairwise(leaf_bounds)]
+    if dp_degree == 1:
+        return 0.0
+    if max(pieces) > 1:
+        return sum(pieces) / dp_degree + max(pieces)
+    if is_sharded:
+        return float(max(0, 2 - summing))
+    return 0.0 if dp_degree == 2 else 1.0

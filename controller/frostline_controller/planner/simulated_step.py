@@ -18,7 +18,7 @@ from frostline_contract.schedules import Schedule, schedule_named
 from frostline_contract.shape import ParallelShape
 from frostline_controller.planner.cost import CostModel, StepCost, contention_seconds, replica_micro_batches, step_cost
 from frostline_controller.planner.inputs import PlanInputs, replica_speeds
-from frostline_controller.planner.leaves import most_leaves, slowest_replica
+from frostline_controller.planner.leaves import slowest_replica
 from frostline_controller.planner.quota import HaltedRanks, spread_offsets
 from frostline_controller.planner.split_costs import first_learning, split_seconds
 from frostline_controller.planner.tensor.built import in_groups_as_built
@@ -211,7 +211,7 @@ def _simulated_peak(
 ) -> float:
     """Return the bytes of the fullest worker. Arguments as in `simulated_cost`."""
     bounds, owners = np.asarray(stage_bounds), shape.pp_rank_of_stage(np.arange(shape.num_stages))
-    fixed = model.stage_bytes(bounds[:-1], bounds[1:], 0, most_leaves(leaf_bounds), shape.dp_degree, max(1, len(slices)))
+    fixed = model.stage_bytes(bounds[:-1], bounds[1:], 0, leaf_bounds, max(1, len(slices)))
     held = simulated_memory(model, stage_bounds, shape, schedule, slices, max(replica_micro_batches(model.inputs, leaf_bounds)))
     return float((np.bincount(owners, fixed) + held).max()) + model.inputs.base_bytes
 

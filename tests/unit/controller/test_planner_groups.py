@@ -128,7 +128,7 @@ STATE = unit(0.01, parameters=1_000_000, activation=8_000_000, output=0)
 
 def sharing_state(tp_degree: int | None, shard: str, **fields: object) -> PlanInputs:
     wanted = PlacementSection(workers=16, tp_degree=tp_degree, shard=shard, hysteresis=0.05, pp_degree=1)
-    return open_degree((STATE,) * 4, members(4, per_node=2, **fields), placement=wanted, state_ranges=2, reduction_leaves=2)
+    return open_degree((STATE,) * 4, members(4, per_node=2, **fields), placement=wanted, state_ranges=2, reduction_leaves=8)
 
 
 def test_a_member_of_a_group_holds_its_part_of_activations_and_its_replicas_share_of_moments() -> None:

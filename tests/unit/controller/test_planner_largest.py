@@ -16,7 +16,7 @@ BLOCK = unit(1e-3, 100_000, 50_000, 100)
 
 
 def deep(blocks: int, tied: bool = False, **fields: object) -> PlanInputs:
-    crew = members(4, per_node=4, memory_bytes=2_000_000)
+    crew = members(4, per_node=4, memory_bytes=4_000_000)
     return inputs((ENDS, *(BLOCK,) * blocks, ENDS), crew, reduction_leaves=4, num_microbatches=4, tied=tied, **fields)
 
 

@@ -17,7 +17,8 @@ SAMPLE_BYTES = 1_000_000
 
 def job(workers: int = 4, rails_off: tuple[str, ...] = (), **fields: Any) -> Job:
     """Return a job of 64 samples a step that has `auto` for both numbers; `fields` are those of `training` and `placement`."""
-    training = {"steps": 1000, "batch_size": 64, "micro_batch_size": "auto", "reduction_leaves": "auto", "state_ranges": 1}
+    training = {"steps": 1000, "batch_size": 64, "micro_batch_size": "auto", "reduction_leaves": "auto", "state_ranges": 1,
+                "audit_every_steps": 100}  # fmt: skip
     placed = {name: value for name, value in fields.items() if name not in training}
     return parse_job({
         "model": {"family": "vit", "config": {"hidden_size": 64}}, "task": {"kind": "image_classification"},
@@ -91,7 +92,7 @@ def test_pinned_replicas_each_have_a_leaf():
 @pytest.mark.parametrize("shard", ["step", "auto"])
 def test_replicas_that_share_state_out_find_room_where_whole_ones_do_not(shard: str):
     """Eight units of 4 MB with 8 MB of moments: 160 MB with two buffers of gradients, and 112 MB where moments are shared."""
-    pinned, narrow = {"min_workers": 4, "pp_degree": 1, "dp_degree": 4}, {"memory_bytes": 150_000_000}
+    pinned, narrow = {"min_workers": 4, "pp_degree": 1, "dp_degree": 4, "audit_every_steps": 0}, {"memory_bytes": 150_000_000}
     whole, shared = settled(job(**pinned), **narrow), settled(job(**pinned, state_ranges=4, shard=shard), **narrow)
     unfrozen = "on 4 workers (pp 1 x dp 4"
     assert unfrozen in shared.reason and unfrozen not in whole.reason

@@ -211,7 +211,7 @@ def test_memory_forces_a_deeper_pipeline_and_too_little_is_refused_with_both_num
         inputs(heavy, 4, optimizer_seconds_per_byte=0.0, link=fast, placement=PlacementSection(worker_memory_bytes=9 * 10**8))
     ).placement
     assert tight.pp_degree > roomy.pp_degree
-    with pytest.raises(ValueError, match=r"leanest needs 7\d\d,\d{3},\d{3} bytes a worker, and \S+ is 100,000,000;"):
+    with pytest.raises(ValueError, match=r"leanest needs 6\d\d,\d{3},\d{3} bytes a worker, and \S+ is 100,000,000;"):
         make_plan(inputs(heavy, 4, placement=PlacementSection(worker_memory_bytes=10**8)))
     with pytest.raises(ValueError, match="and a worker's device has 200,000,000;"):
         make_plan(inputs(heavy, members(4, memory_bytes=2 * 10**8)))

@@ -28,19 +28,24 @@ def sharing(ranges: int = RANGES, shard: str = "step", **fields: object) -> Plan
 
 @pytest.mark.parametrize(("dp_degree", "share"), [(1, 1.0), (2, 0.5), (3, 0.5), (4, 0.25)])
 def test_a_replica_holds_the_moments_of_its_ranges(dp_degree: int, share: float) -> None:
-    """Weights 100 and moments 200; three replicas of four ranges: one has two."""
-    units = [unit(parameters=100, activation=0, output=0)]
-    whole, shared = (CostModel(one).stage_bytes(0, 1, 0, 1, dp_degree) for one in (inputs(units), sharing(units=units)))
-    assert whole - shared == 200 * (1 - share)
+    """Weights 100 and moments 200; three replicas of four ranges: one has two. Two replicas of a leaf each sum in place, but pack
+    what they share out into a second buffer.
+    """
+    units, leaf_bounds = [unit(parameters=100, activation=0, output=0)], tuple(range(dp_degree + 1))
+    whole, shared = (CostModel(one).stage_bytes(0, 1, 0, leaf_bounds) for one in (inputs(units), sharing(units=units)))
+    assert whole - shared == 200 * (1 - share) - (100 if dp_degree == 2 else 0)
 
 
 @pytest.mark.parametrize(("dp_degree", "share"), [(2, 0.5), (3, 0.5), (4, 0.25)])
 def test_gathered_at_each_use_a_replica_holds_its_part_of_units_that_learn(dp_degree: int, share: float) -> None:
-    """Weights 100 and moments 200 of each unit; a gather holds one unit's weights twice. The frozen unit's weights stay whole."""
-    units = [unit(parameters=100, activation=0, output=0)] * 3
-    whole = CostModel(inputs(units, freeze_point=1)).stage_bytes(0, 3, 0, 1, dp_degree)
+    """Weights 100 and moments 200 of each unit; a gather holds one unit's weights twice. The frozen unit's stay whole. Two
+    replicas pack gradients into a second buffer.
+    """
+    units, leaf_bounds = [unit(parameters=100, activation=0, output=0)] * 3, tuple(range(dp_degree + 1))
+    whole = CostModel(inputs(units, freeze_point=1)).stage_bytes(0, 3, 0, leaf_bounds)
     model = CostModel(sharing(units=units, shard="use", freeze_point=1)).of_shape(1, dp_degree)
-    assert whole - model.stage_bytes(0, 3, 0, 1, dp_degree) == (3 * 200 + 2 * 100) * (1 - share) - 2 * 100
+    second = 2 * 100 if dp_degree == 2 else 0
+    assert whole - model.stage_bytes(0, 3, 0, leaf_bounds) == (3 * 200 + 2 * 100) * (1 - share) - 2 * 100 - second
 
 
 def test_each_use_of_a_unit_that_learns_is_a_gather_and_a_step_has_no_other() -> None:

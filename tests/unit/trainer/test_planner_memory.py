@@ -9,13 +9,19 @@ from frostline_contract.plan import StateTag
 from frostline_contract.shape import ParallelShape
 from frostline_controller.planner.cost import CostModel, step_cost
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs
+from frostline_controller.planner.leaves import deal_evenly
 from frostline_trainer.generations.groups import lone_groups
 from frostline_trainer.memory import LiveBytes
 from frostline_trainer.profile import profile_units
+from frostline_trainer.step.exchange import reduce_gradients
 from frostline_trainer.step.generation import Generation
+from frostline_trainer.transport.collectives import Group
 from tests.engine_member import Run, train_step
 from tests.exact_cases import BATCH, LEAVES, MICRO_BATCH, NEVER, NUM_UNITS, Case, build_case
 from tests.hand_made_plans import Layout, lone_plan
+from tests.unit.controller.planner_cases import inputs as made
+from tests.unit.trainer.group_threads import in_group
+from tests.unit.trainer.test_engine_exchange import filled
 
 CASES = [
     Case("gpt2_untied", freezing=NEVER, steps=2),
@@ -24,6 +30,8 @@ CASES = [
     Case("bert_classification", freezing=((1, 4),), steps=2),
 ]
 
+GRADIENT = 128 * 840
+"""Elements of a gradient that every number of replicas up to eight divides into whole chunks."""
 UNPLANNED = 64 << 10
 """Bytes that nobody plans: inputs, statistics, step counts, rounding up to aligned places; a few kilobytes here."""
 
@@ -82,3 +90,30 @@ def test_where_a_limit_is_set_a_cpu_counts_what_a_step_takes_and_computes_the_sa
     assert limited.losses == plain.losses and limited.gradient_norms == plain.gradient_norms and len(plain.losses) == 3
     assert uncounted.weighing.tensor_bytes == 0
     assert 2 / 3 * planned <= generation.weighing.tensor_bytes <= planned + UNPLANNED
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("micro_batches_a_leaf", [1, 2])
+@pytest.mark.parametrize(
+    ("replicas", "leaves"), [(1, 1), (1, 4), (1, 8), (2, 2), (2, 8), (3, 4), (3, 8), (4, 4), (4, 8), (5, 8), (7, 8)]
+)
+def test_gradients_take_the_buffers_that_are_planned(replicas: int, leaves: int, micro_batches_a_leaf: int, exact: bool) -> None:
+    """The sums of the leaves and the exchange's workspace, in whole gradients, as the fullest replica has allocated them."""
+    bounds, number = deal_evenly(leaves, replicas), leaves * micro_batches_a_leaf
+    values = list(torch.ones(number, GRADIENT))
+
+    def member(column: Group) -> int:
+        buffers = filled(values, *bounds[column.index : column.index + 2], leaves, replicas, exact)
+        reduce_gradients(buffers, column, bounds, leaves, exact)
+        return buffers.held_bytes
+
+    model = CostModel(made(1, replicas, num_microbatches=number, reduction_leaves=leaves, exact_numerics=exact))
+    assert max(in_group(replicas, member)) == model.gradient_buffers(bounds) * GRADIENT * values[0].element_size()
+
+
+def test_an_audit_takes_another_buffer_where_there_is_a_peer() -> None:
+    def buffers(workers: int, has_audits: bool) -> float:
+        return CostModel(made(2, workers, has_audits=has_audits)).gradient_buffers((0, 8))
+
+    assert buffers(2, has_audits=True) == buffers(2, has_audits=False) + 1
+    assert buffers(1, has_audits=True) == buffers(1, has_audits=False)

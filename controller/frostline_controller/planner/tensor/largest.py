@@ -15,7 +15,7 @@ from frostline_contract.schedules import schedule_named
 from frostline_contract.sharding import NONE, STEP
 from frostline_controller.planner.cost import CostModel, replica_micro_batches
 from frostline_controller.planner.inputs import PlanInputs
-from frostline_controller.planner.leaves import deal_evenly, most_leaves
+from frostline_controller.planner.leaves import deal_evenly
 from frostline_controller.planner.shapes import ALL_DEGREES_UP_TO
 from frostline_controller.planner.tensor.choice import powers_of_two, ways_of_sharing
 from frostline_controller.planner.tensor.groups import NoGroups
@@ -139,12 +139,11 @@ class Groups:
         inputs, model = self.inputs, self._model.of_shape(pp_degree, dp_degree)
         leaf_bounds = deal_evenly(inputs.reduction_leaves, dp_degree)
         counts = replica_micro_batches(inputs, leaf_bounds)
-        leaves = most_leaves(leaf_bounds)
         in_flight = _in_flight("1f1b" if min(counts) >= pp_degree else "gpipe", pp_degree, max(counts))
 
         def held(low: int, high: int, micro_batches: np.ndarray) -> np.ndarray:
             """Return the bytes of the units [low, high) by pipeline rank."""
-            return np.asarray(model.stage_bytes(low, high, micro_batches, leaves, dp_degree))
+            return np.asarray(model.stage_bytes(low, high, micro_batches, leaf_bounds))
 
         one = held(BLOCK, HEAD, in_flight) - model.working_bytes[BLOCK, HEAD]
         beside = np.full(pp_degree, model.working_bytes[BLOCK, HEAD])
