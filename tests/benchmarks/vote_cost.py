@@ -21,7 +21,7 @@ def vote_percent(traced: Sequence[Sequence[StepTrace]]) -> list[float]:
     Args:
         traced: for each step, its trace on each pipeline rank, in the ranks' order. Messages count as no time.
     """
-    return [100 * (1 - _one_more_step(ranks) / _seconds(ranks, 1)) for ranks in traced]
+    return [100 * (1 - _one_more_step(step) / _seconds(step, 1)) for step in traced]
 
 
 def idle_percent(traced: Sequence[Sequence[StepTrace]]) -> list[float]:
@@ -29,35 +29,35 @@ def idle_percent(traced: Sequence[Sequence[StepTrace]]) -> list[float]:
 
     A step's time is from the first computation's begin on any rank to the last one's end.
     """
-    return [_idle(ranks) for ranks in traced]
+    return [_idle(step) for step in traced]
 
 
-def _idle(ranks: Sequence[StepTrace]) -> float:
-    every = [one for rank in ranks for one in rank.operations]
+def _idle(step: Sequence[StepTrace]) -> float:
+    every = [one for trace in step for one in trace.operations]
     length = max(one.end for one in every) - min(one.start for one in every)
-    return 100 * (1 - sum(one.end - one.start for one in every) / (len(ranks) * length))
+    return 100 * (1 - sum(one.end - one.start for one in every) / (len(step) * length))
 
 
-def _one_more_step(ranks: Sequence[StepTrace]) -> float:
+def _one_more_step(step: Sequence[StepTrace]) -> float:
     """Return the seconds that a further step adds where nothing holds ranks back between steps."""
-    return _seconds(ranks, STEPS_IN_A_ROW) - _seconds(ranks, STEPS_IN_A_ROW - 1)
+    return _seconds(step, STEPS_IN_A_ROW) - _seconds(step, STEPS_IN_A_ROW - 1)
 
 
-def _seconds(ranks: Sequence[StepTrace], steps: int) -> float:
+def _seconds(step: Sequence[StepTrace], steps: int) -> float:
     """Return the seconds of so many equal steps in a row; a computation begins once its rank is free and its input is there."""
-    micro_batches = 1 + max(one.micro_batch for rank in ranks for one in rank.operations)
-    lasts = {(rank.pp_rank, *_operation(one)): one.end - one.start for rank in ranks for one in rank.operations}
+    micro_batches = 1 + max(one.micro_batch for trace in step for one in trace.operations)
+    lasts = {(trace.pp_rank, *_operation(one)): one.end - one.start for trace in step for one in trace.operations}
     orders = [
         [
-            _operation(one)._replace(micro_batch=one.micro_batch + step * micro_batches)
-            for step in range(steps)
-            for one in sorted(rank.operations, key=lambda one: one.start)
+            _operation(one)._replace(micro_batch=one.micro_batch + number * micro_batches)
+            for number in range(steps)
+            for one in sorted(trace.operations, key=lambda one: one.start)
         ]
-        for rank in ranks
+        for trace in step
     ]
 
     def seconds(place: int, one: Operation) -> float:
-        return lasts[(ranks[place].pp_rank, *one._replace(micro_batch=one.micro_batch % micro_batches))]
+        return lasts[(step[place].pp_rank, *one._replace(micro_batch=one.micro_batch % micro_batches))]
 
     return max(one.end for one in timed(orders, seconds))
 

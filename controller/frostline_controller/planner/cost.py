@@ -28,11 +28,10 @@ from frostline_controller.planner.cell_costs import CellCosts
 from frostline_controller.planner.gathers import with_gathers
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.leaves import (
-    exchange_buffers,
     exchange_bytes_factor,
+    gradient_buffers,
     micro_batch_counts,
     slowest_replica,
-    summing_buffers,
     tree_pieces,
 )
 from frostline_controller.planner.split_costs import split_price
@@ -161,19 +160,6 @@ class CostModel:
         ranges = self.inputs.state_ranges
         return -(-ranges // dp_degree) / ranges if self.inputs.is_sharded and dp_degree <= ranges else 1.0
 
-    def gradient_buffers(self, leaf_bounds: tuple[int, ...]) -> float:
-        """Return a stage's gradient buffers and its exchange's workspace on the fullest replica, in multiples of its gradient.
-
-        In an audit a micro-batch's gradient is computed apart from the sums. leaf_bounds: dp_degree + 1 leaf indices.
-        """
-        inputs = self.inputs
-        if not inputs.exact_numerics:
-            return 1.0
-        several = inputs.num_microbatches > inputs.reduction_leaves or inputs.token_cells > 1
-        apart = 1 if inputs.has_audits and len(inputs.members) > 1 else 0
-        own = summing_buffers(leaf_bounds, several) + apart
-        return own + exchange_buffers(leaf_bounds, own, inputs.is_sharded)
-
     def stage_bytes(self, low, high, in_flight, leaf_bounds: tuple[int, ...], slices: int = 1):
         """Return the memory of the stages [low, high): weights and moments (frozen ones too; of shared state a member's share),
         gradient buffers, activations in flight, and the most working bytes of any unit.
@@ -184,7 +170,7 @@ class CostModel:
             leaf_bounds: dp_degree + 1 leaf indices.
             slices: of each micro-batch.
         """
-        buffers, dp_degree = self.gradient_buffers(leaf_bounds), len(leaf_bounds) - 1
+        buffers, dp_degree = gradient_buffers(self.inputs, leaf_bounds), len(leaf_bounds) - 1
         total = self.state_bytes[high] - self.state_bytes[low]
         total = total - (1 - self.owned_share(dp_degree)) * (self.shared_bytes[high] - self.shared_bytes[low])
         total = total + buffers * (self.gradient_bytes[high] - self.gradient_bytes[low])

@@ -1,10 +1,11 @@
-"""The dealing of leaves to replicas, and the cost of an exchange in the tree's order that follows (docs/protocols.md 1.2)."""
+"""The dealing of leaves to replicas, and the bytes of sums and exchange in the tree's order that follow (docs/protocols.md 1.2)."""
 
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 
 from frostline_contract.shape import deal_leaves, leaf_micro_batches
+from frostline_controller.planner.inputs import PlanInputs
 
 
 def deal_by_speed(reduction_leaves: int, speeds: list[float]) -> tuple[int, ...]:
@@ -77,6 +78,19 @@ def exchange_bytes_factor(leaf_bounds: tuple[int, ...]) -> float:
     dp_degree = len(leaf_bounds) - 1
     busiest = max(tree_pieces(low, high) for low, high in pairwise(leaf_bounds))
     return (dp_degree - 1) / dp_degree * (busiest + 1)
+
+
+def gradient_buffers(inputs: PlanInputs, leaf_bounds: tuple[int, ...]) -> float:
+    """Return a stage's gradient buffers and its exchange's workspace on the fullest replica, in multiples of its gradient.
+
+    In an audit a micro-batch's gradient is computed apart from the sums. leaf_bounds: dp_degree + 1 leaf indices.
+    """
+    if not inputs.exact_numerics:
+        return 1.0
+    several = inputs.num_microbatches > inputs.reduction_leaves or inputs.token_cells > 1
+    apart = 1 if inputs.has_audits and len(inputs.members) > 1 else 0
+    own = summing_buffers(leaf_bounds, several) + apart
+    return own + exchange_buffers(leaf_bounds, own, inputs.is_sharded)
 
 
 @lru_cache(maxsize=4096)

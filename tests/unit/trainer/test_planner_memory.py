@@ -9,7 +9,7 @@ from frostline_contract.plan import StateTag
 from frostline_contract.shape import ParallelShape
 from frostline_controller.planner.cost import CostModel, step_cost
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs
-from frostline_controller.planner.leaves import deal_evenly
+from frostline_controller.planner.leaves import deal_evenly, gradient_buffers
 from frostline_trainer.generations.groups import lone_groups
 from frostline_trainer.memory import LiveBytes
 from frostline_trainer.profile import profile_units
@@ -107,13 +107,13 @@ def test_gradients_take_the_buffers_that_are_planned(replicas: int, leaves: int,
         reduce_gradients(buffers, column, bounds, leaves, exact)
         return buffers.held_bytes
 
-    model = CostModel(made(1, replicas, num_microbatches=number, reduction_leaves=leaves, exact_numerics=exact))
-    assert max(in_group(replicas, member)) == model.gradient_buffers(bounds) * GRADIENT * values[0].element_size()
+    inputs = made(1, replicas, num_microbatches=number, reduction_leaves=leaves, exact_numerics=exact)
+    assert max(in_group(replicas, member)) == gradient_buffers(inputs, bounds) * GRADIENT * values[0].element_size()
 
 
 def test_an_audit_takes_another_buffer_where_there_is_a_peer() -> None:
     def buffers(workers: int, has_audits: bool) -> float:
-        return CostModel(made(2, workers, has_audits=has_audits)).gradient_buffers((0, 8))
+        return gradient_buffers(made(2, workers, has_audits=has_audits), (0, 8))
 
     assert buffers(2, has_audits=True) == buffers(2, has_audits=False) + 1
     assert buffers(1, has_audits=True) == buffers(1, has_audits=False)
