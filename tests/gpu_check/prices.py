@@ -33,7 +33,7 @@ DETERMINISTIC = "a plain loop with torch's deterministic kernels over one withou
 BUSY = "the part of a step in which the device computes, and its longest kernels"
 ATTENTION = ("flash", "fmha", "attention", "cudnn_generated", "sdpa")
 """Parts of the names of attention's kernels."""
-LONGEST = 8
+LONGEST, PROFILED_CELLS = 8, 4
 
 
 def prices(setting: Setting) -> None:
@@ -93,11 +93,11 @@ def ask_deterministic(setting: Setting) -> None:
 
 
 def ask_busy(setting: Setting) -> None:
-    """Profile a step of the engine and one of the plain loop."""
-    member = stepper(setting)
+    """Profile a step of the engine, one in token cells, whose attention has earlier keys, and one of the plain loop."""
+    engine, in_cells = stepper(setting), stepper(setting, token_cells=PROFILED_CELLS)
     loop = PlainLoop(subjects.build(FAMILY, setting.device, precision_on(setting.device)))
     figures, detail = {}, []
-    for name, step in (("engine", member.step), ("plain", loop.step)):
+    for name, step in (("engine", engine.step), (f"{PROFILED_CELLS} cells", in_cells.step), ("plain", loop.step)):
         for _ in range(3):
             step()
         kernels, wall = _profiled(step)
