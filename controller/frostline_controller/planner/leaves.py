@@ -1,4 +1,4 @@
-"""The dealing of leaves to replicas; time and memory of sums and exchange in the tree's order that follow (docs/protocols.md 1.2)."""
+"""The dealing of leaves to replicas; time and memory of sums and exchange that follow from it (docs/protocols.md 1.2)."""
 
 from collections.abc import Sequence
 from functools import lru_cache
