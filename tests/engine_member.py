@@ -49,6 +49,7 @@ class Run:
         tags: piece -> its state in the end.
         covered: the vote's bits by step.
         digest: of the whole world.
+        digests: of the whole world by step, where they were asked for.
         guard: digest of the guard split's rows.
         moved_bytes: received in reshapes.
         moment_bytes: of the optimizer's state that is held at the end.
@@ -61,6 +62,7 @@ class Run:
     unit_norms: dict[int, tuple[float, ...]] = field(default_factory=dict)
     units: dict[int, dict[str, str]] = field(default_factory=dict)
     digest: str = ""
+    digests: dict[int, str] = field(default_factory=dict)
     guard: str = ""
     moved_bytes: int = 0
     moment_bytes: int = 0
@@ -93,7 +95,8 @@ def store_port() -> int:
 
 
 def run_member(case: Case, worker_id: str, segments: list[tuple[dict[str, Any], int]], checkpoint_root: str = "",
-               checkpoint_step: int = 0, score: bool = True, refused: tuple[int, ...] = ()) -> Run:  # fmt: skip
+               checkpoint_step: int = 0, score: bool = True, refused: tuple[int, ...] = (),
+               digest_steps: bool = False) -> Run:  # fmt: skip
     """Run the segments of a plan one after the other; a segment (plan, last) ends with step `last`."""
     torch.set_num_threads(1)
     store_port()
@@ -114,6 +117,8 @@ def run_member(case: Case, worker_id: str, segments: list[tuple[dict[str, Any], 
             step += 1
             train_step(generation, case, step, run, spoiled=step in refused)
             note_copies(generation, run, f"after {step}")
+            if digest_steps:
+                run.digests[step] = world_digest(generation)
             if old is not None:
                 old.close()
                 old = None

@@ -101,10 +101,12 @@ def lone_plan(placement: Placement) -> Plan:
 
 def run_series(workers: WarmWorkers, case: Case, segments: Sequence[Segment], checkpoint_root: str = "",
                checkpoint_step: int = 0, resume: tuple[str, int] | None = None, score: bool = True,
-               refused: tuple[int, ...] = (), backend: Backend = GLOO) -> list[Run]:  # fmt: skip
+               refused: tuple[int, ...] = (), backend: Backend = GLOO, digest_steps: bool = False) -> list[Run]:  # fmt: skip
     """Run a case through a series of layouts. Returns each worker's report, by worker number.
 
-    resume: (checkpoint folder relative to the root, its step): the first plan starts from it.
+    Args:
+        resume: (checkpoint folder relative to the root, its step): the first plan starts from it.
+        digest_steps: reports have the world's digest after each step.
     """
     count = 1 + max(number for segment in segments for number in segment.layout.numbers)
     ports = workers.call([Call("tests.engine_member:store_port", {})] * count)
@@ -114,7 +116,7 @@ def run_series(workers: WarmWorkers, case: Case, segments: Sequence[Segment], ch
     fields = [(plan.model_dump(mode="json"), segment.last) for plan, segment in zip(plans, segments, strict=True)]
     arguments: dict[str, Any] = {
         "case": case, "segments": fields, "checkpoint_root": checkpoint_root, "checkpoint_step": checkpoint_step, "score": score,
-        "refused": refused,
+        "refused": refused, "digest_steps": digest_steps,
     }  # fmt: skip
     calls = [Call("tests.engine_member:run_member", arguments | {"worker_id": f"w{number}"}) for number in range(count)]
     return workers.call(calls)

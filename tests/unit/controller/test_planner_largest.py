@@ -7,8 +7,7 @@ import pytest
 from frostline_contract.job.cluster import PlacementSection
 from frostline_controller.planner.inputs import NothingFits, PlanInputs
 from frostline_controller.planner.search import make_plan
-from frostline_controller.planner.tensor.largest import FAMILIES, Room, largest_models
-from frostline_controller.planner.tensor.member_costs import grouped
+from frostline_controller.planner.tensor.largest import FAMILIES, Room, as_groups, largest_models
 from tests.unit.controller.planner_cases import inputs, members, unit
 
 ENDS = unit(1e-3, 20_000, 3_000, 100)
@@ -26,7 +25,7 @@ def fits(room: Room, blocks: int, tied: bool, has_pipeline: bool, has_replicas: 
     pins |= {} if has_replicas else {"dp_degree": 1}
     case = deep(blocks, tied, placement=PlacementSection(**pins))
     try:
-        make_plan(grouped(case, room.sharing))
+        make_plan(as_groups(case, room.sharing))
     except NothingFits:
         return False
     return True
@@ -47,6 +46,33 @@ def test_more_ways_have_more_room() -> None:
     assert plain < rooms["data parallel, shard step (ZeRO-1/2)"] < use
     assert plain < rooms["tensor columns"]
     assert plain < rooms["pipeline"] <= rooms["all that runs"] <= rooms["all together"] == max(rooms.values())
+
+
+LONG, WIDE, SHORT = unit(1e-3, 10_000_000, 3_000, 100), unit(1e-3, 3_000_000, 60_000_000, 100), unit(1e-3, 10_000, 3_000, 100)
+"""An embedding whose moments only replicas can divide, and a block whose activations only a group can."""
+
+
+def wide(blocks: int, memory_bytes: int, **fields: object) -> PlanInputs:
+    numerics = {"reduction_leaves": 2, "num_microbatches": 2, "state_ranges": 2, "tensor_tiles": 4, "row_tiles": 4}
+    crew = members(8, per_node=4, memory_bytes=memory_bytes)
+    return inputs((LONG, *(WIDE,) * blocks, SHORT), crew, **(numerics | fields))
+
+
+def test_groups_whose_replicas_share_state_out_are_among_all_that_runs() -> None:
+    """As many blocks as a run's planner takes in that shape; on paper, where tiles cut ranges too, less memory would do."""
+    rooms = {room.family: room for room in largest_models(wide(2, 50_000_000))}
+    assert {name for name, room in rooms.items() if room.blocks > 0} == {"all that runs", "all together"}
+    found = rooms["all that runs"]
+    assert (found.sharing.columns, found.sharing.shard, found.degrees) == (2, "step", {"dp": 2, "pp": 2})
+    assert found.sharing.same_ranges and not found.sharing.not_built()
+    rows = "split" if found.sharing.rows_split else "whole"
+    wanted = PlacementSection(workers=8, tp_degree=2, shard="step", tensor_rows=rows, pp_degree=2, dp_degree=2)
+    assert make_plan(wide(found.blocks, 50_000_000, placement=wanted)).placement.shape.tp_degree == 2
+    with pytest.raises(NothingFits):
+        make_plan(wide(found.blocks + 1, 50_000_000, placement=wanted))
+    less = {room.family: room for room in largest_models(wide(2, 43_000_000))}
+    assert (less["all that runs"].blocks, less["all together"].blocks) == (0, 1)
+    assert less["all together"].sharing.not_built()
 
 
 def test_without_a_memory_there_is_no_largest() -> None:

@@ -16,11 +16,18 @@ from dataclasses import replace
 
 from frostline_contract.pieces import tiles_of_state
 from frostline_contract.statistics import UnitProfile
-from frostline_contract.tensor_rows import SPLIT
+from frostline_contract.tensor_rows import SPLIT, WHOLE
 from frostline_controller.planner.gathers import with_seconds
 from frostline_controller.planner.group_messages import GroupMessages
 from frostline_controller.planner.inputs import PlanInputs
-from frostline_controller.planner.tensor.member_costs import COMMON_SECONDS, CUT_BYTES, cut_unit, messages_of, nodes_of
+from frostline_controller.planner.tensor.member_costs import (
+    COMMON_SECONDS,
+    CUT_BYTES,
+    cut_unit,
+    messages_of,
+    nodes_of,
+    with_members_grouped,
+)
 from frostline_controller.planner.tensor.nodes import Nodes
 from frostline_controller.planner.tensor.sharing import Sharing
 
@@ -64,6 +71,17 @@ def in_groups_as_built(inputs: PlanInputs, degree: int, at_home: bool) -> PlanIn
         messages=messages,
         parallel_slots=max(1, inputs.parallel_slots // degree) if inputs.parallel_slots is not None else None,
     )
+
+
+def grouped_as_built(inputs: PlanInputs, sharing: Sharing) -> PlanInputs:
+    """Return the planner's inputs with groups of `sharing.columns` in place of workers, at the costs of a member in a run.
+
+    Raises:
+        NoGroups: the members cannot form such groups.
+    """
+    found = with_members_grouped(inputs, sharing)
+    section = found.placement.model_copy(update={"tensor_rows": SPLIT if sharing.rows_split else WHOLE})
+    return in_groups_as_built(replace(found, placement=section), sharing.columns, at_home=True)
 
 
 def _member_of(unit: UnitProfile, sharing: Sharing, nodes: Nodes, divides: bool) -> UnitProfile:

@@ -1,7 +1,9 @@
 """The largest model that fits: the most blocks, of the job's width, for which each family of shapes has memory on the workers.
 
 Bytes are those of the cost model (`planner.cost`), with nothing frozen. Blocks are equal, so the number of blocks that fit a
-stage is its free memory over the bytes of one block, and no search of cuts is needed.
+stage is its free memory over the bytes of one block, and no search of cuts is needed. Groups that share state out as runs do
+(`Sharing.same_ranges`) have the bytes of a member in a run (`tensor.built`); other groups those on paper (`tensor.member_costs`),
+which are a run's where state is in one range.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +19,7 @@ from frostline_controller.planner.cost import CostModel, replica_micro_batches
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.leaves import deal_evenly
 from frostline_controller.planner.shapes import ALL_DEGREES_UP_TO
+from frostline_controller.planner.tensor.built import grouped_as_built
 from frostline_controller.planner.tensor.choice import powers_of_two, ways_of_sharing
 from frostline_controller.planner.tensor.groups import NoGroups
 from frostline_controller.planner.tensor.member_costs import grouped
@@ -78,12 +81,24 @@ def largest_models(inputs: PlanInputs) -> tuple[Room, ...]:
         return ()
     free = replace(inputs, placement=inputs.placement.model_copy(update={"shard": NONE}))
     groups = dict[Sharing, Groups]()
-    for way in sorted(ways_of_sharing(free), key=lambda one: (one.group_size, one.depth, one.rows_split)):
+    ways = [one for way in ways_of_sharing(free) for one in (way, *_in_runs(way))]
+    for way in sorted(ways, key=lambda one: (one.group_size, one.depth, one.rows_split)):
         try:
-            groups[way] = Groups(grouped(free, way))
+            groups[way] = Groups(as_groups(free, way))
         except NoGroups:
             continue
     return tuple(_room(free, family, groups) for family in FAMILIES)
+
+
+def as_groups(inputs: PlanInputs, way: Sharing) -> PlanInputs:
+    """Return the inputs with groups of a way of sharing in place of workers; NoGroups where the members cannot form them."""
+    return (grouped_as_built if way.same_ranges else grouped)(inputs, way)
+
+
+def _in_runs(way: Sharing) -> list[Sharing]:
+    """Return the way of runs in place of a way that cuts state by range and by tile; none in place of others."""
+    found = replace(way, same_ranges=True)
+    return [found] if way.not_built() and not found.not_built() else []
 
 
 def _room(inputs: PlanInputs, family: Family, groups: Mapping[Sharing, "Groups"]) -> Room:

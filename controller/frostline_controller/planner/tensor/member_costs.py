@@ -46,6 +46,28 @@ def grouped(inputs: PlanInputs, sharing: Sharing) -> PlanInputs:
     """
     if sharing == Sharing(shard=inputs.placement.shard):
         return inputs
+    size, nodes, found = sharing.group_size, nodes_of(inputs), with_members_grouped(inputs, sharing)
+    if size == 1:
+        return found
+    return replace(
+        found,
+        units=tuple(
+            cut_unit(unit, sharing, nodes) if 0 < number < inputs.num_units - 1 else _whole_unit(unit, size)
+            for number, unit in enumerate(inputs.units)
+        ),
+        messages=messages_of(nodes, size, 1.0),
+        parallel_slots=inputs.parallel_slots // size if inputs.parallel_slots is not None else None,
+    )
+
+
+def with_members_grouped(inputs: PlanInputs, sharing: Sharing) -> PlanInputs:
+    """Return the planner's inputs with a group in place of each worker, with state shared out, and with the costs of a worker.
+
+    Where state is shared out it is in ranges enough for all replicas, as a new run may have it.
+
+    Raises:
+        NoGroups: the members cannot form such groups.
+    """
     size, nodes = sharing.group_size, nodes_of(inputs)
     least = -(-inputs.placement.min_workers // size)
     section = inputs.placement.model_copy(update={"shard": sharing.shard, "min_workers": least, "tp_degree": 1})
@@ -64,17 +86,7 @@ def grouped(inputs: PlanInputs, sharing: Sharing) -> PlanInputs:
     if slots is not None and slots < size:
         raise NoGroups(f"a group of {size} workers computes at once, and {slots} can")
     unplaced = [replace(member, global_rank=-1) for member in inputs.members]
-    return replace(
-        found,
-        units=tuple(
-            cut_unit(unit, sharing, nodes) if 0 < number < inputs.num_units - 1 else _whole_unit(unit, size)
-            for number, unit in enumerate(inputs.units)
-        ),
-        members=tuple(map(as_one, form_groups_of_nodes(unplaced, size))),
-        messages=messages_of(nodes, size, 1.0),
-        parallel_slots=slots // size if slots is not None else None,
-        current=None,
-    )
+    return replace(found, members=tuple(map(as_one, form_groups_of_nodes(unplaced, size))), current=None)
 
 
 def nodes_of(inputs: PlanInputs) -> Nodes:
