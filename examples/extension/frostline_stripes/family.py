@@ -8,6 +8,7 @@ from frostline_trainer.data.sizes import DataSizes
 from frostline_trainer.families.base import CutModel, Unit, assemble
 from frostline_trainer.families.configuring import SizeFitter
 from frostline_trainer.families.hugging_face import HuggingFaceFamily
+from frostline_trainer.tensor.table import TensorTable
 
 
 class Embedding(Unit):
@@ -63,6 +64,10 @@ class Mixer(HuggingFaceFamily):
     def cut(self, model: PreTrainedModel, task_kind: str) -> CutModel:
         """Units: the patches, one mixer layer each, and the final norm with the classifier."""
         return assemble(model, Embedding(model), [Block(layer) for layer in model.layers], Head(model))
+
+    def tensor_table(self, config: MixerConfig) -> TensorTable:
+        """What tensor tiles cut: the mixing over channels. The mixing over tokens, which is small, is computed whole."""
+        return TensorTable(columns=("over_channels.0",), rows=("over_channels.2",))
 
     def hidden_shape(self, config: MixerConfig, sizes: DataSizes) -> tuple[int, int]:
         """(patches, hidden_size) of one sample."""

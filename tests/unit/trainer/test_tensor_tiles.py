@@ -284,3 +284,26 @@ def test_a_block_whose_tiles_know_of_each_other_is_refused() -> None:
     examine("gpt2_tied", GPT2)
     with pytest.raises(ValueError, match=r"block 0: in 2 tiles the output of layer.mlp.c_proj is not that of the whole"):
         examine("gpt2_tied", table, change)
+
+
+def test_a_dropout_between_column_and_row_layers_is_refused() -> None:
+    """A worker with fewer tiles would draw a smaller mask. A dropout of the hidden width may be where it likes."""
+
+    def dropping(share: float) -> Callable[[nn.Module], None]:
+        def change(unit: nn.Module) -> None:
+            unit.layer.mlp.c_fc = nn.Sequential(unit.layer.mlp.c_fc, nn.Dropout(share))
+            unit.layer.mlp.dropout.p = 0.1
+
+        return change
+
+    table = replace(GPT2, columns=("attn.c_attn", "mlp.c_fc.0"))
+    examine("gpt2_tied", table, dropping(0.0))
+    with pytest.raises(ValueError, match=r"^block 0: layer.mlp.c_fc.1 drops elements of the inner width"):
+        examine("gpt2_tied", table, dropping(0.1))
+
+
+@pytest.mark.parametrize("function", [nn.GELU(), nn.ELU(), nn.Softplus(), nn.Tanh()], ids=str)
+def test_torchs_own_activations_beside_a_column_layer_are_called_for_each_tile(function: nn.Module) -> None:
+    unit = nn.Sequential(nn.Linear(8, 32), function, nn.Linear(32, 8))
+    tile_unit(unit, TensorTable(("0",), ("2",)), Tiles(4))
+    assert isinstance(unit[1], TiledActivation) and unit[1].tiles.held == 4

@@ -3,7 +3,8 @@
 The block is computed three times: whole; in tiles, all of them in one process; and each tile by a thread of its own, where the
 threads exchange sums like the workers of a group. The last two must have equal bits, since any number of workers may share the
 tiles. The first two may differ by rounding, since their sums have another order; hence the tolerance. All compute in float64,
-where rounding is a billionth of the tolerance, while a wrong table changes results by a hundredth or more.
+where rounding is a billionth of the tolerance, while a wrong table changes results by a hundredth or more. Nothing is dropped
+meanwhile, so dropouts are checked by what they are called with.
 """
 
 import copy
@@ -12,6 +13,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from frostline_contract.seeds import seed_of
 from frostline_trainer.tensor.apart import ENTRY, GRADIENT, OUTPUT, UNIT, Apart, Results
@@ -53,6 +55,22 @@ def check_table(unit: nn.Module, table: TensorTable, whole: Tiles, inputs: dict[
     ways = three_ways(subject.unit, together, Apart(whole, made), results_of, where, ", ".join(layers))
     _check_asked(together, words)
     compare(*ways, where)
+    _check_dropouts(subject, made(Tiles(whole.total, 0, 1, lambda own: own)), words)
+
+
+def _check_dropouts(subject: "Subject", one_tile: nn.Module, words: str) -> None:
+    """Check that no dropout sees less where fewer tiles are computed: it draws one mask for all that it sees.
+
+    one_tile: the unit in tiles, of which it computes one, and sums of that one alone. Its results are wrong, its shapes those of
+    a group's member.
+    """
+    of_whole, of_tile = subject.dropped_shapes(subject.unit), subject.dropped_shapes(one_tile)
+    for name, shape in of_whole.items():
+        if of_tile[name] != shape:
+            raise ValueError(
+                f"{words}: {name} drops elements of the inner width, with one mask for all tiles, so that bits would depend on "
+                "who computes which tiles; set model.dropout to 0 or training.tensor_tiles.inner to 1, or drop behind the row layer"
+            )
 
 
 def three_ways(
@@ -111,6 +129,21 @@ class Subject:
             parameter.requires_grad_()
             with torch.no_grad():
                 parameter.add_(drawn(parameter), alpha=0.02)
+
+    def dropped_shapes(self, unit: nn.Module) -> dict[str, torch.Size]:
+        """The shapes that each dropout of the unit is called with, by its name, after a forward."""
+        found: dict[str, torch.Size] = {}
+
+        def keeping(name: str) -> Callable[..., None]:
+            return lambda module, arguments: found.update({name: arguments[0].shape})
+
+        dropouts = {name: one for name, one in unit.named_modules() if isinstance(one, _DropoutNd) and one.p > 0.0}
+        handles = [one.register_forward_pre_hook(keeping(name)) for name, one in dropouts.items()]
+        with torch.no_grad():
+            unit(self._entry, self._inputs)
+        for handle in handles:
+            handle.remove()
+        return found
 
     def computed(self, unit: nn.Module, layers: Sequence[str] = (), loss: Callable[[Tensor], Tensor] | None = None) -> Results:
         """Outputs of the named layers and of the unit, in the order of the forward; gradients of the unit's input and

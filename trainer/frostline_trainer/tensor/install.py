@@ -26,9 +26,11 @@ from frostline_trainer.tensor.vocabulary import TiledEmbedding, TiledVocabulary
 
 WIDTH_OF = 8
 """A tile's width must be a multiple of this: optimizers give elements inside a vector register other bits than at its end."""
-ACTIVATIONS = tuple(
-    {kind[0] if isinstance(kind, tuple) else kind for kind in ACT2CLS.values() if isinstance(kind, (type, tuple))}
+ACTIVATIONS = (
+    *{kind[0] if isinstance(kind, tuple) else kind for kind in ACT2CLS.values() if isinstance(kind, (type, tuple))},
+    *(nn.CELU, nn.ELU, nn.GELU, nn.Hardsigmoid, nn.Hardtanh, nn.LogSigmoid, nn.Mish, nn.SELU, nn.Softplus, nn.Softsign),
 )
+"""Modules that compute each element by itself: those that transformers has names for, and torch's own."""
 
 Module = TypeVar("Module", bound=nn.Module)
 
