@@ -4,18 +4,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
+import torch
 
 from frostline_contract.shape import ParallelShape
 from frostline_contract.usage import Held, Way
+from frostline_controller.planner.tensor.traffic import Axes, traffic
 from frostline_trainer.step.alignment import ALIGNMENT_BYTES
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.gradients import UNIT_ALIGNMENT, GradientBuffers
 from frostline_trainer.step.parts import parts_of, weights_of
 from frostline_trainer.step.share import Shares, pieces_of_replica
-from frostline_trainer.tensor.state import is_cut
+from frostline_trainer.tensor.state import is_cut, run_of
 from tests.engine_member import Run
-from tests.exact_cases import MICRO_BATCH, Case, build_case
-from tests.hand_made_plans import Layout, Segment, run_series
+from tests.exact_cases import BLOCKS, MICRO_BATCH, Case, build_case
+from tests.hand_made_plans import Layout, Segment, grouped, run_series
 from tests.warm_workers import WarmWorkers
 
 STEPS, RANGES, FLOAT = 3, 4, 4
@@ -142,6 +144,54 @@ def test_stages_and_buddies_carry_what_the_formulas_say(warm_workers: WarmWorker
     assert total(runs, Way.BUDDIES) >= STEPS * FLOAT * sum(p.numel() for unit in context.cut.units for p in unit.parameters())
     assert total(runs, Way.BUDDIES) <= STEPS * FLOAT * sum(lengths)
     assert [list(held(run)) for run in runs] == [[Held.WEIGHTS, Held.GRADIENTS, Held.MOMENTS, Held.BUDDIES]] * 2
+
+
+def block_sums(case: Case, columns: int, replicas: int = 1) -> int:
+    """Return the bytes that all members send in the products of all blocks, by the planner's closed form."""
+    tokens, width = build_case(case).hidden_shape
+    axes, rows = Axes(columns=columns, replicas=replicas), STEPS * MICRO_BATCHES * MICRO_BATCH * tokens
+    return round(BLOCKS * axes.size * traffic(axes, rows, width).columns) * FLOAT
+
+
+@pytest.mark.parametrize("columns", [2, 4])
+def test_a_group_sends_in_its_blocks_what_the_planners_formula_says(columns: int, warm_workers: WarmWorkers) -> None:
+    """Nothing else crosses a group: there is one stage, no audit, and each tile's state is where the tile is computed."""
+    case = replace(CASE, state_ranges=1, inner_tiles=4, audit_every=0)
+    runs = run_series(warm_workers, case, [Segment(grouped(1, 1, columns), STEPS)], score=False)
+    assert {run.sent[Way.TP] for run in runs} == {run.received[Way.TP] for run in runs} == {block_sums(case, columns) // columns}
+    assert all(Way.PP not in run.sent and Way.DP_GRADIENTS not in run.sent and Way.DP_WEIGHTS not in run.sent for run in runs)
+
+
+def test_groups_whose_replicas_share_state_out_send_what_the_formulas_say(warm_workers: WarmWorkers) -> None:
+    """Each member exchanges shares along its own line, as a replica alone does; then a group collects its tiles' gradients in its
+    replica's share, of as many elements from each member as the one with most has."""
+    case, columns, replicas = replace(CASE, inner_tiles=2, audit_every=0), 2, 2
+    layout = grouped(1, replicas, columns, shard="step")
+    runs, context = run_series(warm_workers, case, [Segment(layout, STEPS)], score=False), build_case(case)
+    lengths, rooms = share_lengths(context, layout.shape), sum(room_bytes(context, layout.shape))
+    for rank, run in enumerate(runs):
+        replica = layout.shape.dp_rank(rank)
+        assert run.sent[Way.DP_GRADIENTS] == STEPS * FLOAT * lengths[1 - replica]
+        assert run.received[Way.DP_GRADIENTS] == STEPS * FLOAT * lengths[replica]
+        assert run.sent[Way.DP_WEIGHTS] == run.received[Way.DP_WEIGHTS] == STEPS * rooms
+    collected = sum(tile_elements(context, layout.shape, replica, columns) for replica in range(replicas))
+    sent = block_sums(case, columns, replicas) + STEPS * FLOAT * columns * (columns - 1) * collected
+    assert total(runs, Way.TP) == sent
+
+
+def tile_elements(context: RunContext, shape: ParallelShape, replica: int, columns: int) -> int:
+    """Return the elements of a replica's share, unit by unit, that the member has computed whose tiles have most in it."""
+    table, found = context.pieces, 0
+    for index, unit in enumerate(context.cut.units):
+        of_member = [0] * columns
+        for piece in pieces_of_replica(table, index, replica, shape):
+            for part in parts_of(table, piece, unit):
+                if (run := run_of(unit, part.name, part.low)) is not None:
+                    values = torch.empty(part.high - part.low)
+                    for place in range(columns):
+                        of_member[place] += sum(view.numel() for view in run.tile(values, columns, place))
+        found += max(of_member)
+    return found
 
 
 def test_a_group_receives_a_message_once_and_gathers_it(warm_workers: WarmWorkers) -> None:
