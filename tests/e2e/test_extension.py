@@ -108,8 +108,8 @@ def in_tiles(family: str, **placement: int) -> list[str]:
     """Return the words of a short run in two tiles that keeps its shape."""
     values = {"initial_pp_degree": "null", "schedule": "1f1b", "pp_degree": 1, "dp_degree": 1, **placement}
     numerics = ["training.epochs=1", "training.tensor_tiles.inner=2", f"model.family={family}"]
-    words = ["--no-report"]
-    return words + [word for one in (*numerics, *(f"placement.{key}={value}" for key, value in values.items())) for word in ("--set", one)]
+    settings = [*numerics, *(f"placement.{key}={value}" for key, value in values.items())]
+    return ["--no-report", *(word for one in settings for word in ("--set", one))]
 
 
 def test_a_group_shares_the_tiles_of_the_users_family(home: dict[str, str], tmp_path: Path) -> None:
