@@ -68,8 +68,8 @@ def _check_dropouts(subject: "Subject", one_tile: nn.Module, words: str) -> None
     for name, shape in of_whole.items():
         if of_tile[name] != shape:
             raise ValueError(
-                f"{words}: {name} drops elements of the inner width, with one mask for all tiles, so that bits would depend on "
-                "who computes which tiles; set model.dropout to 0 or training.tensor_tiles.inner to 1, or drop after the row layer"
+                f"{words}: {name} drops elements of the inner width, with one mask for all tiles, so that bits depend on "
+                "who computes which tiles; set model.dropout to 0 or training.tensor_tiles.inner to 1, or drop behind row layers"
             )
 
 
