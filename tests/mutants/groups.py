@@ -24,6 +24,31 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
         GROUPS,
     ),
     Mutant(
+        "common-parameters-of-the-first",
+        "what no tile cuts is updated by the first member of each group alone",
+        (
+            Edit(
+                TRAINER + "step/generation.py",
+                "        own = self.plan.pieces_of(self.worker_id)\n",
+                "        own = self.plan.pieces_of(self.worker_id)\n"
+                "        own = [one for one in own if self.in_group.speaks or context.pieces.tile_of(one) is not None]\n",
+            ),
+        ),
+        GROUPS,
+    ),
+    Mutant(
+        "gathers-along-the-wrong-axis",
+        "weights of other replicas are gathered over the members of the group, which all have the same ranges",
+        (
+            Edit(
+                TRAINER + "step/sharing.py",
+                "            self._replicas.all_gather(rows.view(-1), mine)\n",
+                "            (self._group or self._replicas).all_gather(rows.view(-1), mine)\n",
+            ),
+        ),
+        GROUPS,
+    ),
+    Mutant(
         "audits-in-its-own-place",
         "members of the only group compute their own tiles again, so that a broken one repeats itself",
         (Edit(TRAINER + "replication/audits.py", "(holders[place - 1],)", "(holders[place],)"),),
