@@ -1,12 +1,14 @@
 """Tensor tiles through the whole system, beside token cells, on single workers and on groups that share the tiles: one
 process repeats bit for bit a run with reshapes, freezes, the cache and a kill (docs/protocols.md 1.23 and 1.25)."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.runs import THREE_REPLICAS, Workshop, slowed
+from tests.e2e.runs import THREE_REPLICAS, Ended, Workshop, merged, slowed
 from tests.e2e.test_cells import CELLS, HALF_A_BATCH
+from tests.e2e.test_pieces import saved_model
 
 TILES: dict[str, Any] = {
     **CELLS,
@@ -21,6 +23,14 @@ TILES: dict[str, Any] = {
 }
 
 
+def assert_one_workers_model(ended: Ended, job: dict[str, Any], workshop: Workshop, folder: Path) -> None:
+    """Assert that one undisturbed worker has the same digest, figures and saved model."""
+    on_one = {"placement": {"tp_degree": 1, "pp_degree": 1, "dp_degree": 1}, "reshapes": [], "faults": []}
+    alone = workshop.run(folder / "alone", merged(job, on_one), "--workers", "1")
+    assert (ended.digest, ended.numerics) == (alone.digest, alone.numerics)
+    assert saved_model(ended) == saved_model(alone)
+
+
 @pytest.mark.wide
 def test_reshapes_freezes_and_a_kill_leave_what_one_process_repeats(workshop: Workshop, tmp_path: Any) -> None:
     ended = workshop.run(tmp_path / "run", TILES, "--workers", "3")
@@ -30,6 +40,7 @@ def test_reshapes_freezes_and_a_kill_leave_what_one_process_repeats(workshop: Wo
     checked = workshop.command("verify", str(ended.folder), "--steps", "1,5,10,14,24")
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "all the same bits" in checked.stdout
+    assert_one_workers_model(ended, TILES, workshop, tmp_path)
 
 
 PAIRS = {"pp": 1, "dp": 2, "tp_columns": 2}
@@ -60,3 +71,4 @@ def test_groups_reshape_lose_a_member_and_leave_what_one_process_repeats(worksho
     checked = workshop.command("verify", str(ended.folder), "--steps", "1,5,10,14,24")
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "all the same bits" in checked.stdout
+    assert_one_workers_model(ended, GROUPS, workshop, tmp_path)
