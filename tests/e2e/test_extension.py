@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.runs import FROSTLINE, ROOT, Ended, Workshop, warm_preload
+from tests.e2e.test_pieces import saved_model
 
 EXAMPLE = ROOT / "examples" / "extension"
 
@@ -113,10 +114,12 @@ def in_tiles(family: str, **placement: int) -> list[str]:
 
 
 def test_a_group_shares_the_tiles_of_the_users_family(home: dict[str, str], tmp_path: Path) -> None:
-    """Its tensor table, and transformers' plan of the same layers, give one worker's run and a group's the same digest."""
+    """Its tensor table, and transformers' plan of the same layers, give one worker's run and a group's the same digest, and the
+    same model, of which each member has a half."""
     alone = train(tmp_path / "alone", home, *in_tiles("planned", workers=1))
     group = train(tmp_path / "group", home, *in_tiles("mixer", workers=2, tp_degree=2))
     assert group.digest == alone.digest
+    assert saved_model(group) == saved_model(alone)
     assert {plan["placement"]["degrees"].get("tp_columns", 1) for plan in group.plans} == {2}
 
 
