@@ -66,7 +66,7 @@ def _check_dropouts(subject: "Subject", one_tile: nn.Module, words: str) -> None
     """
     of_whole, of_tile = subject.dropped_shapes(subject.unit), subject.dropped_shapes(one_tile)
     for name, shape in of_whole.items():
-        if of_tile[name] != shape:
+        if of_tile.get(name, shape) != shape:
             raise ValueError(
                 f"{words}: {name} drops elements of the inner width, with one mask for all tiles, so that bits depend on "
                 "who computes which tiles; set model.dropout to 0 or training.tensor_tiles.inner to 1, or drop behind row layers"
