@@ -169,8 +169,8 @@ def test_groups_whose_replicas_share_state_out_send_what_the_formulas_say(warm_w
     layout = grouped(1, replicas, columns, shard="step")
     runs, context = run_series(warm_workers, case, [Segment(layout, STEPS)], score=False), build_case(case)
     lengths, rooms = share_lengths(context, layout.shape), sum(room_bytes(context, layout.shape))
-    for rank, run in enumerate(runs):
-        replica = layout.shape.dp_rank(rank)
+    for global_rank, run in enumerate(runs):
+        replica = layout.shape.dp_rank(global_rank)
         assert run.sent[Way.DP_GRADIENTS] == STEPS * FLOAT * lengths[1 - replica]
         assert run.received[Way.DP_GRADIENTS] == STEPS * FLOAT * lengths[replica]
         assert run.sent[Way.DP_WEIGHTS] == run.received[Way.DP_WEIGHTS] == STEPS * rooms
