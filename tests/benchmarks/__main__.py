@@ -36,6 +36,7 @@ BENCHMARKS = {
     "audits": "audits:audits",
     "tensor_tiles": "tensor_tiles:tensor_tiles",
     "tensor_groups": "tensor_groups:tensor_groups",
+    "group_sums": "group_sums:group_sums",
     "largest_model": "largest_model:largest_model",
     "reshape": "reshape:reshape",
     "recovery": "recovery:recovery",

@@ -1,8 +1,10 @@
 """Functions that warm worker processes run for the benchmarks of several workers. Arguments and answers are plain data."""
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from frostline_contract.plan import GenerationId, Placement, Plan, StateTag
 from frostline_trainer.generations.groups import Groups
 from frostline_trainer.generations.moves import move_pieces, release_unneeded
 from frostline_trainer.step.context import RunContext
+from frostline_trainer.tensor.group import sum_nodes
 from tests import engine_member
 from tests.benchmarks.stepper import Stepper
 from tests.benchmarks.subjects import new_context, with_training
@@ -134,6 +137,45 @@ def pipeline_turns(worker_id: str, plan: dict[str, Any], subject: str, turns: in
     assert abs(first - peer_first) < 1e-4 * abs(first), f"the two do not compute the same: losses {first}, {peer_first}"
     answer = _take_turns({"exact": exact, "fast": fast, "peer": peer}, groups, turns)
     peer.close()
+    groups.close()
+    return answer
+
+
+# ---- a group's sum against the library's
+
+
+@dataclass
+class Sums:
+    """So many sums of one tensor over all members, as a step of `_take_turns`. add: returns the sum of its argument."""
+
+    node: torch.Tensor
+    add: Callable[[torch.Tensor], torch.Tensor]
+    times: int
+    parts: dict[str, float] = field(default_factory=dict)
+
+    def step(self) -> torch.Tensor:
+        """Return the last sum."""
+        for _ in range(self.times):
+            total = self.add(self.node)
+        return total
+
+
+def sum_turns(worker_id: str, plan: dict[str, Any], shape: tuple[int, ...], sums: int, turns: int) -> dict[str, Any]:
+    """Take sums in tile order and the library's in turns. shape: of a member's float32 tensor. sums: of each turn."""
+    groups, index, _ = _meet(worker_id, plan)
+    world = groups.world
+    assert world is not None
+    node = torch.randn(shape, generator=torch.Generator().manual_seed(index))
+
+    def library(tensor: torch.Tensor) -> torch.Tensor:
+        total = tensor.clone()
+        world.all_reduce_sum(total)
+        return total
+
+    ways = {"exact": Sums(node, partial(sum_nodes, world), sums), "library": Sums(node, library, sums)}
+    first = {name: way.step() for name, way in ways.items()}
+    assert torch.allclose(first["exact"], first["library"], rtol=1e-4, atol=1e-5), "the two sums differ by more than rounding"
+    answer = _take_turns(ways, groups, turns)
     groups.close()
     return answer
 
