@@ -40,6 +40,8 @@ class Case:
         tp: workers that share each stage tile by tile.
         tensor_rows: how they have a micro-batch's samples.
         reshapes_tp: the same of each reshape, in their order; empty: each worker has its stage to itself.
+        slices: into how many messages a micro-batch's token cells are grouped; None: the planner's choice.
+        reshapes_slices: the same of each reshape, in their order; None, or empty: as `slices`.
     """
 
     name: str
@@ -73,6 +75,8 @@ class Case:
     tp: int = 1
     tensor_rows: str = "whole"
     reshapes_tp: tuple[int, ...] = ()
+    slices: int | None = None
+    reshapes_slices: tuple[int | None, ...] = ()
 
     def job(self) -> dict[str, Any]:
         """Return the job file's values."""
@@ -97,6 +101,7 @@ class Case:
                 "shard": self.shard,
                 "tp_degree": self.tp,
                 "tensor_rows": self.tensor_rows,
+                "slices": self.slices,
             },
             "elastic": {"cache": self.cache},
             "cache": {
@@ -117,9 +122,14 @@ class Case:
                 **self.clocks,
             },
             "reshapes": [
-                {"step": step, "pp_degree": pp, "dp_degree": dp, "shard": shard, "tp_degree": tp, **self._of_reshapes}
-                for (step, pp, dp), shard, tp in zip(
-                    self.reshapes, self.reshapes_shard or repeat(self.shard), self.reshapes_tp or repeat(1), strict=False
+                {"step": step, "pp_degree": pp, "dp_degree": dp, "shard": shard, "tp_degree": tp, "slices": slices}
+                | self._of_reshapes
+                for (step, pp, dp), shard, tp, slices in zip(
+                    self.reshapes,
+                    self.reshapes_shard or repeat(self.shard),
+                    self.reshapes_tp or repeat(1),
+                    self.reshapes_slices or repeat(None),
+                    strict=False,
                 )
             ],
             "faults": [fault.model_dump(exclude_defaults=True) for fault in self.faults],

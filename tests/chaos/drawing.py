@@ -19,6 +19,7 @@ from tests.chaos.cases import (
     Case,
     planned,
 )
+from tests.chaos.cells import with_cells
 from tests.chaos.groups import with_groups
 from tests.chaos.jobs import FREEZES_AT, LOADED, SHARED, STEPS, TILED
 
@@ -60,7 +61,7 @@ def draw_case(seed: int) -> Case:
     """Return the case of a seed: always the same."""
     rng = random.Random(f"frostline chaos {seed}")
     draw = _Draw(rng, seed)
-    case = with_groups(getattr(draw, rng.choices(list(AIMS), list(AIMS.values()))[0])())
+    case = with_cells(with_groups(getattr(draw, rng.choices(list(AIMS), list(AIMS.values()))[0])()))
     case = with_additions(case, random.Random(f"frostline chaos additions {seed}"))
     return with_scale_requests(case, random.Random(f"frostline chaos scale requests {seed}"))
 

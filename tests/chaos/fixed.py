@@ -15,7 +15,7 @@ from tests.chaos.cases import (
     Case,
     planned,
 )
-from tests.chaos.jobs import LOADED, SHARED, TILED, TILED_AND_SHARED
+from tests.chaos.jobs import IN_CELLS, LOADED, SHARED, TILED, TILED_AND_SHARED
 
 COMMIT_PHASES = ("exchange", "prepared", "vote", "seen", "commit", "committed")
 """Before PREPARED, between PREPARED and the vote, in the vote, after it, in the update, after the update."""
@@ -119,6 +119,24 @@ def jobs() -> list[Case]:
         ),
         case(
             "samples", [killed], variant=TILED, shape=(1, 2), tp=2, tensor_rows="split", reshapes=((24, 2, 1),), reshapes_tp=(2,)
+        ),
+        case(
+            "cells",
+            [
+                planned("kill_worker", 14, 1, "schedule"),
+                planned("late_commit", 18, 2),
+                planned("kill_redis", 20, 0),
+                planned("kill_worker", 26, 0, "freeze"),
+            ],
+            variant=IN_CELLS[SHARED[1]],
+            workers=5,
+            shape=(4, 1),
+            slices=4,
+            shard="step",
+            cache=True,
+            audit=1.0,
+            reshapes=((24, 2, 2),),
+            reshapes_slices=(2,),
         ),
         case("gathered", [killed, planned("kill_worker", 26, 0, "schedule")], variant=SHARED[1], shape=(2, 2), shard="use"),
         case("pairs", [planned("kill_pod", 14, 1)], workers_per_pod=2, min_workers=3, shape=(2, 2)),

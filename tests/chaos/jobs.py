@@ -1,10 +1,10 @@
 """The jobs of chaos: tiny jobs of 40 steps that clip and freeze.
 
-One has a guard that rolls back, one a batch that grows with the replicas, one begins frozen, one has adapters. Everything here is
-numerics; cases change the rest.
+One has a guard that rolls back, one a batch that grows with the replicas, one begins frozen, one has adapters, some compute token
+cells. Everything here is numerics; cases change the rest.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from frostline_contract.pieces import Pieces, tiles_of_state
@@ -197,5 +197,21 @@ _TILED_AND_SHARED = _in_ranges(_TILED)
 TILED_AND_SHARED = _TILED_AND_SHARED.name
 """The variant whose replicas may be groups that share tiles, and may share out their state."""
 
-_MADE = (_VIT, _TIED, _HURT, _REPLICAS, _LOADED, _EARLY, _ADAPTED, *_SHARED, _TILED, _TILED_AND_SHARED)
+CELLS = (1, 9, 2, 4)
+"""The grid of the language model's 16 tokens: lengths that no message has in common with the one before it."""
+
+
+def _in_cells(variant: Variant) -> Variant:
+    """Return the same variant with its sequences in cells: other sums, so other numerics."""
+    values = variant.values
+    name = f"{variant.name}-cells"
+    training = {**values["training"], "token_cells": list(CELLS)}
+    return replace(variant, name=name, values={**values, "name": f"chaos-{name}", "training": training})
+
+
+_IN_CELLS = (_in_cells(_TIED), _in_cells(_in_ranges(_TIED)))
+IN_CELLS = dict(zip((_TIED.name, SHARED[1]), (variant.name for variant in _IN_CELLS), strict=True))
+"""The variant with cells by the name of the one without."""
+
+_MADE = (_VIT, _TIED, _HURT, _REPLICAS, _LOADED, _EARLY, _ADAPTED, *_SHARED, _TILED, _TILED_AND_SHARED, *_IN_CELLS)
 VARIANTS = {variant.name: variant for variant in _MADE}

@@ -25,7 +25,7 @@ from tests.chaos.cases import OTHER_ROOT
 from tests.chaos.drawing import draw_case
 from tests.chaos.fixed import SUBSET, fixed_cases
 from tests.chaos.fixed_speed import at_share
-from tests.chaos.jobs import TILED, TILED_AND_SHARED, VARIANTS
+from tests.chaos.jobs import IN_CELLS, TILED, TILED_AND_SHARED, VARIANTS
 
 
 def test_cases_follow_from_their_seeds_and_draw_all_that_can_befall_a_run() -> None:
@@ -69,6 +69,16 @@ def test_cases_follow_from_their_seeds_and_draw_all_that_can_befall_a_run() -> N
     names = [case.name for case in fixed_cases()]
     assert len(names) == len(set(names))
     assert set(SUBSET) <= set(names)
+
+
+def test_cells_and_their_slices_are_drawn_for_language_models_that_do_not_gather() -> None:
+    cases = [draw_case(seed) for seed in range(1, 401)]
+    in_cells = [case for case in cases if case.variant in IN_CELLS.values()]
+    assert {case.aim for case in in_cells} == {case.aim for case in cases}
+    assert {case.slices for case in in_cells} == {None, 1, 2, 3, 4}
+    assert any(case.slices not in (None, to) for case in in_cells for to in case.reshapes_slices), "a reshape changes them"
+    assert {"none", "step"} == {shard for case in in_cells for shard in (case.shard, *case.reshapes_shard)}
+    assert all(case.slices is None and not case.reshapes_slices for case in cases if case not in in_cells)
 
 
 def test_what_is_added_to_a_case_is_drawn_where_it_means_something() -> None:
