@@ -13,15 +13,18 @@ from tests.warm_workers import Call, WarmWorkers
 
 CASE = replace(TIED, freezing=((3, 2),), steps=4)
 LAYOUT, DOMAINS = Layout(3, 1), (0, 1, 2)
+IN_CELLS, IN_SLICES = replace(CASE, cells=(1, 9, 2, 4)), replace(LAYOUT, slices=(1, 2, 1))
 
 
-def fresh_plan(workers: WarmWorkers, count: int = 3) -> Plan:
-    ports = workers.call([Call("tests.engine_member:store_port", {})] * count)
-    return make_plan(Segment(LAYOUT, CASE.steps, domains=DOMAINS), None, ports)
+def fresh_plan(workers: WarmWorkers, layout: Layout = LAYOUT) -> Plan:
+    ports = workers.call([Call("tests.engine_member:store_port", {})] * len(DOMAINS))
+    return make_plan(Segment(layout, CASE.steps, domains=DOMAINS), None, ports)
 
 
-def everywhere(workers: WarmWorkers, function: str, arguments: list[dict[str, Any]], case: Case = CASE) -> list[Any]:
-    fields = fresh_plan(workers).model_dump(mode="json")
+def everywhere(
+    workers: WarmWorkers, function: str, arguments: list[dict[str, Any]], case: Case = CASE, layout: Layout = LAYOUT
+) -> list[Any]:
+    fields = fresh_plan(workers, layout).model_dump(mode="json")
     calls = [
         Call(f"tests.integration.buddy_members:{function}", {"case": case, "worker_id": f"w{number}", "plan": fields, **own})
         for number, own in enumerate(arguments)
@@ -29,11 +32,14 @@ def everywhere(workers: WarmWorkers, function: str, arguments: list[dict[str, An
     return workers.call(calls)
 
 
-@pytest.mark.parametrize("freezing", [(), ((3, 2),), ((2, 5),)], ids=str)
-def test_a_late_commit_has_the_bits_of_one_in_time(freezing: tuple[tuple[int, int], ...], warm_workers: WarmWorkers) -> None:
-    case = replace(CASE, freezing=freezing)
-    late = everywhere(warm_workers, "commit_late", [{}, {}, {}], case)
-    runs = run_series(warm_workers, case, [Segment(LAYOUT, case.steps, domains=DOMAINS)], score=False)
+@pytest.mark.parametrize(
+    ("case", "layout"),
+    [*((replace(CASE, freezing=freezing), LAYOUT) for freezing in ((), ((3, 2),), ((2, 5),))), (IN_CELLS, IN_SLICES)],
+    ids=str,
+)
+def test_a_late_commit_has_the_bits_of_one_in_time(case: Case, layout: Layout, warm_workers: WarmWorkers) -> None:
+    late = everywhere(warm_workers, "commit_late", [{}, {}, {}], case, layout)
+    runs = run_series(warm_workers, case, [Segment(layout, case.steps, domains=DOMAINS)], score=False)
     in_time = copies_of(runs, f"after {case.steps}")
     for number, answer in enumerate(late):
         assert answer["once"] == {unit: held[number] for unit, held in in_time.items() if number in held}

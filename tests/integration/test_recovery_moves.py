@@ -5,7 +5,7 @@ The workers are real, from mailbox to checkpoint; the controller is hand-made (t
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +199,27 @@ def test_a_member_that_lost_a_votes_result_or_tore_its_units_goes_on(
     assert [type(one) for one in ended.run.answers] == [GoOn, GoOn]
     assert [one.state.step for one in ended.run.answers if isinstance(one, GoOn)] == [5, 9]
     assert_undisturbed(ended, alone)
+
+
+IN_CELLS = replace(CASE, cells=(6, 5, 5))
+SLICED = [Layout(4, 1, slices=(1, 1, 1)), Layout(3, 1, slices=(1, 2))]
+
+
+@pytest.fixture(scope="module")
+def alone_in_cells(warm_workers: WarmWorkers, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """The undisturbed run whose sequences are computed in token cells, on one worker."""
+    return run_with_faults(warm_workers, tmp_path_factory.mktemp("cells"), [Layout(1, 1)], case=IN_CELLS)
+
+
+def test_a_death_between_two_slices_and_a_late_commit_change_no_bit(
+    alone_in_cells: Outcome, alone: Outcome, warm_workers: WarmWorkers, tmp_path: Path
+) -> None:
+    """The stages before the dead one have sent slices; the survivors go on in other slices, of which one member commits late."""
+    assert alone_in_cells.outcome.digest != alone.outcome.digest, "cells are numerics"
+    faults = [kill(2, 5, "schedule"), {"kind": "late_commit", "step": 9, "worker": 3}]
+    ended = run_with_faults(warm_workers, tmp_path, SLICED, faults, IN_CELLS, NODES, dying=range(4))
+    assert [one.state.step for one in ended.run.answers if isinstance(one, GoOn)] == [4, 9]
+    assert_undisturbed(ended, alone_in_cells)
 
 
 SECONDS = {
