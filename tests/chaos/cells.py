@@ -1,4 +1,4 @@
-"""Token cells, and their slices, for drawn cases of a causal language model.
+"""Token cells, and their slices, for drawn cases of a causal language model, and of the job that is rolled back, then one too.
 
 They are drawn with random numbers of their own, so that every other choice of a seed is the one that it was without them.
 """

@@ -90,6 +90,7 @@ def jobs() -> list[Case]:
     killed = planned("kill_worker", 14, 1, "exchange")
     return [
         case("rolled-back", [planned("kill_worker", 11, 1, "rollback")], variant="hurt", shape=(2, 2)),
+        case("rolled-back-cells", [planned("kill_worker", 11, 1, "rollback")], variant=IN_CELLS["hurt"], shape=(3, 1), slices=3),
         case("replicas", [killed], variant="replicas", shape=(1, 2)),
         case("in-an-audit", [planned("kill_worker", 15, 1, "audit")], shape=(2, 2), audit_every=5),
         case("early", [killed, planned("kill_worker", 26, 0, "freeze")], variant="early", shape=(2, 2), cache=True),

@@ -209,8 +209,15 @@ def _in_cells(variant: Variant) -> Variant:
     return replace(variant, name=name, values={**values, "name": f"chaos-{name}", "training": training})
 
 
-_IN_CELLS = (_in_cells(_TIED), _in_cells(_in_ranges(_TIED)))
-IN_CELLS = dict(zip((_TIED.name, SHARED[1]), (variant.name for variant in _IN_CELLS), strict=True))
+_HURT_TEXT = Variant(
+    _HURT.name,
+    {**_TIED.values, "training": _HURT.values["training"], "freeze": _HURT.values["freeze"]},
+    num_units=8,
+)
+"""The language model with the optimizer and the guard of the job that is rolled back; only drawn in cells."""
+
+_IN_CELLS = (_in_cells(_TIED), _in_cells(_in_ranges(_TIED)), _in_cells(_HURT_TEXT))
+IN_CELLS = dict(zip((_TIED.name, SHARED[1], _HURT.name), (variant.name for variant in _IN_CELLS), strict=True))
 """The variant with cells by the name of the one without."""
 
 _MADE = (_VIT, _TIED, _HURT, _REPLICAS, _LOADED, _EARLY, _ADAPTED, *_SHARED, _TILED, _TILED_AND_SHARED, *_IN_CELLS)
