@@ -31,7 +31,7 @@ SLOW_SECONDS = 0.1
 
 def fixed_cases() -> list[Case]:
     """Return all fixed cases, always the same."""
-    return [*commit_protocol(), *ways(), *jobs(), *from_outside()]
+    return [*commit_protocol(), *ways(), *jobs(), *in_cells(), *from_outside()]
 
 
 def commit_protocol() -> list[Case]:
@@ -90,7 +90,6 @@ def jobs() -> list[Case]:
     killed = planned("kill_worker", 14, 1, "exchange")
     return [
         case("rolled-back", [planned("kill_worker", 11, 1, "rollback")], variant="hurt", shape=(2, 2)),
-        case("rolled-back-cells", [planned("kill_worker", 11, 1, "rollback")], variant=IN_CELLS["hurt"], shape=(3, 1), slices=3),
         case("replicas", [killed], variant="replicas", shape=(1, 2)),
         case("in-an-audit", [planned("kill_worker", 15, 1, "audit")], shape=(2, 2), audit_every=5),
         case("early", [killed, planned("kill_worker", 26, 0, "freeze")], variant="early", shape=(2, 2), cache=True),
@@ -121,24 +120,6 @@ def jobs() -> list[Case]:
         case(
             "samples", [killed], variant=TILED, shape=(1, 2), tp=2, tensor_rows="split", reshapes=((24, 2, 1),), reshapes_tp=(2,)
         ),
-        case(
-            "cells",
-            [
-                planned("kill_worker", 14, 1, "schedule"),
-                planned("late_commit", 18, 2),
-                planned("kill_redis", 20, 0),
-                planned("kill_worker", 26, 0, "freeze"),
-            ],
-            variant=IN_CELLS[SHARED[1]],
-            workers=5,
-            shape=(4, 1),
-            slices=4,
-            shard="step",
-            cache=True,
-            audit=1.0,
-            reshapes=((24, 2, 2),),
-            reshapes_slices=(2,),
-        ),
         case("gathered", [killed, planned("kill_worker", 26, 0, "schedule")], variant=SHARED[1], shape=(2, 2), shard="use"),
         case("pairs", [planned("kill_pod", 14, 1)], workers_per_pod=2, min_workers=3, shape=(2, 2)),
         case("cost", [killed], objective="cost", min_workers=2, shape=(None, None)),
@@ -160,6 +141,21 @@ def jobs() -> list[Case]:
             checkpoint_every=5,
         ),
         case("flipped", [Fault(kind="flip", step=17, worker=1, what="moment")], "flip", shape=(2, 2), checkpoint_every=8),
+    ]
+
+
+def in_cells() -> list[Case]:
+    """Return faults of all kinds with token cells: in slices of their own, in other ones after a reshape, and in a rollback."""
+    faults = [
+        planned("kill_worker", 14, 1, "schedule"),
+        planned("late_commit", 18, 2),
+        planned("kill_redis", 20, 0),
+        planned("kill_worker", 26, 0, "freeze"),
+    ]
+    reshaped = {"slices": 4, "reshapes": ((24, 2, 2),), "reshapes_slices": (2,)}
+    return [
+        case("cells", faults, variant=IN_CELLS[SHARED[1]], workers=5, shard="step", cache=True, audit=1.0, **reshaped),
+        case("rolled-back-cells", [planned("kill_worker", 11, 1, "rollback")], variant=IN_CELLS["hurt"], shape=(3, 1), slices=3),
     ]
 
 
