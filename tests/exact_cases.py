@@ -80,6 +80,7 @@ class Case:
     device: str = "cpu"
     loss_chunk_tokens: int = 0
     cells: int | tuple[int, ...] = 1
+    tokens: int = TOKENS
     adapters: str | tuple[int, ...] = ""
     adapter_dropout: float = 0.0
     inner_tiles: int = 1
@@ -135,10 +136,10 @@ class RowSplit:
 
 
 @cache
-def rows_of(family: str, count: int, seed: int) -> dict[str, Tensor]:
-    """Return `count` rows; every third text has no padding, so that some micro-batches have none at all."""
-    rows = small_batch(family, count, seed)
-    full = small_batch(family, count, seed + 1000)
+def rows_of(family: str, count: int, seed: int, tokens: int = TOKENS) -> dict[str, Tensor]:
+    """Return `count` rows of `tokens` tokens; every third text has no padding, so that some micro-batches have none at all."""
+    rows = small_batch(family, count, seed, tokens=tokens)
+    full = small_batch(family, count, seed + 1000, tokens=tokens)
     if "attention_mask" in rows:
         third = torch.arange(count) % 3 == 0
         rows["attention_mask"][third] = 1
@@ -199,15 +200,15 @@ def build_case(case: Case) -> RunContext:
     sizes = DataSizes(
         num_labels=1 if case.family == "bert_regression" else CLASSES,
         vocabulary_size=0 if case.family == "vit" else VOCABULARY,
-        sequence_length=0 if case.family == "vit" else TOKENS,
+        sequence_length=0 if case.family == "vit" else case.tokens,
         image_size=8 if case.family == "vit" else 0,
         channels=1 if case.family == "vit" else 0,
         regression=case.family == "bert_regression",
     )
-    splits = {name: RowSplit(name, rows_of(case.family, count, seed))
+    splits = {name: RowSplit(name, rows_of(case.family, count, seed, case.tokens))
               for name, count, seed in (("train", TRAIN_ROWS, 7), ("guard", 9, 8), ("test", 5, 9))}  # fmt: skip
     data = TaskData(**splits, sizes=sizes, processor=None, digest="rows", augmentation_note="none")
-    cut = family.cut(small_model(case.family, DTYPES[case.dtype], case.dropout, BLOCKS), job.task.kind)
+    cut = family.cut(small_model(case.family, DTYPES[case.dtype], case.dropout, BLOCKS, tokens=case.tokens), job.task.kind)
     if case.untie_on_freeze:
         cut.tied = None
     if case.adapters:
@@ -228,7 +229,7 @@ def oracle_trace(case: Case) -> Trace:
     """Return the trace of the plain loop over the unsplit model, on the batches of the data order, by deterministic kernels."""
     settle_torch(torch.device(case.device))
     order = BatchOrder(0, TRAIN_ROWS, BATCH)
-    split, dtype = RowSplit("train", rows_of(case.family, TRAIN_ROWS, 7)), DTYPES[case.dtype]
+    split, dtype = RowSplit("train", rows_of(case.family, TRAIN_ROWS, 7, case.tokens)), DTYPES[case.dtype]
     batches = []
     for step in range(1, case.steps + 1):
         rows = split.collate(order.indices(step), [0] * BATCH)
@@ -249,7 +250,7 @@ def oracle_trace(case: Case) -> Trace:
         row_tiles=case.row_tiles,
         state_ranges=case.state_ranges,
     )
-    model = small_model(case.family, dtype, case.dropout, BLOCKS).to(case.device)
+    model = small_model(case.family, dtype, case.dropout, BLOCKS, tokens=case.tokens).to(case.device)
     if case.adapters:
         adapt(model, case)
     return run_plain_loop(model, batches, recipe)

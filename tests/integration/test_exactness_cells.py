@@ -10,6 +10,7 @@ from frostline_contract.schedules import BUILT_IN, Schedule
 from tests.exact_cases import FREEZING, NEVER, THAWING, Case, oracle_trace, without_checkpointing
 from tests.hand_made_plans import Layout, Segment, run_series
 from tests.integration.test_exactness import differences
+from tests.oracle.models import TOKENS
 from tests.simulated_kills import kill_over_simulated_nccl
 from tests.simulated_members import run_simulated
 from tests.simulated_nccl import Network
@@ -17,16 +18,24 @@ from tests.split_backwards import split_1f1b
 from tests.warm_workers import WarmWorkers
 from tests.wide_rows import all_wide, whole_table
 
-THREE, UNEVEN = (6, 5, 5), (1, 9, 2, 4)
+THREE, UNEVEN, LONG = (6, 5, 5), (1, 9, 2, 4), (100, 91, 65)
 EACH = {THREE: (1, 1, 1), UNEVEN: (1, 1, 1, 1)}
 SOME = {THREE: (1, 2), UNEVEN: (2, 1, 1)}
 ALL: dict[tuple[int, ...], tuple[int, ...]] = {THREE: (), UNEVEN: ()}
 
+LONG_CASES = (
+    (Case("gpt2_tied", cells=LONG, tokens=256, freezing=((2, 3),), steps=2), Layout(2, 1, slices=(1, 2))),
+    (Case("llama", cells=LONG, tokens=256, freezing=((2, 2),), steps=2), Layout(2, 1, schedule="zb_h1", slices=(1, 1, 1))),
+)
+"""Long sequences, where the embedding and, from step 2 on, a frozen prefix compute whole sequences. The lengths are uneven, since
+a prefix in cells of 64 tokens, or of 16, has the whole's bits at this width on a CPU."""
 CASES = (
+    *LONG_CASES,
     (Case("gpt2_tied", cells=THREE), Layout(4, 1, slices=EACH[THREE])),
     (Case("llama", "bfloat16", cells=UNEVEN, freezing=THAWING), Layout(2, 2, schedule="gpipe", slices=SOME[UNEVEN])),
     (Case("llama_tied", cells=UNEVEN), Layout(2, 1, 2, "interleaved_1f1b", slices=EACH[UNEVEN])),
     (Case("gpt2_tied", cells=UNEVEN, freezing=THAWING), Layout(2, 1, 2, "v_min", slices=SOME[UNEVEN])),
+    (Case("llama", cells=THREE, freezing=((2, 1), (3, 3)), steps=3), Layout(2, 1, 2, "v_half", slices=EACH[THREE])),
 )
 MORE_CASES = (
     (Case("gpt2_tied", cells=THREE), Layout(1, 1)),
@@ -40,7 +49,8 @@ def everything() -> list[tuple[Case, Layout]]:
     """Return the full product over small models."""
     shapes = (Layout(1, 1), Layout(4, 1), Layout(2, 2, schedule="gpipe"), Layout(1, 3), Layout(3, 1),
               Layout(2, 1, 2, "interleaved_1f1b"), Layout(2, 2, 2, "gpipe"), Layout(4, 1, schedule="zb_h1"),
-              Layout(2, 2, schedule="zb_h2"), Layout(2, 1, 2, "zb_v"))  # fmt: skip
+              Layout(2, 2, schedule="zb_h2"), Layout(2, 1, 2, "zb_v"),
+              Layout(2, 1, 2, "v_half"), Layout(2, 1, 2, "v_min"))  # fmt: skip
     variants = (Case("", "float32"), Case("", "float64", optimizer="sgd"), Case("", "bfloat16", dropout=0.0),
                 Case("", "mixed_bfloat16"), Case("", "bfloat16", activation_checkpointing=True))  # fmt: skip
     return [
@@ -58,8 +68,9 @@ def _name(value: Any) -> str:
     if isinstance(value, Layout):
         return f"pp{value.pp_degree}_dp{value.dp_degree}_v{value.virtual_stages}_{value.schedule}_slices{len(value.slices) or 1}"
     history = "".join(f"_{point}at{first}" for first, point in value.freezing)
+    of = f"of{value.tokens}" if value.tokens != TOKENS else ""
     again = "-again" if value.activation_checkpointing else ""
-    return f"{value.family}-{value.dtype}-cells{len(value.cells)}-freeze{history or '_never'}{again}"
+    return f"{value.family}-{value.dtype}-cells{len(value.cells)}{of}-freeze{history or '_never'}{again}"
 
 
 @pytest.mark.parametrize(("case", "layout"), [*CASES, *all_wide(*MORE_CASES)], ids=_name)

@@ -31,12 +31,15 @@ VOCABULARY, TOKENS, CLASSES = 97, 16, 5
 
 
 def small_model(
-    family: str, dtype: torch.dtype = torch.float32, dropout: float = 0.0, blocks: int = 4, seed: int = 1
+    family: str, dtype: torch.dtype = torch.float32, dropout: float = 0.0, blocks: int = 4, seed: int = 1, tokens: int = TOKENS
 ) -> PreTrainedModel:
-    """Return a model of `blocks` blocks, hidden size 32, with random weights that depend on (family, blocks, seed) only."""
+    """Return a model of `blocks` blocks, hidden size 32, for texts of at most `tokens` tokens.
+
+    Its random weights depend on (family, blocks, seed, tokens) only.
+    """
     sizes = {"hidden_size": 32, "num_hidden_layers": blocks, "num_attention_heads": 4, "intermediate_size": 64}
     drops = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
-    text = {"vocab_size": VOCABULARY, "max_position_embeddings": TOKENS}
+    text = {"vocab_size": VOCABULARY, "max_position_embeddings": tokens}
     torch.manual_seed(seed)
     match family:
         case "vit":
@@ -51,7 +54,7 @@ def small_model(
             model = BertForQuestionAnswering(BertConfig(num_labels=2, **text, **sizes, **drops))
         case "gpt2_tied" | "gpt2_untied":
             config = GPT2Config(
-                vocab_size=VOCABULARY, n_positions=TOKENS, n_embd=32, n_layer=blocks, n_head=4, n_inner=64, resid_pdrop=dropout,
+                vocab_size=VOCABULARY, n_positions=tokens, n_embd=32, n_layer=blocks, n_head=4, n_inner=64, resid_pdrop=dropout,
                 embd_pdrop=dropout, attn_pdrop=dropout, tie_word_embeddings=family == "gpt2_tied", bos_token_id=1, eos_token_id=1,
             )  # fmt: skip
             model = GPT2LMHeadModel(config)
@@ -72,22 +75,22 @@ def cast(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def small_batch(
-    family: str, rows: int, seed: int = 7, padding_rows: int = 0, dtype: torch.dtype = torch.float32
+    family: str, rows: int, seed: int = 7, padding_rows: int = 0, dtype: torch.dtype = torch.float32, tokens: int = TOKENS
 ) -> dict[str, Tensor]:
     """Return one batch; the last `padding_rows` of its rows are padding items, whose labels are all ignored.
 
-    Texts have between 5 and TOKENS tokens, so valid counts differ from micro-batch to micro-batch.
+    Texts have between 5 and `tokens` tokens, so valid counts differ from micro-batch to micro-batch.
     """
     generator = torch.Generator().manual_seed(seed)
     if family == "vit":
         pixels = torch.rand(rows, 1, 8, 8, generator=generator, dtype=torch.float64).to(dtype)
         return {"pixel_values": pixels, "labels": _ignore(torch.randint(CLASSES, (rows,), generator=generator), padding_rows)}
-    ids = torch.randint(2, VOCABULARY, (rows, TOKENS), generator=generator)
-    lengths = torch.randint(5, TOKENS + 1, (rows,), generator=generator)
-    mask = (torch.arange(TOKENS) < lengths[:, None]).long()
+    ids = torch.randint(2, VOCABULARY, (rows, tokens), generator=generator)
+    lengths = torch.randint(5, tokens + 1, (rows,), generator=generator)
+    mask = (torch.arange(tokens) < lengths[:, None]).long()
     batch = {"input_ids": ids * mask, "attention_mask": mask}
     if family.startswith("bert"):
-        batch["token_type_ids"] = (torch.arange(TOKENS) >= lengths[:, None] // 2).long() * mask
+        batch["token_type_ids"] = (torch.arange(tokens) >= lengths[:, None] // 2).long() * mask
     if family == "bert_classification":
         batch["labels"] = _ignore(torch.randint(CLASSES, (rows,), generator=generator), padding_rows)
     elif family == "bert_regression":

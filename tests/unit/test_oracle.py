@@ -41,13 +41,22 @@ def test_accumulated_gradient_is_the_whole_batch_gradient(family: str, dtype: to
     assert gap <= BOUNDS[dtype], f"{family} {dtype}: {gap:.3g} > {BOUNDS[dtype]}"
 
 
+@pytest.mark.parametrize("bounds", [(0, 1, 10, 12, 16), (0, 100, 191, 256)], ids=["16", "256"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 @pytest.mark.parametrize("family", ["gpt2_tied", "llama"])
-def test_a_gradient_gathered_cell_by_cell_is_the_whole_batch_gradient(family: str) -> None:
-    batch = small_batch(family, 24, padding_rows=3, dtype=torch.float64)
-    reference = whole_batch_gradient(small_model(family, torch.float64), batch)
-    cells = replace(RECIPE, cells=(0, 1, 10, 12, 16))
-    gap = relative_gap(accumulated_gradient(small_model(family, torch.float64), batch, cells), reference)
-    assert gap <= BOUNDS[torch.float64]
+def test_a_gradient_gathered_cell_by_cell_is_the_whole_batch_gradient(
+    family: str, dtype: torch.dtype, bounds: tuple[int, ...]
+) -> None:
+    """The reference is in float64 for both types: in float32 its one sum over 24 texts of 256 tokens is off by 2.3e-6 itself.
+
+    Sums of cells in float32 are off by less than 1e-6, which is some ten roundings of 6e-8 one after the other; a token that is
+    missing changes them by hundredths. So the bound of 2e-6 has twice what rounding takes.
+    """
+    batch = small_batch(family, 24, padding_rows=3, tokens=bounds[-1])
+    reference = whole_batch_gradient(small_model(family, torch.float64, tokens=bounds[-1]), batch)
+    model = small_model(family, dtype, tokens=bounds[-1])
+    gap = relative_gap(accumulated_gradient(model, batch, replace(RECIPE, cells=bounds)), reference)
+    assert gap <= BOUNDS[dtype], f"{family} {dtype}: {gap:.3g} > {BOUNDS[dtype]}"
 
 
 @pytest.mark.parametrize("family", ["vit", "bert_question_answering", "gpt2_tied", "llama"])
