@@ -30,12 +30,12 @@ LONG_CASES = (
 """Long sequences, where the embedding and, from step 2 on, a frozen prefix compute whole sequences. The lengths are uneven, since
 a prefix in cells of 64 tokens, or of 16, has the whole's bits at this width on a CPU."""
 CASES = (
-    *LONG_CASES,
     (Case("gpt2_tied", cells=THREE), Layout(4, 1, slices=EACH[THREE])),
     (Case("llama", "bfloat16", cells=UNEVEN, freezing=THAWING), Layout(2, 2, schedule="gpipe", slices=SOME[UNEVEN])),
     (Case("llama_tied", cells=UNEVEN), Layout(2, 1, 2, "interleaved_1f1b", slices=EACH[UNEVEN])),
     (Case("gpt2_tied", cells=UNEVEN, freezing=THAWING), Layout(2, 1, 2, "v_min", slices=SOME[UNEVEN])),
     (Case("llama", cells=THREE, freezing=((2, 1), (3, 3)), steps=3), Layout(2, 1, 2, "v_half", slices=EACH[THREE])),
+    *LONG_CASES,
 )
 MORE_CASES = (
     (Case("gpt2_tied", cells=THREE), Layout(1, 1)),
