@@ -225,20 +225,24 @@ def is_folded(name: str) -> bool:
     return name in BUILT_IN and BUILT_IN[name].folded
 
 
-def schedule_named(name: str) -> Schedule:
-    """The schedule that `placement.schedule` names: a built-in one or an entry point's.
+def schedule_named(name: str, field: str = "placement.schedule") -> Schedule:
+    """The schedule of a name: a built-in one or an entry point's.
 
     An entry point gives a Schedule, or an order alone, without figures. Raises ValueError with the known names for another name.
+
+    Args:
+        name: as `placement.schedule` names it.
+        field: where the name stands, for the text.
     """
-    return BUILT_IN[name] if name in BUILT_IN else _added(name)
+    return BUILT_IN[name] if name in BUILT_IN else _added(name, field)
 
 
 @cache
-def _added(name: str) -> Schedule:
+def _added(name: str, field: str) -> Schedule:
     points = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     if name not in points:
         raise ValueError(
-            f"placement.schedule is {name!r}; known: {', '.join([*BUILT_IN, *points])}. An own schedule is an entry point "
+            f"{field} is {name!r}; known: {', '.join([*BUILT_IN, *points])}. An own schedule is an entry point "
             f"of {ENTRY_POINT_GROUP}, installed where workers run and where the controller plans"
         )
     found = points[name].load()

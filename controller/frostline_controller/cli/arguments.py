@@ -4,6 +4,7 @@ import argparse
 import math
 from collections.abc import Callable
 
+from frostline_controller.cli.reshape_arguments import RESHAPE, RESHAPE_EXAMPLES, reshape_arguments
 from frostline_controller.cli.simulate_arguments import SIMULATE, SIMULATE_EXAMPLES, simulate_arguments
 from frostline_controller.local_run import exit_codes
 
@@ -277,18 +278,12 @@ def _add_steering(commands: argparse._SubParsersAction) -> None:
         if setup is not None:
             setup(parser)
 
-    def degrees(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--pp", type=positive, required=True, metavar="N", help="pipeline depth")
-        parser.add_argument("--dp", type=positive, required=True, metavar="N", help="replicas")
-        parser.add_argument(
-            "--tp", type=positive, default=1, metavar="N", help="workers that share each stage's tiles (default: 1)"
-        )
-
     steer("checkpoint", "Write a checkpoint now.", "checkpoint runs/digits")
     steer("freeze", "Freeze units 0 to N-1 by hand, from the next decision on.", "freeze runs/digits 3",
           lambda parser: _value(parser, "freeze_point", "index of the first unit that still learns"))  # fmt: skip
     steer("unfreeze", "Let every unit learn again, from the next decision on.", "unfreeze runs/digits")
-    steer("reshape", "Give the run another shape.", "reshape runs/digits --pp 2 --dp 2", degrees)
+    steer("reshape", RESHAPE, RESHAPE_EXAMPLES,
+          lambda parser: reshape_arguments(parser, positive))  # fmt: skip
     steer("resize", "Set how many workers the run may have.", "resize runs/digits 2",
           lambda parser: _value(parser, "workers", "most workers"))  # fmt: skip
     steer("suspend", "Stop at a checkpoint; `frostline resume` goes on.", "suspend runs/digits")

@@ -4,6 +4,7 @@ import argparse
 import json
 import time
 from contextlib import closing
+from typing import Any
 
 from frostline_contract.run_status import ENDED
 from frostline_controller.local_run import exit_codes
@@ -44,13 +45,20 @@ def _sweep_status(sweep: SweepDirectory, arguments: argparse.Namespace) -> int:
 
 def command(arguments: argparse.Namespace) -> int:
     """Send one Command to the controller and print its answer."""
-    fields = {name: getattr(arguments, name) for name in ("freeze_point", "workers") if hasattr(arguments, name)}
-    if hasattr(arguments, "pp"):
-        fields["degrees"] = {"pp": arguments.pp, "dp": arguments.dp, "tp_columns": arguments.tp}
+    fields: dict[str, Any] = {name: getattr(arguments, name) for name in ("freeze_point", "workers") if hasattr(arguments, name)}
+    if arguments.command == "reshape":
+        fields |= reshape_fields(arguments)
     folder = find_run_folder(arguments.dir)
     with closing(OperatorClient(folder)) as client:
         print(client.command(arguments.command, **fields) or f"{arguments.command}: accepted")
     return exit_codes.DONE
+
+
+def reshape_fields(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of a reshape's request: what was not given is left to the controller."""
+    ways = ("schedule", "virtual_stages", "slices", "shard", "tensor_rows")
+    given = {name: value for name in ways if (value := getattr(arguments, name)) is not None}
+    return {"degrees": {"pp": arguments.pp, "dp": arguments.dp, "tp_columns": arguments.tp}, **given}
 
 
 def report(arguments: argparse.Namespace) -> int:

@@ -5,8 +5,8 @@ which keeps the measurements of workers. A map, in the order in which a plan is 
 
 Inputs: `inputs`; of a run `adapter`, `measurements`, `kept_profile`, `profiles`, `profile_file`, `quota`; without a cluster
     `assumed`, `analytic`, `adapted`, `model_size`.
-Shapes and search: `search`, `shapes`, `candidates`, `cuts`, `leaves`, `placing`, `assignment`, `refusal`; other objectives and
-    rules `cheapest`, `pipetransformer_plan`, `pipetransformer_rule`.
+Shapes and search: `asked`, `search`, `shapes`, `candidates`, `cuts`, `leaves`, `placing`, `assignment`, `refusal`; other
+    objectives and rules `cheapest`, `pipetransformer_plan`, `pipetransformer_rule`.
 Parts beside pipeline and replicas: `shared_as_needed`, `in_groups`, and the package `tensor`.
 Costs: `cost`, `cache_costs`, `cell_costs`, `split_costs`, `gathers`, `group_messages`.
 Simulated steps: `timed_step`, `simulated_step`, `best_simulated`, `climbing`, `token_slices`, `tried_slices`, `without_bubbles`.

@@ -18,7 +18,7 @@ from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.shapes import asked_degrees
 from frostline_controller.planner.simulated_step import placement_cost
 from frostline_controller.planner.verdict import should_reshape
-from frostline_controller.run.durable import PinnedShape
+from frostline_controller.run.pinned import PinnedShape
 
 
 def check_shapes(job: Job, num_units: int) -> None:
@@ -27,10 +27,11 @@ def check_shapes(job: Job, num_units: int) -> None:
     Raises:
         ValueError: a pipeline has more stages than the model has units, or the controller does not know a schedule.
     """
-    for name in (job.placement.schedule, *(reshape.schedule for reshape in job.reshapes)):
-        if name != "auto":
-            schedule_named(name)
     placement = job.placement
+    schedules = {f"reshapes.{index}.schedule": one.schedule for index, one in enumerate(job.reshapes)}
+    for field, name in {"placement.schedule": placement.schedule, **schedules}.items():
+        if name != "auto":
+            schedule_named(name, field)
     asked = {
         "placement.pp_degree": placement.pp_degree or 1,
         "placement.initial_pp_degree": placement.initial_pp_degree or 1,

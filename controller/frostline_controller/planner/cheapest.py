@@ -7,7 +7,7 @@ from frostline_controller.members.membership import Worker
 from frostline_controller.planner.adapter import Choice, Situation, choose_placement
 from frostline_controller.planner.kept_profile import KeptProfile
 from frostline_controller.planner.measurements import reference_profile
-from frostline_controller.run.durable import PinnedShape
+from frostline_controller.run.pinned import PinnedShape
 
 
 def cheapest_placement(job: Job, situation: Situation, limit: int) -> tuple[Choice, int]:

@@ -12,8 +12,9 @@ from frostline_controller.planner.adapter import Choice, Situation, choose_place
 from frostline_controller.planner.backend import choose_backend
 from frostline_controller.planner.cheapest import cheapest_placement
 from frostline_controller.planner.draft import PlanDraft
-from frostline_controller.run.durable import PinnedShape, next_generation
+from frostline_controller.run.durable import next_generation
 from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.pinned import PinnedShape
 
 log = logging.getLogger(__name__)
 

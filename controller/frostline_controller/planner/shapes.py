@@ -1,5 +1,6 @@
 """The allowed shapes: limits by the numbers of workers and units, the job's pins and the elasticity switches."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from frostline_contract.schedules import is_folded, schedule_named
@@ -95,6 +96,11 @@ def pp_choices(inputs: PlanInputs, limits: ShapeLimits, dp: int) -> list[int]:
     return list(range(1, most + 1))
 
 
+def has_whole_rounds(counts: Sequence[int], pp: int) -> bool:
+    """Whether replicas with these numbers of micro-batches can interleave stages over `pp` ranks."""
+    return min(counts) >= pp and all(count % (count // pp) == 0 for count in counts)
+
+
 def schedules_for(inputs: PlanInputs, pp: int, dp: int, slices: int = 0) -> list[tuple[str, int]]:
     """Return the (schedule, virtual stages) that can run a shape.
 
@@ -121,8 +127,7 @@ def schedules_for(inputs: PlanInputs, pp: int, dp: int, slices: int = 0) -> list
     if is_folded(pinned):
         return [(pinned, 2) if pp * 2 <= inputs.trainable_units else ("zb_h1", 1)]
     one_forward_one_backward = min(counts) * (slices or inputs.num_slices(pp, name)) >= pp
-    interleaved = virtual > 1 and pp * virtual <= inputs.trainable_units and min(counts) >= pp
-    interleaved = interleaved and all(m % (m // pp) == 0 for m in counts)
+    interleaved = virtual > 1 and pp * virtual <= inputs.trainable_units and has_whole_rounds(counts, pp)
     if pinned == "auto":
         base = [("1f1b" if one_forward_one_backward else "gpipe", 1)]
         return [*base, ("interleaved_1f1b", virtual)] if interleaved else base

@@ -10,9 +10,9 @@ from frostline_controller.planner.choice import PlanChoice
 from frostline_controller.planner.verdict import differ
 from frostline_controller.reshape.preparation import open_window
 from frostline_controller.reshape.two_phase import Reshaping
-from frostline_controller.run.durable import PinnedShape
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
+from frostline_controller.run.pinned import PinnedShape
 from frostline_controller.run.store import RunStore
 
 log = logging.getLogger(__name__)
@@ -229,12 +229,8 @@ class ReshapeTriggers:
         known = max((decision.number for decision in facts.surviving()), default=0)
         if facts.calendar.due_before(one.step) > known:
             return
-        shape = PinnedShape(
-            degrees=one.degrees, schedule=one.schedule, virtual_stages=one.virtual_stages, slices=one.slices,
-            shard=one.shard, tensor_rows=one.tensor_rows, from_step=one.step,
-            freeze_point=open_window(facts, one.step).freeze_point, open_request=_in_words(one),
-        )  # fmt: skip
-        await self.pin(shape, facts.state.reshapes_done + 1)
+        freeze_point = open_window(facts, one.step).freeze_point
+        await self.pin(PinnedShape.of(one, freeze_point, _in_words(one), one.step), facts.state.reshapes_done + 1)
 
     def _rollback_pending(self) -> bool:
         """Whether a rollback is decided and its lineage has no record yet; meanwhile no vote can switch."""

@@ -4,26 +4,32 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
+from pydantic import ValidationError
+
 from frostline_contract.annotations import COMMAND
-from frostline_contract.mesh import in_words, with_degrees
+from frostline_contract.job.cluster import ScheduledReshape
+from frostline_contract.job.load import list_mistakes
+from frostline_contract.mesh import Mesh, in_words, with_degrees
 from frostline_contract.run_status import RESUMABLE, RunStatus
 from frostline_contract.shape import ParallelShape, tiles_problem
-from frostline_contract.sharding import shard_problem
-from frostline_contract.tensor_rows import rows_problem
 from frostline_controller.cluster.backend import ClusterState
+from frostline_controller.planner.asked import check_asked
 from frostline_controller.recovery.budget import RetryBudget
 from frostline_controller.reshape.pods import PodCount, SizeRequest
 from frostline_controller.reshape.preparation import open_window
 from frostline_controller.reshape.triggers import ReshapeTriggers
-from frostline_controller.run.durable import PinnedShape
 from frostline_controller.run.ending import Ending
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
+from frostline_controller.run.pinned import PinnedShape
 from frostline_controller.run.store import RunStore
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_rpc.errors import InvalidRequest, Refused
 
 log = logging.getLogger(__name__)
+
+WAYS = ("schedule", "virtual_stages", "slices", "shard", "tensor_rows")
+"""What a reshape may ask for beside degrees, by the names of the job's `reshapes`."""
 
 
 @dataclass(frozen=True)
@@ -111,22 +117,15 @@ class Commands:
         )
 
     def _check_reshape(self, request: pb.CommandRequest, trainable: int) -> str:
-        shape, there = _shape_asked(request), len(self._facts.members.available())
-        leaves = self._facts.job.training.reduction_leaves
-        if shape.world_size > there:
-            raise InvalidRequest(f"shape {in_words(shape.degrees)} needs {shape.world_size} workers, {there} are there")
-        if shape.dp_degree > leaves:
-            raise InvalidRequest(f"dp_degree {shape.dp_degree} exceeds training.reduction_leaves {leaves}")
-        job = self._facts.job
-        if problem := tiles_problem(shape, job.training.tensor_tiles.inner):
-            raise InvalidRequest(f"reshape: {problem}")
-        if problem := rows_problem(job.placement.tensor_rows, shape.tp_degree, job.training.tensor_tiles.rows, "tp_columns"):
-            raise InvalidRequest(problem)
-        if problem := shard_problem(job.placement.shard, job.training.state_ranges, shape.dp_degree):
-            raise InvalidRequest(problem)
-        if shape.pp_degree > trainable:
-            raise InvalidRequest(f"pp_degree {shape.pp_degree} exceeds the {trainable} trainable units")
-        return f"reshape to {in_words(shape.degrees)} when it is prepared"
+        asked, there = _reshape_asked(request), len(self._facts.members.available())
+        needed = Mesh.of(asked.degrees).size
+        if needed > there:
+            raise InvalidRequest(f"shape {in_words(asked.degrees)} needs {needed} workers, {there} are there")
+        try:
+            check_asked(self._facts.job, asked, trainable)
+        except ValueError as error:
+            raise InvalidRequest(f"reshape: {error}") from None
+        return f"reshape to {_in_words(asked)} when it is prepared"
 
     async def advance(self) -> None:
         """Carry out the queued commands. A command leaves the queue when it is done: where a write fails, it is tried again."""
@@ -161,10 +160,9 @@ class Commands:
             await store.commit(forced_freeze_point=request.freeze_point if kind == "freeze" else 0)
             reason += f": freeze point {facts.state.forced_freeze_point} with the next decision"
         elif kind == "reshape":
-            degrees = _shape_asked(request).degrees
-            reason += f": {in_words(degrees)}"
-            freeze_point = open_window(facts).freeze_point
-            await self._adapting.pin(PinnedShape(degrees=degrees, freeze_point=freeze_point, open_request=reason))
+            asked = _reshape_asked(request)
+            reason += f": {_in_words(asked)}"
+            await self._adapting.pin(PinnedShape.of(asked, open_window(facts).freeze_point, reason))
         elif kind == "checkpoint":
             outbox.streams.send_all(pb.WatchPlanResponse(checkpoint=pb.CheckpointNotice(reason=reason)))
         elif kind == "resize":
@@ -221,13 +219,28 @@ class Commands:
         self._queue.append(Asked(request, annotation=text))
 
 
-def _shape_asked(request: pb.CommandRequest) -> ParallelShape:
-    """Return the requested shape of a reshape, from its degrees or from the fields of older callers. Raises InvalidRequest."""
+def _reshape_asked(request: pb.CommandRequest) -> ScheduledReshape:
+    """Return what a reshape asks for, its shape from the degrees or from the fields of older callers. Raises InvalidRequest."""
     older = {"pp_degree": request.pp_degree, "dp_degree": request.dp_degree}
     degrees = with_degrees({"degrees": dict(request.degrees), **older})["degrees"]
     if not degrees:
         raise InvalidRequest("reshape: the request has no degrees; it must name pp and dp")
+    given = {name: getattr(request, name) for name in WAYS if getattr(request, name)}
     try:
-        return ParallelShape.of(degrees)
+        shape = ParallelShape.of(degrees)
+        if shape.tp_depth > 1:
+            raise ValueError(tiles_problem(shape, shape.tp_columns))
+        return ScheduledReshape(
+            step=1, pp_degree=shape.pp_degree, dp_degree=shape.dp_degree, tp_degree=shape.tp_columns, **given
+        )  # fmt: skip
+    except ValidationError as error:
+        raise InvalidRequest(f"reshape: {'; '.join(list_mistakes(error, ScheduledReshape))}") from None
     except ValueError as error:
         raise InvalidRequest(f"reshape: {error}") from None
+
+
+def _in_words(asked: ScheduledReshape) -> str:
+    """Return a shape in words, with the ways that differ from those of a shape of which only degrees are given."""
+    ways = asked.model_dump(include=set(WAYS), exclude_defaults=True)
+    named = (f"{name} {ways[name]}" for name in WAYS if name in ways)
+    return ", ".join([in_words(asked.degrees), *named])

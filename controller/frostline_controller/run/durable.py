@@ -9,7 +9,7 @@ import base64
 import json
 import zlib
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -18,12 +18,13 @@ from frostline_contract.job.automatic import Settled
 from frostline_contract.lineage import Cuts, LineageStart, lineage_above
 from frostline_contract.mesh import with_degrees
 from frostline_contract.plan import MICRO_BATCH, SAMPLE, Decision, GenerationId, Plan, PrefixTile
-from frostline_contract.record import Degrees, Frozen, Shaped
+from frostline_contract.record import Frozen
 from frostline_contract.run_status import ENDED, RunStatus
 from frostline_controller.cluster.backend import ClusterBackend, ClusterState, Conflict
 from frostline_controller.decisions.kept import pack_decisions, unpack_decisions
 from frostline_controller.recovery.budget import RetryBudget
 from frostline_controller.recovery.facts import WrongBits
+from frostline_controller.run.pinned import PinnedShape
 
 STATE_BYTES_MAX = 200 * 1024
 """Limit of the state. The API server takes 256 KiB of annotations in all (docs/design.md 12.5); the rest is for other ones."""
@@ -73,33 +74,6 @@ class RunIdentity(Frozen):
     def prefix_cost(self) -> float:
         """The cost of computing the frozen prefix, relative to computing it in whole micro-batches."""
         return max(1.0, self.sample_tile_cost) if self.prefix_tile == SAMPLE else 1.0
-
-
-class PinnedShape(Shaped):
-    """The shape requested by a command or the job's schedule. It holds while the freeze point is `freeze_point`.
-
-    Attributes:
-        slices: token slices of each micro-batch; None: the job's value.
-        shard: how replicas share the state; None: the job's value.
-        tensor_rows: how groups have samples; None: the job's value.
-        from_step: the first step that may switch to the shape.
-        open_request: the request in words, until a plan with the shape runs or an event has said why not; empty: it is answered.
-    """
-
-    degrees: Degrees
-    schedule: str = "1f1b"
-    virtual_stages: int = 1
-    slices: int | None = None
-    shard: Literal["none", "step", "use"] | None = None
-    tensor_rows: Literal["whole", "split"] | None = None
-    from_step: int = 0
-    freeze_point: int = 0
-    open_request: str = ""
-
-    @property
-    def answered(self) -> "PinnedShape":
-        """The same shape, of which nothing is left to do or to say."""
-        return self.model_copy(update={"open_request": ""})
 
 
 class FailedDevice(Frozen):
@@ -187,7 +161,7 @@ class DurableState(Frozen):
     def pinned_under(self, plan: Plan) -> PinnedShape | None:
         """Return the pinned shape once `plan` runs; if the plan has that shape, its request is answered."""
         found = self.pinned
-        return found.answered if found is not None and found.degrees == plan.placement.degrees else found
+        return found.answered if found is not None and found.is_in(plan.placement) else found
 
     @property
     def next_lineage(self) -> int:

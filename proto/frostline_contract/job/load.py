@@ -40,8 +40,13 @@ def parse_job(raw: dict[str, Any], origin: str = "job") -> Job:
 
 def describe_mistakes(error: ValidationError, origin: str, model: type[BaseModel]) -> str:
     """One line a mistake of a file that `model` describes: field, value and remedy. origin: the file, for people."""
-    mistakes = error.errors()
-    return "\n".join([f"{origin}: {len(mistakes)} mistake(s)", *(f"  {_describe(mistake, model)}" for mistake in mistakes)])
+    said = list_mistakes(error, model)
+    return "\n".join([f"{origin}: {len(said)} mistake(s)", *(f"  {one}" for one in said)])
+
+
+def list_mistakes(error: ValidationError, model: type[BaseModel]) -> list[str]:
+    """Each mistake of values that `model` describes, as a line of its own: field, value and remedy."""
+    return [_describe(mistake, model) for mistake in error.errors()]
 
 
 def apply_overrides(raw: dict[str, Any], overrides: list[str]) -> dict[str, Any]:

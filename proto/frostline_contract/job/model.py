@@ -75,21 +75,10 @@ class Job(Section):
                 f"training.tensor_tiles.inner is {self.training.tensor_tiles.inner} and model.adapters is given; adapters stand beside "
                 "whole matrices: set inner to 1"
             )
-        asked = {"placement.slices": self.placement.slices}
-        asked |= {f"reshapes.{index}.slices": reshape.slices for index, reshape in enumerate(self.reshapes)}
-        for name, slices in asked.items():
-            if (slices or 1) > self.training.num_cells:
-                raise ValueError(
-                    f"{name} is {slices} and training.token_cells makes {self.training.num_cells} cells, of which a slice holds at "
-                    "least one; lower it or raise token_cells"
-                )
-        self._check_sharding()
-        asked_groups = {"placement.tp_degree": self.placement.tp_degree or 1}
-        asked_groups |= {f"reshapes.{index}.tp_degree": one.tp_degree for index, one in enumerate(self.reshapes)}
-        for name, degree in asked_groups.items():
-            if problem := tiles_problem(ParallelShape(1, 1, tp_columns=degree), self.training.tensor_tiles.inner, name):
-                raise ValueError(problem)
-        self._check_rows()
+        wanted = self.placement
+        self._check_shape(
+            "placement.", wanted.dp_degree or 1, wanted.tp_degree or 1, wanted.slices, wanted.shard, wanted.tensor_rows
+        )  # fmt: skip
         if self.placement.backend == "nccl" and self.training.device == "cpu":
             raise ValueError("placement.backend is nccl and training.device is cpu; NCCL needs GPUs: use auto or gloo")
         pods = self.placement.pods
@@ -97,59 +86,71 @@ class Job(Section):
             if fault.worker >= pods and fault.kind not in FAULTS_OF_A_SERVICE:
                 raise ValueError(f"faults.{index}.worker is {fault.worker}; the job's pods are 0 to {pods - 1}")
         for index, reshape in enumerate(self.reshapes):
-            if reshape.dp_degree > leaves:
-                raise ValueError(
-                    f"reshapes.{index}.dp_degree {reshape.dp_degree} exceeds training.reduction_leaves "
-                    f"{leaves}; raise reduction_leaves or lower dp_degree"
-                )
+            self.check_reshape(reshape, f"reshapes.{index}.")
         return self
 
-    def _check_rows(self) -> None:
-        """Raise ValueError where groups are to divide samples and cannot."""
-        grid, wanted = self.training.tensor_tiles, self.placement
-        asked = [("placement.tp_degree", wanted.tensor_rows, wanted.tp_degree or 1)]
-        asked += [
-            (f"reshapes.{index}.tp_degree", one.tensor_rows or wanted.tensor_rows, one.tp_degree)
-            for index, one in enumerate(self.reshapes)
-        ]
-        for field, tensor_rows, degree in asked:
-            if problem := rows_problem(tensor_rows, degree, grid.rows, field):
-                raise ValueError(problem)
+    def check_reshape(self, asked: ScheduledReshape, place: str = "") -> None:
+        """Check a shape that a command or `reshapes` asks for, whatever is frozen.
 
-    def _check_sharding(self) -> None:
+        Args:
+            asked: the shape.
+            place: what the text puts before the names of its fields.
+
+        Raises:
+            ValueError: the job allows no such shape; the message has field, value and remedy.
+        """
+        leaves = self.training.reduction_leaves if self.training.reduction_leaves != AUTO else LEAVES_MAX
+        if asked.dp_degree > leaves:
+            raise ValueError(
+                f"{place}dp_degree {asked.dp_degree} exceeds training.reduction_leaves "
+                f"{leaves}; raise reduction_leaves or lower dp_degree"
+            )
+        wanted = self.placement
+        shard, tensor_rows = asked.shard or wanted.shard, asked.tensor_rows or wanted.tensor_rows
+        self._check_shape(place, asked.dp_degree, asked.tp_degree, asked.slices, shard, tensor_rows)
+
+    def _check_shape(self, place: str, dp_degree: int, tp_degree: int, slices: int | None, shard: str, tensor_rows: str) -> None:
+        """Raise ValueError where no run of this job can have such a shape. place: as in `check_reshape`."""
+        if (slices or 1) > self.training.num_cells:
+            raise ValueError(
+                f"{place}slices is {slices} and training.token_cells makes {self.training.num_cells} cells, of which a slice holds at "
+                "least one; lower it or raise token_cells"
+            )
+        self._check_sharding(place, shard, dp_degree)
+        tiles, field = self.training.tensor_tiles, f"{place}tp_degree"
+        if problem := tiles_problem(ParallelShape(1, 1, tp_columns=tp_degree), tiles.inner, field):
+            raise ValueError(problem)
+        if problem := rows_problem(tensor_rows, tp_degree, tiles.rows, field):
+            raise ValueError(problem)
+
+    def _check_sharding(self, place: str, shard: str, dp_degree: int) -> None:
         """Raise ValueError where state is to be shared out and cannot be."""
-        ranges, wanted = self.training.state_ranges, self.placement
-        asked = [("placement", wanted.shard, "placement.dp_degree", wanted.dp_degree or 1)]
-        asked += [
-            (f"reshapes.{index}", one.shard or wanted.shard, f"reshapes.{index}.dp_degree", one.dp_degree)
-            for index, one in enumerate(self.reshapes)
-        ]
-        for place, shard, field, dp_degree in asked:
-            if shard in (NONE, AUTO):
-                continue
-            if self.training.numerics != "exact":
-                raise ValueError(
-                    f"{place}.shard is {shard} and training.numerics is fast; only exact sums are shared out: set one back"
-                )
-            if self.model.adapters is not None:
-                raise ValueError(f"{place}.shard is {shard} and model.adapters is given, whose state is small: set shard to none")
-            if ranges == 1:
-                raise ValueError(
-                    f"{place}.shard is {shard} and training.state_ranges is 1, so that one replica would own everything; set "
-                    "state_ranges in a new run to the largest dp_degree that is to share state out, or a multiple of it"
-                )
-            if shard == USE and self.training.compile:
-                raise ValueError(
-                    f"{place}.shard is use and training.compile is true; compiled units are not gathered at each use: set shard to "
-                    "step, or compile in a new run to false"
-                )
-            if shard == USE and self.training.has_cells:
-                raise ValueError(
-                    f"{place}.shard is use and training.token_cells is {self.training.token_cells}; cells are not gathered for: set "
-                    "shard to step, or token_cells in a new run to 1"
-                )
-            if problem := shard_problem(shard, ranges, dp_degree, field):
-                raise ValueError(problem)
+        if shard in (NONE, AUTO):
+            return
+        ranges = self.training.state_ranges
+        if self.training.numerics != "exact":
+            raise ValueError(
+                f"{place}shard is {shard} and training.numerics is fast; only exact sums are shared out: set one back"
+            )
+        if self.model.adapters is not None:
+            raise ValueError(f"{place}shard is {shard} and model.adapters is given, whose state is small: set shard to none")
+        if ranges == 1:
+            raise ValueError(
+                f"{place}shard is {shard} and training.state_ranges is 1, so that one replica would own everything; set "
+                "state_ranges in a new run to the largest dp_degree that is to share state out, or a multiple of it"
+            )
+        if shard == USE and self.training.compile:
+            raise ValueError(
+                f"{place}shard is use and training.compile is true; compiled units are not gathered at each use: set shard to "
+                "step, or compile in a new run to false"
+            )
+        if shard == USE and self.training.has_cells:
+            raise ValueError(
+                f"{place}shard is use and training.token_cells is {self.training.token_cells}; cells are not gathered for: set "
+                "shard to step, or token_cells in a new run to 1"
+            )
+        if problem := shard_problem(shard, ranges, dp_degree, f"{place}dp_degree"):
+            raise ValueError(problem)
 
     def interval_steps(self, steps_per_epoch: int) -> int:
         """Steps an interval: the job's number, or one epoch, but always longer than the decision lag."""

@@ -10,7 +10,7 @@ import pytest
 from frostline_contract.plan import Plan
 from frostline_controller.decisions.rails import RAIL_NAMES
 from frostline_controller.recovery.plans import StartingPlans
-from frostline_controller.run.durable import PinnedShape
+from frostline_controller.run.pinned import PinnedShape
 from frostline_proto.v1 import control_pb2 as pb
 from tests.unit.controller.test_service_sizing import Stage, first_plan, freeze_to, leading
 

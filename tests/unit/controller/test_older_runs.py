@@ -12,7 +12,8 @@ from frostline_controller.cluster.local.backend import LocalBackend
 from frostline_controller.local_run.status import from_files
 from frostline_controller.report.data import read_run
 from frostline_controller.report.occupancy import occupancy
-from frostline_controller.run.durable import DurableState, PinnedShape, decode_state, encode_state
+from frostline_controller.run.durable import DurableState, decode_state, encode_state
+from frostline_controller.run.pinned import PinnedShape
 from tests.older_runs import rewrite_as_before
 from tests.unit.controller.synthetic_run import write_run
 

@@ -17,7 +17,7 @@ from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.simulated_step import placement_cost
 from frostline_controller.planner.tensor.built import in_groups_as_built
 from frostline_controller.planner.tensor.groups import as_one, form_groups, lie_at_home
-from frostline_controller.run.durable import PinnedShape
+from frostline_controller.run.pinned import PinnedShape
 from tests.unit.controller.planner_cases import inputs, members, unit
 from tests.unit.controller.test_planning import worker
 

@@ -492,7 +492,7 @@ class LeaveResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class CommandRequest(_message.Message):
-    __slots__ = ("kind", "freeze_point", "workers", "degrees", "pp_degree", "dp_degree")
+    __slots__ = ("kind", "freeze_point", "workers", "degrees", "schedule", "virtual_stages", "slices", "shard", "tensor_rows", "pp_degree", "dp_degree")
     class DegreesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -504,15 +504,25 @@ class CommandRequest(_message.Message):
     FREEZE_POINT_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     DEGREES_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    VIRTUAL_STAGES_FIELD_NUMBER: _ClassVar[int]
+    SLICES_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_ROWS_FIELD_NUMBER: _ClassVar[int]
     PP_DEGREE_FIELD_NUMBER: _ClassVar[int]
     DP_DEGREE_FIELD_NUMBER: _ClassVar[int]
     kind: str
     freeze_point: int
     workers: int
     degrees: _containers.ScalarMap[str, int]
+    schedule: str
+    virtual_stages: int
+    slices: int
+    shard: str
+    tensor_rows: str
     pp_degree: int
     dp_degree: int
-    def __init__(self, kind: _Optional[str] = ..., freeze_point: _Optional[int] = ..., workers: _Optional[int] = ..., degrees: _Optional[_Mapping[str, int]] = ..., pp_degree: _Optional[int] = ..., dp_degree: _Optional[int] = ...) -> None: ...
+    def __init__(self, kind: _Optional[str] = ..., freeze_point: _Optional[int] = ..., workers: _Optional[int] = ..., degrees: _Optional[_Mapping[str, int]] = ..., schedule: _Optional[str] = ..., virtual_stages: _Optional[int] = ..., slices: _Optional[int] = ..., shard: _Optional[str] = ..., tensor_rows: _Optional[str] = ..., pp_degree: _Optional[int] = ..., dp_degree: _Optional[int] = ...) -> None: ...
 
 class CommandResponse(_message.Message):
     __slots__ = ("answer",)
