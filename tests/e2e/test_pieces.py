@@ -65,7 +65,7 @@ def test_pieces_and_shares_survive_kills_a_controller_and_a_resume_and_end_with_
     folder = tmp_path / "pieces"
     running = workshop.start(folder, changes, "--workers", "3")
     running.wait_for_step(33)
-    refused = workshop.command("reshape", str(folder), *"--pp 2 --dp 1 --slices 2".split())
+    refused = workshop.command("reshape", str(folder), "--pp", "2", "--dp", "1", "--slices", "2")
     assert (refused.returncode, "slices is 2 and training.token_cells makes 1 cells" in refused.stderr) == (2, True), refused
     reshape(workshop, running, "--pp 2 --dp 1 --schedule zb_h1", "pp 2 x dp 1, schedule zb_h1", ("zb_h1", 2, "step"))
     reshape(workshop, running, "--pp 1 --dp 2 --shard use", "pp 1 x dp 2, shard use", ("1f1b", 1, "use"))
