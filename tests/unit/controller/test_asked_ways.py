@@ -8,6 +8,8 @@ import pytest
 
 from frostline_contract.job.cluster import ScheduledReshape
 from frostline_contract.plan import Placement
+from frostline_controller.cli.arguments import build_parser
+from frostline_controller.cli.steer import reshape_fields
 from frostline_controller.run.commands import WAYS
 from frostline_controller.run.pinned import PinnedShape
 from frostline_proto.v1 import control_pb2 as pb
@@ -32,6 +34,17 @@ async def answer(stage: Stage, pp: int, dp: int, tp: int = 1, **ways: Any) -> st
     accepted = asyncio.create_task(stage.controller.commands.accept(request))
     await stage.until(accepted.done, "the command is durable or refused")
     return await accepted
+
+
+def test_a_reshape_asks_for_what_was_given_and_no_more() -> None:
+    words = "--pp 2 --dp 1 --schedule interleaved_1f1b --virtual-stages 2 --slices 3 --shard step --tensor-rows whole --tp 2"
+    ways = {"schedule": "interleaved_1f1b", "virtual_stages": 2, "slices": 3, "shard": "step", "tensor_rows": "whole"}
+    read = build_parser().parse_args
+    assert reshape_fields(read(["reshape", "runs/x", *words.split()])) == {"degrees": {"pp": 2, "dp": 1, "tp_columns": 2}, **ways}
+    assert reshape_fields(read(["reshape", "runs/x", "--pp", "2", "--dp", "1"])) == {
+        "degrees": {"pp": 2, "dp": 1, "tp_columns": 1}
+    }
+    assert ScheduledReshape.model_fields.keys() - {"step", "pp_degree", "dp_degree", "tp_degree"} == ways.keys()
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,9 @@ import pytest
 
 from frostline_contract.cache_tag import SECRET_VARIABLE
 from frostline_contract.job import Job, dump_job, parse_job
-from frostline_contract.job.cluster import ScheduledReshape
-from frostline_controller.cli.arguments import arms, build_parser, seeds
+from frostline_controller.cli.arguments import arms, seeds
 from frostline_controller.cli.job import explain, job_fields
 from frostline_controller.cli.main import main
-from frostline_controller.cli.steer import reshape_fields
 from frostline_controller.local_run import exit_codes
 from frostline_controller.local_run.resuming import resumed_job
 from frostline_controller.local_run.run_folder import find_run_folder, new_run_folder, write_run_folder
@@ -114,17 +112,6 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
         code, text, _ = end_of(capsys, name, "--help")
         assert code == 0
         assert f"examples:\n  frostline {name}" in text
-
-
-def test_a_reshape_asks_for_what_was_given_and_no_more() -> None:
-    words = "--pp 2 --dp 1 --schedule interleaved_1f1b --virtual-stages 2 --slices 3 --shard step --tensor-rows whole --tp 2"
-    ways = {"schedule": "interleaved_1f1b", "virtual_stages": 2, "slices": 3, "shard": "step", "tensor_rows": "whole"}
-    read = build_parser().parse_args
-    assert reshape_fields(read(["reshape", "runs/x", *words.split()])) == {"degrees": {"pp": 2, "dp": 1, "tp_columns": 2}, **ways}
-    assert reshape_fields(read(["reshape", "runs/x", "--pp", "2", "--dp", "1"])) == {
-        "degrees": {"pp": 2, "dp": 1, "tp_columns": 1}
-    }
-    assert ScheduledReshape.model_fields.keys() - {"step", "pp_degree", "dp_degree", "tp_degree"} == ways.keys()
 
 
 def test_seeds_and_arms_are_read() -> None:
