@@ -1,6 +1,7 @@
 """The choice among pipeline, replicas, columns, depth and sharded state: the best of all, if it outweighs its groups' cost."""
 
 import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -9,13 +10,15 @@ from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import LinkProfile
 from frostline_controller.planner.cost import CostModel, step_cost
+from frostline_controller.planner.inputs import NothingFits, PlanInputs
 from frostline_controller.planner.leaves import deal_by_speed
 from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.shapes import schedules_for
+from frostline_controller.planner.tensor.built import in_groups_as_built
 from frostline_controller.planner.tensor.choice import choose_sharing, ways_of_sharing
-from frostline_controller.planner.tensor.groups import NoGroups
+from frostline_controller.planner.tensor.groups import NoGroups, as_one, form_groups, lie_at_home
 from frostline_controller.planner.tensor.member_costs import grouped
-from tests.unit.controller.planner_cases import all_bounds, inputs, members, unit
+from tests.unit.controller.planner_cases import all_bounds, inputs, members, random_units, unit
 from tests.unit.controller.test_planner_tensor import NEAR
 
 
@@ -27,16 +30,23 @@ def brute_force(case) -> float:
             one = grouped(case, sharing)
         except NoGroups:
             continue
-        root = CostModel(one)
-        for dp in range(1, min(len(one.members), one.reduction_leaves) + 1):
-            leaves = deal_by_speed(one.reduction_leaves, [1.0] * dp)
-            for pp in range(1, min(len(one.members) // dp, one.trainable_units) + 1):
-                for schedule, virtual in schedules_for(one, pp, dp):
-                    for bounds in all_bounds(one.num_units, one.freeze_point, pp * virtual):
-                        shape = ParallelShape(pp, dp, virtual)
-                        cost = step_cost(root.of_shape(pp, dp), bounds, leaves, shape, schedule, [1.0] * dp)
-                        if cost.peak_bytes <= one.memory_cap:
-                            least = min(least, cost.seconds_per_sample)
+        least = min(least, least_of_shapes(one))
+    return least
+
+
+def least_of_shapes(one: PlanInputs) -> float:
+    """Return the least seconds a sample over replicas, depth and cut; infinite where nothing fits the memory."""
+    root, least = CostModel(one), float("inf")
+    for dp in range(1, min(len(one.members), one.most_replicas) + 1):
+        leaves = deal_by_speed(one.reduction_leaves, [1.0] * dp)
+        most = one.placement.pp_degree or min(len(one.members) // dp, one.trainable_units)
+        for pp in range(one.placement.pp_degree or 1, most + 1):
+            for schedule, virtual in schedules_for(one, pp, dp):
+                for bounds in all_bounds(one.num_units, one.freeze_point, pp * virtual):
+                    shape = ParallelShape(pp, dp, virtual)
+                    cost = step_cost(root.of_shape(pp, dp), bounds, leaves, shape, schedule, [1.0] * dp)
+                    if cost.peak_bytes <= one.memory_cap:
+                        least = min(least, cost.seconds_per_sample)
     return least
 
 
@@ -90,3 +100,63 @@ def test_a_group_is_told_where_it_beats_pipeline_and_replicas_and_not_for_less_t
     assert choose_sharing(picky).best is None
     slow = replace(case, near_link=LinkProfile(reduce_latency_seconds=1.0))
     assert choose_sharing(slow).best is None, "sums that take longer than they save"
+
+
+# ---- groups and shares of state that a job leaves open at once
+
+
+def both_open(seed: int, hysteresis: float) -> PlanInputs:
+    """Return a random case with tp_degree null and shard auto; its memory is scarce, or there is just enough, or plenty."""
+    source = random.Random(seed)
+    units = [unit(1e-3, 10**5), *random_units(source, 7)[1:], unit(1e-3, 10**5)]
+    room = source.choice([2.7, 3.0, 4.0, 5.0]) * sum(one.parameter_bytes for one in units)
+    wanted = PlacementSection(
+        schedule="1f1b", tp_degree=None, shard="auto", pp_degree=source.choice([None, 1]),
+        worker_memory_bytes=round(room) + 10**7, hysteresis=hysteresis,
+    )  # fmt: skip
+    return inputs(
+        units,
+        members(4, per_node=source.choice([1, 2, 4])),
+        freeze_point=source.choice([0, 1]),
+        link=LinkProfile(reduce_bandwidth_bytes_per_second=source.choice([2e8, 5e9])),
+        near_link=source.choice([None, NEAR]),
+        num_microbatches=4,
+        reduction_leaves=source.choice([1, 2, 4]),
+        state_ranges=source.choice([2, 4]),
+        tensor_tiles=4,
+        placement=wanted,
+    )
+
+
+def pinned(case: PlanInputs, degree: int, shard: str) -> PlanInputs:
+    """Return the case with a degree and a sharing of state, as the planner sees it: each group is one worker."""
+    groups = form_groups(case.members, degree)
+    section = case.placement.model_copy(update={"tp_degree": 1, "shard": shard})
+    member = in_groups_as_built(replace(case, placement=section), degree, lie_at_home(groups))
+    return replace(member, members=tuple(map(as_one, groups)))
+
+
+def least_with_both_open(case: PlanInputs) -> tuple[float, str]:
+    """Return the least seconds a sample over all degrees and sharings of state, and the sharing; "use" only where nothing fits else."""
+    per_node = max(Counter(member.failure_domain for member in case.members).values())
+    degrees = [degree for degree in (1, 2, 4) if degree <= per_node]
+    for ways in (("none", "step"), ("use",)):
+        found = [(least_of_shapes(pinned(case, degree, way)), way) for way in ways for degree in degrees]
+        if min(found)[0] < float("inf"):
+            return min(found)
+    return float("inf"), ""
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_groups_and_shares_that_are_open_at_once_equal_brute_force(seed: int) -> None:
+    """Without hysteresis the choice is the best of all; with it, each of the two choices may forgo that share."""
+    case = both_open(seed, 0.0)
+    least, way = least_with_both_open(case)
+    if least == float("inf"):
+        with pytest.raises(NothingFits):
+            make_plan(case)
+        return
+    found = make_plan(case)
+    assert found.cost.seconds_per_sample == pytest.approx(least, rel=1e-9)
+    assert found.placement.shard == way
+    assert least * (1 - 1e-9) <= make_plan(both_open(seed, 0.1)).cost.seconds_per_sample <= least / 0.9**2
