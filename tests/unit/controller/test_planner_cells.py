@@ -9,11 +9,14 @@ import pytest
 from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import LinkProfile
+from frostline_controller.planner.best_simulated import JUDGED_WITHIN
+from frostline_controller.planner.candidates import bound_of_replicas, candidates_of, price_of, seconds_of
 from frostline_controller.planner.cell_advice import advise_cells, in_cells
 from frostline_controller.planner.cost import CostModel
+from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.leaves import deal_by_speed
 from frostline_controller.planner.search import make_plan
-from frostline_controller.planner.shapes import schedules_for
+from frostline_controller.planner.shapes import dp_choices, schedules_for, shape_limits
 from frostline_controller.planner.simulated_step import simulated_cost
 from tests.unit.controller.planner_cases import all_bounds, inputs, unit
 
@@ -86,6 +89,38 @@ def test_memory_is_a_hard_limit_which_slices_help_to_keep() -> None:
         assert found.cost.peak_bytes <= cap
         # The search passes no cut that exceeds the memory, so it may miss a better one beyond; here never by more than this.
         assert found.cost.total_seconds == pytest.approx(seconds, rel=0.01)
+
+
+def uneven(seed: int) -> PlanInputs:
+    """Return a case of eight units whose cells take random seconds, and some of whose depths are pinned."""
+    rng = random.Random(seed)
+    count = rng.randint(2, 5)
+    cells = [[rng.uniform(0.5, 1.5) for _ in range(count)] for _ in range(7)]
+    units = [unit(rng.uniform(1e-4, 1e-2)), *(measured(rng.uniform(1e-4, 2e-2), tuple(one)) for one in cells)]
+    leaves = rng.choice((1, 2, 4))
+    section = PlacementSection(virtual_stages=rng.randint(1, 2), pp_degree=rng.choice((None, None, 2, 4)))
+    return inputs(
+        units, 6, num_microbatches=leaves * rng.randint(1, 2), reduction_leaves=leaves, token_cells=count, placement=section,
+        freeze_point=rng.randint(0, 3), link=LinkProfile(latency_seconds=rng.choice((1e-6, 1e-4, 2e-3))),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_shape_is_ruled_out_that_would_be_faster_in_the_simulation(seed: int) -> None:
+    """A shape's bound is one of its closed form; between uneven stages there are fewer waits, and some take a fifth less.
+
+    So all shapes within `JUDGED_WITHIN` may be simulated, and no simulation is below what rules out a number of replicas.
+    """
+    case = uneven(seed)
+    model, limits, planned = CostModel(case), shape_limits(case), make_plan(case).cost.seconds_per_sample
+    for dp in dp_choices(case, limits):
+        least = bound_of_replicas(model, limits, dp)
+        for one in candidates_of(model, limits, dp):
+            assert one.bound <= seconds_of(model, one) * (1 + 1e-9)
+            simulated = price_of(model, one, simulated_cost)
+            assert least <= simulated
+            assert one.bound <= simulated * JUDGED_WITHIN
+            assert planned <= simulated * (1 + 1e-9)
 
 
 def long_sequences(num_microbatches: int, **fields):
