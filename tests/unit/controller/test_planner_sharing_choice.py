@@ -137,7 +137,7 @@ def pinned(case: PlanInputs, degree: int, shard: str) -> PlanInputs:
 
 
 def least_with_both_open(case: PlanInputs) -> tuple[float, str]:
-    """Return the least seconds a sample over all degrees and sharings of state, and the sharing; "use" only where nothing fits else."""
+    """Return the least seconds a sample over all degrees and sharings of state, and the sharing; "use" where only that fits."""
     per_node = max(Counter(member.failure_domain for member in case.members).values())
     degrees = [degree for degree in (1, 2, 4) if degree <= per_node]
     for ways in (("none", "step"), ("use",)):
