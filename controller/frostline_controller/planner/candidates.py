@@ -67,19 +67,25 @@ def bound_of_replicas(model: CostModel, limits: ShapeLimits, dp: int) -> float:
             fill = fill * inputs.quickest
             if inputs.placement.schedule != "auto" and not schedule_named(inputs.placement.schedule).known_figures.fills:
                 fill = 0.0
-            least = min(least, float((fill + _least_pace(model, depths, longest, virtual) + exchange).min()))
+            least = min(least, float((fill + _least_pace(model, depths, longest, parts) + exchange).min()))
     return least / inputs.samples_of_step(dp)
 
 
-def _least_pace(model: CostModel, depths: np.ndarray, micro_batches: int, virtual: int) -> np.ndarray:
-    """Return, for each depth, the least seconds beyond the fill that the slowest rank computes.
+def _least_pace(model: CostModel, depths: np.ndarray, micro_batches: int, parts: int) -> np.ndarray:
+    """Return, for each depth, the least seconds beyond the fill that the slowest rank computes; the fill has one of its parts.
 
     It has at least an equal share of the work, and at least trainable units / depth units (rounded up), at best the smallest.
+
+    Args:
+        model: the cost model.
+        depths: pipeline depths.
+        micro_batches: of a replica.
+        parts: virtual stages of a rank times slices of a micro-batch.
     """
     inputs = model.inputs
     trainable = np.sort(np.diff(model.compute)[inputs.freeze_point :])
     smallest = np.concatenate([[0.0], np.cumsum(trainable)])[-(-inputs.trainable_units // depths)]
-    return (micro_batches - 1 / virtual) * np.maximum(model.compute[-1] / depths, smallest) / inputs.speeds[0]
+    return (micro_batches - 1 / parts) * np.maximum(model.compute[-1] / depths, smallest) / inputs.speeds[0]
 
 
 def candidates_of(model: CostModel, limits: ShapeLimits, dp: int) -> list[Candidate]:
@@ -97,7 +103,7 @@ def candidates_of(model: CostModel, limits: ShapeLimits, dp: int) -> list[Candid
         costs = StageCosts(model.of_shape(depths[0], dp), longest, leaf_bounds, schedule, virtual, fastest, slices=count)
         for group in _table_groups(costs, depths):
             table = PartitionTable(costs, group[-1] * virtual, group[-1])
-            pace = _least_pace(model, np.array(group), longest, virtual)
+            pace = _least_pace(model, np.array(group), longest, virtual * count)
             for pp, least in zip(group, pace, strict=True):
                 sends = 2 * (pp * virtual - 1) * model.least_send_seconds
                 parts = virtual * count
