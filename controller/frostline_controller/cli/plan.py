@@ -6,12 +6,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from frostline_contract.job import JobError, load_job
+from frostline_contract.job import Job, JobError, load_job
 from frostline_contract.mesh import in_words
 from frostline_controller.local_run import exit_codes
 from frostline_controller.local_run.errors import UserMistake
+from frostline_controller.planner.advice import Advice
 from frostline_controller.planner.assumed import hardware_for
-from frostline_controller.planner.cell_advice import GridAdvice
 from frostline_controller.planner.describe import describe, grid_lines, schedule_lines
 from frostline_controller.planner.forecast import Forecast, forecast
 from frostline_controller.planner.placing import PlannedPlacement
@@ -44,11 +44,12 @@ def plan(arguments: argparse.Namespace) -> int:
         if shared := found.sharing(one).lines():
             print("\n" + "\n".join(shared))
     if found.grid is not None:
-        print("\n" + "\n".join(grid_lines(found.grid)) + _grid_caveat(found, found.grid))
+        print("\n" + "\n".join(grid_lines(found.grid)))
     if found.settled:
         print(f"\n{found.settled}; a run settles it by what its own machine measures, before the first step")
         return exit_codes.DONE
-    print(f"\n{found.advice.reason}" + _advice_caveat(found))
+    if found.advice is not None:
+        print(f"\n{found.advice.reason}" + _advice_caveat(found.job, found.advice))
     return exit_codes.DONE
 
 
@@ -104,14 +105,7 @@ def _step(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
-def _grid_caveat(found: Forecast, grid: GridAdvice) -> str:
-    if grid.best == found.job.training.num_cells:
-        return "; the job has it already"
-    return f"; try --set training.token_cells={grid.best} (numerics: a new run; a run with it measures its cells)"
-
-
-def _advice_caveat(found: Forecast) -> str:
-    job, advice = found.job, found.advice
+def _advice_caveat(job: Job, advice: Advice) -> str:
     if advice.best == job.training.micro_batch_size:
         return "; the job has it already"
     return f"; try --set training.micro_batch_size={advice.best} (it is a part of the numerics: a new run, not a resumed one)"

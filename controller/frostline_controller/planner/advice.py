@@ -53,8 +53,7 @@ def advise(
     """
     if not profiles:
         raise ValueError("advice needs the unit profile of at least one micro-batch size, got 0")
-    powers = {1 << i for i in range(batch_size.bit_length())}
-    wanted = sorted(set(sizes) or {size for size in powers | set(profiles) | {inputs.micro_batch_size} if size <= batch_size})
+    wanted = sorted(sizes) or sizes_of(inputs, batch_size, profiles)
     candidates = [_candidate(inputs, batch_size, size, profiles) for size in wanted]
     usable = [candidate for candidate in candidates if candidate.planned is not None]
     if not usable:
@@ -68,15 +67,40 @@ def advise(
     return Advice(best.micro_batch_size, tuple(candidates), text)
 
 
+def sizes_of(inputs: PlanInputs, batch_size: int, profiles: Mapping[int, tuple[UnitProfile, ...]]) -> list[int]:
+    """Return the sizes to try, ascending: powers of two up to batch_size, the measured ones and the job's, in whole row tiles."""
+    powers = {1 << power for power in range(batch_size.bit_length())}
+    wanted = powers | set(profiles) | {inputs.micro_batch_size}
+    return sorted(size for size in wanted if size <= batch_size and size % inputs.row_tiles == 0)
+
+
+def inputs_at(inputs: PlanInputs, batch_size: int, size: int, profiles: Mapping[int, tuple[UnitProfile, ...]]) -> PlanInputs:
+    """Return the planner's inputs as if the job had micro-batches of `size`. Arguments as in `advise`."""
+    return replace(
+        inputs,
+        micro_batch_size=size,
+        num_microbatches=-(-batch_size // size),
+        units=units_at(profiles, size),
+        samples_per_step=batch_size,
+    )
+
+
+def at_other_sizes(
+    inputs: PlanInputs, batch_size: int, profiles: Mapping[int, tuple[UnitProfile, ...]]
+) -> tuple[PlanInputs, ...]:
+    """Return the planner's inputs at each other size that gives enough micro-batches. Arguments as in `advise`."""
+    sizes = [size for size in sizes_of(inputs, batch_size, profiles) if size != inputs.micro_batch_size]
+    return tuple(
+        inputs_at(inputs, batch_size, size, profiles) for size in sizes if -(-batch_size // size) >= inputs.reduction_leaves
+    )
+
+
 def _candidate(inputs: PlanInputs, batch_size: int, size: int, profiles: Mapping[int, tuple[UnitProfile, ...]]) -> Candidate:
     count = -(-batch_size // size)
     if count < inputs.reduction_leaves:
         return Candidate(size, count, None, f"{count} micro-batches are fewer than reduction_leaves {inputs.reduction_leaves}")
-    sized = replace(
-        inputs, micro_batch_size=size, num_microbatches=count, units=units_at(profiles, size), samples_per_step=batch_size
-    )
     try:
-        return Candidate(size, count, make_plan(sized))
+        return Candidate(size, count, make_plan(inputs_at(inputs, batch_size, size, profiles)))
     except ValueError as error:  # no placement of this size fits: the refusal is the candidate's result
         return Candidate(size, count, None, str(error))
 

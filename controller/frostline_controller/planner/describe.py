@@ -89,20 +89,29 @@ def as_json(planned: PlannedPlacement) -> dict[str, Any]:
 
 
 def grid_lines(grid: GridAdvice) -> list[str]:
-    """Return the lines of the table of grids, and the advice."""
-    lines = [f"{'token_cells':<14}{'shape':<15}{'schedule':<18}{'slices':>7}{'step':>12}"]
-    for one in grid.candidates:
+    """Return the table of the best micro-batch size for each grid, and the advice, with fields and values for the job."""
+    lines = [f"{'token_cells':<14}{'micro_batch_size':<18}{'shape':<15}{'schedule':<18}{'slices':>7}{'step':>12}"]
+    for one in grid.rows:
         placement, seconds = one.planned.placement, seconds_in_words(one.planned.cost.total_seconds)
-        suffix = " measured" if one.measured else ""
+        suffix = " measured" * one.measured + " (the job's)" * (one is grid.now)
         shape, slices = in_words(placement.degrees), len(placement.slices) or 1
-        lines.append(f"{one.cells:<14}{shape:<15}{placement.schedule:<18}{slices:>7}{seconds:>12}{suffix}")
-    return [*lines, grid.reason]
+        row = f"{one.cells:<14}{one.micro_batch_size:<18}{shape:<15}{placement.schedule:<18}{slices:>7}{seconds:>12}"
+        lines.append(row + suffix)
+    if not grid.changed:
+        return [*lines, f"{grid.reason}; the job has both already"]
+    settings = " ".join(f"--set training.{name}={value}" for name, value in grid.changed.items())
+    section = ", ".join(f"{name}: {value}" for name, value in grid.changed.items())
+    return [
+        *lines,
+        f"{grid.reason}; try {settings}, or in the job training: {{{section}}} (numerics: a new run, which measures them)",
+    ]
 
 
 def grid_json(grid: GridAdvice) -> dict[str, Any]:
     """Return the advice on the grid as plain data."""
     candidates = [
         {
+            "micro_batch_size": one.micro_batch_size,
             "token_cells": one.cells,
             "measured": one.measured,
             "slices": list(one.planned.placement.slices),
@@ -111,7 +120,7 @@ def grid_json(grid: GridAdvice) -> dict[str, Any]:
         }
         for one in grid.candidates
     ]
-    return {"advised": grid.best, "reason": grid.reason, "candidates": candidates}
+    return {"advised": grid.best.cells, "reason": grid.reason, "candidates": candidates}
 
 
 def _shape_json(option: Alternative) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from frostline_contract.job import Job
 from frostline_contract.job.automatic import Settled, at_size, sizes_to_try, with_settled
 from frostline_contract.mesh import in_words
 from frostline_controller.decisions.initial import check_initial_units
-from frostline_controller.planner.advice import Advice, advise, units_at
+from frostline_controller.planner.advice import Advice, advise, at_other_sizes, units_at
 from frostline_controller.planner.assumed import Hardware, assumed_inputs, hardware_for, unit_profiles, value_bytes
 from frostline_controller.planner.by_schedule import ScheduleCost, by_schedule
 from frostline_controller.planner.cell_advice import GridAdvice, advise_cells, is_asked
@@ -34,10 +34,10 @@ class Forecast:
         hardware: the assumed figures of a device.
         measured: measurements of a run, used in place of assumed figures; None: there are none.
         plans: one for each number of devices.
-        advice: the micro-batch size with the least predicted step.
+        advice: the micro-batch size with the least predicted step; None where `grid` advises on it.
         settled: why the job's `auto` would become these numbers; empty where the job gives all of them.
-        grid: the number of token cells with the least predicted step; None where sequences cannot be computed in cells, or
-            for more devices than grids are planned for.
+        grid: the micro-batch size and number of token cells with the least predicted step; None where sequences cannot be
+            computed in cells, or for more devices than grids are planned for.
     """
 
     job: Job
@@ -45,7 +45,7 @@ class Forecast:
     hardware: Hardware
     measured: MeasuredProfile | None
     plans: tuple["DevicePlan", ...]
-    advice: Advice
+    advice: Advice | None
     settled: str = ""
     grid: GridAdvice | None = None
 
@@ -75,12 +75,17 @@ class Forecast:
                 }
                 for one in self.plans
             ],
-            "micro_batch_size": {
-                "advised": self.advice.best, "job": self.job.training.micro_batch_size, "reason": self.advice.reason
-            },
+            "micro_batch_size": {"job": self.job.training.micro_batch_size, **self._advised_size()},
             "token_cells": grid_json(self.grid) if self.grid is not None else None,
             "settled": {"reduction_leaves": self.job.training.reduction_leaves, "reason": self.settled},
-        }  # fmt: skip
+        }
+
+    def _advised_size(self) -> dict[str, Any]:
+        """Return the advised micro-batch size as plain data."""
+        if self.grid is not None:
+            return {"advised": self.grid.best.micro_batch_size, "reason": self.grid.reason}
+        assert self.advice is not None
+        return {"advised": self.advice.best, "reason": self.advice.reason}
 
 
 @dataclass(frozen=True)
@@ -138,9 +143,7 @@ def forecast(
     for count in devices or [job.placement.workers]:
         inputs = assumed_inputs(job, size, assumed, count, _frozen(job, size, freeze_point), measured)
         plans.append(DevicePlan(count, inputs, _plan(job, inputs, assumed), walk(inputs)))
-    advice = micro_batch_advice(job, size, assumed, plans[0].inputs, measured)
-    asked = is_asked(job, plans[0].devices)
-    grid = advise_cells(plans[0].inputs, size.sequence, assumed.fixed_seconds) if asked else None
+    advice, grid = _advice(job, size, assumed, plans[0].inputs, measured)
     return Forecast(job, size, assumed, measured, tuple(plans), advice, settled.reason if settled is not None else "", grid)
 
 
@@ -194,10 +197,12 @@ def walk(inputs: PlanInputs) -> list[tuple[int, PlannedPlacement]]:
     return [(begin, first), *((point, make_plan(replace(later, freeze_point=point))) for point in fitting)]
 
 
-def micro_batch_advice(
+def _advice(
     job: Job, size: ModelSize, hardware: Hardware, inputs: PlanInputs, measured: MeasuredProfile | None
-) -> Advice:
-    """Return the advised micro-batch size, predicted from the measured size or from up to three analytic ones.
+) -> tuple[Advice | None, GridAdvice | None]:
+    """Return the advised micro-batch size, or the advised pair of it and a grid where sequences can be computed in cells.
+
+    Unit costs of other sizes are predicted from the measured size or from up to three analytic ones.
 
     Args:
         job: the job.
@@ -206,10 +211,15 @@ def micro_batch_advice(
         inputs: the planner's inputs.
         measured: measurements of a run; None: there are none.
     """
-    if measured:
-        return advise(inputs, job.training.batch_size, {measured.micro_batch_size: measured.units})
-    sizes = sorted({1, job.training.micro_batch_size, job.training.batch_size})
-    return advise(inputs, job.training.batch_size, {at: unit_profiles(job, size, hardware, at) for at in sizes})
+    batch_size = job.training.batch_size
+    sizes = sorted({1, job.training.micro_batch_size, batch_size})
+    profiles = {measured.micro_batch_size: measured.units} if measured else {
+        at: unit_profiles(job, size, hardware, at) for at in sizes
+    }  # fmt: skip
+    if not is_asked(job, len(inputs.members)):
+        return advise(inputs, batch_size, profiles), None
+    others = at_other_sizes(inputs, batch_size, profiles)
+    return None, advise_cells(inputs, size.sequence, hardware.fixed_seconds, others)
 
 
 def _step_json(planned: PlannedPlacement) -> dict[str, Any]:

@@ -159,12 +159,35 @@ def test_the_first_plan_has_what_is_frozen_from_step_1(job_file: Path, capsys: p
 def test_the_grid_is_advised_for_language_modeling_alone(job_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "-f", str(job_file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["token_cells"] is None
-    language = str(EXAMPLES / "language_modeling/stdlib_gpt2.yaml")
-    assert main(["plan", "-f", language, "--json"]) == 0
-    reported = json.loads(capsys.readouterr().out)["token_cells"]
-    assert [one["token_cells"] for one in reported["candidates"]] == [1, 2, 4]
-    assert main(["plan", "-f", language, "--set", "training.token_cells=2"]) == 0
-    assert "token_cells   shape" in capsys.readouterr().out
+    language = ["plan", "-f", str(EXAMPLES / "language_modeling/stdlib_gpt2.yaml"), "--set", "training.reduction_leaves=1"]
+    assert main([*language, "--json"]) == 0
+    reported = json.loads(capsys.readouterr().out)
+    own, pairs = reported["micro_batch_size"]["job"], reported["token_cells"]["candidates"]
+    assert [one["token_cells"] for one in pairs if one["micro_batch_size"] == own] == [1, 2, 4]
+    assert main([*language, "--set", "training.token_cells=2"]) == 0
+    assert "token_cells   micro_batch_size  shape" in capsys.readouterr().out
+
+
+def test_the_advised_pair_written_into_the_job_has_the_step_that_was_predicted(capsys: pytest.CaptureFixture[str]) -> None:
+    training = {"batch_size": 8, "micro_batch_size": 1, "reduction_leaves": 1}
+    words = ["plan", "-f", str(EXAMPLES / "language_modeling/stdlib_gpt2.yaml"), "--hardware", "gpu", "--teraflops", "0.1"]
+    words += ["--set", "placement.workers=2", "--set", "placement.initial_pp_degree=null"]
+    words += [word for name, value in training.items() for word in ("--set", f"training.{name}={value}")]
+    assert main([*words, "--json"]) == 0
+    reported = json.loads(capsys.readouterr().out)
+    advised = {"micro_batch_size": reported["micro_batch_size"]["advised"], "token_cells": reported["token_cells"]["advised"]}
+    (pair,) = [one for one in reported["token_cells"]["candidates"] if advised.items() <= one.items()]
+    assert pair["step_seconds"] < reported["plans"][0]["cost"]["step_seconds"] / 1.05
+    assert advised["micro_batch_size"] > 1 < advised["token_cells"]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    settings = [f"training.{name}={value}" for name, value in advised.items()]
+    assert f"try --set {settings[0]} --set {settings[1]}, or in the job training: {{micro_batch_size: " in said
+    assert main([*words, "--set", settings[0], "--set", settings[1], "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert "the job has" not in said and again["micro_batch_size"]["advised"] == advised["micro_batch_size"]
+    step = again["plans"][0]["cost"]["step_seconds"]
+    assert step == pytest.approx(pair["step_seconds"], rel=1e-9)
 
 
 SHARED = ["--devices", "8", "--hardware", "gpu", "--teraflops", "6"]

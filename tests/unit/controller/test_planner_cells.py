@@ -8,10 +8,11 @@ import pytest
 
 from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.shape import ParallelShape
-from frostline_contract.statistics import LinkProfile
+from frostline_contract.statistics import LinkProfile, UnitProfile
+from frostline_controller.planner.advice import at_other_sizes
 from frostline_controller.planner.best_simulated import JUDGED_WITHIN
 from frostline_controller.planner.candidates import bound_of_replicas, candidates_of, price_of, seconds_of
-from frostline_controller.planner.cell_advice import advise_cells, in_cells
+from frostline_controller.planner.cell_advice import WORTH, advise_cells, in_cells, with_cells
 from frostline_controller.planner.cost import CostModel
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.leaves import deal_by_speed
@@ -134,12 +135,42 @@ def long_sequences(num_microbatches: int, **fields):
 
 def test_cells_are_advised_for_few_micro_batches_and_not_for_many() -> None:
     few, many = (advise_cells(long_sequences(m), tokens=256, call_seconds=1e-3) for m in (2, 128))
-    assert few.best > 1 == many.best
+    assert few.best.cells > 1 == many.best.cells
     steps = {one.cells: one.planned.cost.total_seconds for one in few.candidates}
     assert list(steps) == [1, 2, 4, 8, 16]
     assert min(steps.values()) < steps[1] / 1.5
     assert steps[16] > steps[4], "a call for every cell"
-    assert "x faster than whole sequences" in few.reason
+    assert "x faster than 4 with 1" in few.reason and few.changed == {"token_cells": few.best.cells}
+    assert many.best is many.now and many.changed == {}
+
+
+def at_sizes(seed: int) -> tuple[PlanInputs, tuple[PlanInputs, ...], float]:
+    """Return a random case, itself at the other micro-batch sizes, and the seconds of a call."""
+    rng = random.Random(seed)
+    call, blocks = rng.choice((1e-5, 2e-4, 1e-3, 5e-3)), [rng.uniform(1e-3, 1e-2) for _ in range(rng.randint(3, 6))]
+    embedding, batch, own = rng.choice((1e-6, 2e-3)), rng.choice((4, 8, 16)), rng.choice((1, 2))
+
+    def at(size: int) -> tuple[UnitProfile, ...]:
+        return unit(call + embedding * size), *(unit(call + one * size, output=100_000 * size) for one in blocks)
+
+    link = LinkProfile(latency_seconds=rng.choice((1e-6, 1e-4, 2e-3)))
+    case = inputs(at(own), 4, micro_batch_size=own, num_microbatches=batch // own, reduction_leaves=rng.choice((1, 2)), link=link)
+    return case, at_other_sizes(case, batch, {size: at(size) for size in (1, batch)}), call
+
+
+@pytest.mark.parametrize(("seed", "apart"), [(0, 1.1), (3, 1.02), (7, 1.04), (11, 1.2), (16, 1.08)])
+def test_the_advised_pair_is_near_the_best_of_all_which_one_number_after_the_other_is_not(seed: int, apart: float) -> None:
+    case, others, call = at_sizes(seed)
+    every = {
+        (one.micro_batch_size, cells): make_plan(with_cells(one, cells, call)).cost.seconds_per_sample
+        for one in (case, *others)
+        for cells in (1, 2, 4)
+    }
+    least = min(every.values())
+    assert advise_cells(case, 64, call, others).best.planned.cost.seconds_per_sample <= least * WORTH
+    size = min((seconds, size) for (size, cells), seconds in every.items() if cells == 1)[1]
+    grid = min((seconds, cells) for (size, cells), seconds in every.items() if size == case.micro_batch_size)[1]
+    assert every[size, grid] > apart * least
 
 
 def test_the_jobs_own_grid_is_judged_by_its_measured_cells() -> None:
