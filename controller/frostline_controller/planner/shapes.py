@@ -96,19 +96,19 @@ def pp_choices(inputs: PlanInputs, limits: ShapeLimits, dp: int) -> list[int]:
     return list(range(1, most + 1))
 
 
-def has_whole_rounds(counts: Sequence[int], pp: int) -> bool:
-    """Whether replicas with these numbers of micro-batches can interleave stages over `pp` ranks."""
-    return min(counts) >= pp and all(count % (count // pp) == 0 for count in counts)
+def has_whole_rounds(counts: Sequence[int], pp: int, slices: int) -> bool:
+    """Whether replicas with these numbers of micro-batches, each in so many slices, can interleave stages over `pp` ranks."""
+    return all(count * slices % pp == 0 or (count >= pp and count % (count // pp) == 0) for count in counts)
 
 
 def schedules_for(inputs: PlanInputs, pp: int, dp: int, slices: int = 0) -> list[tuple[str, int]]:
     """Return the (schedule, virtual stages) that can run a shape.
 
-    1F1B needs in every replica as many slices of micro-batches as stages; interleaved also needs whole rounds (a multiple of
-    max(1, m // pp), as in torch.distributed.pipelining) and trainable units for pp * v stages. Zero-bubble orders take any number
-    of micro-batches, and those of a V need trainable units for two stages a rank. Where it can run, auto takes 1F1B, which is
-    never slower than GPipe and holds less; with virtual_stages > 1 also interleaved. One stage needs no schedule. A pinned
-    interleaved falls back to 1F1B where units or micro-batches do not suffice, and a pinned V to zb_h1.
+    1F1B needs in every replica as many slices of micro-batches as stages. Interleaved needs trainable units for pp * v stages, and
+    rounds that cost what its closed form says: whole ones of pp slices, or near that (m a multiple of m // pp >= 1). Zero-bubble
+    orders take any number of micro-batches, and those of a V need trainable units for two stages a rank. Where it can run, auto
+    takes 1F1B, which is never slower than GPipe and holds less; with virtual_stages > 1 also interleaved. One stage needs no
+    schedule. A pinned interleaved falls back to 1F1B where units or micro-batches do not suffice, and a pinned V to zb_h1.
 
     Args:
         inputs: the planner's inputs.
@@ -126,8 +126,9 @@ def schedules_for(inputs: PlanInputs, pp: int, dp: int, slices: int = 0) -> list
         return [(pinned, 1)]
     if is_folded(pinned):
         return [(pinned, 2) if pp * 2 <= inputs.trainable_units else ("zb_h1", 1)]
-    one_forward_one_backward = min(counts) * (slices or inputs.num_slices(pp, name)) >= pp
-    interleaved = virtual > 1 and pp * virtual <= inputs.trainable_units and has_whole_rounds(counts, pp)
+    travelling = slices or inputs.num_slices(pp, name)
+    one_forward_one_backward = min(counts) * travelling >= pp
+    interleaved = virtual > 1 and pp * virtual <= inputs.trainable_units and has_whole_rounds(counts, pp, travelling)
     if pinned == "auto":
         base = [("1f1b" if one_forward_one_backward else "gpipe", 1)]
         return [*base, ("interleaved_1f1b", virtual)] if interleaved else base

@@ -56,6 +56,17 @@ def test_one_forward_one_backward_needs_as_many_slices_as_stages() -> None:
     assert [schedule(1), schedule(2)] == ["gpipe", "1f1b"]
 
 
+def test_interleaved_needs_whole_rounds_of_slices_and_not_of_micro_batches() -> None:
+    def cost(token_cells: int, schedule: str) -> tuple[str, float]:
+        section = PlacementSection(workers=4, pp_degree=4, dp_degree=1, schedule=schedule, virtual_stages=2)
+        found = make_plan(inputs(9, 4, num_microbatches=2, reduction_leaves=2, token_cells=token_cells, placement=section))
+        return found.placement.schedule, found.cost.total_seconds
+
+    assert cost(1, "auto")[0] == "gpipe", "two micro-batches, and a round is four"
+    (chosen, least), (name, plain) = cost(2, "auto"), cost(2, "1f1b")
+    assert (chosen, name) == ("interleaved_1f1b", "1f1b") and least < plain
+
+
 def test_an_own_schedules_figures_decide_what_fits_and_what_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     lean = Figures(lambda pp_rank, pp_degree, virtual_stages, micro_batches: 1, lambda *step: 0.0, fills=False)
     monkeypatch.setitem(BUILT_IN, "own", Schedule(gpipe, lean))
