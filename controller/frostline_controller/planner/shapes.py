@@ -104,7 +104,7 @@ def has_whole_rounds(counts: Sequence[int], pp: int, slices: int) -> bool:
 def schedules_for(inputs: PlanInputs, pp: int, dp: int, slices: int = 0) -> list[tuple[str, int]]:
     """Return the (schedule, virtual stages) that can run a shape.
 
-    1F1B needs in every replica as many slices of micro-batches as stages. Interleaved needs trainable units for pp * v stages, and
+    1F1B needs in every replica as many slices of micro-batches as stages. Interleaved needs trainable units for pp * v stages and
     rounds that cost what its closed form says: whole ones of pp slices, or near that (m a multiple of m // pp >= 1). Zero-bubble
     orders take any number of micro-batches, and those of a V need trainable units for two stages a rank. Where it can run, auto
     takes 1F1B, which is never slower than GPipe and holds less; with virtual_stages > 1 also interleaved. One stage needs no
