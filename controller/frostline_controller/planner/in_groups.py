@@ -12,7 +12,7 @@ from frostline_contract.tensor_rows import SPLIT
 from frostline_controller.planner.inputs import NothingFits, PlanInputs
 from frostline_controller.planner.placing import Alternative, PlannedPlacement
 from frostline_controller.planner.shapes import asked_degrees
-from frostline_controller.planner.tensor.built import in_groups_as_built
+from frostline_controller.planner.tensor.built import in_groups_as_built, rows_of_group
 from frostline_controller.planner.tensor.groups import Group, as_one, by_node, form_groups, lie_at_home
 
 Planner = Callable[[PlanInputs], PlannedPlacement]
@@ -125,7 +125,7 @@ def _spread(
     taken = set(workers)
     spares = tuple(member.worker_id for member in inputs.members if member.worker_id not in taken)
     spread = placement.model_copy(update={
-        "degrees": placement.degrees | {"tp_columns": degree}, "workers": workers, "tensor_rows": inputs.placement.tensor_rows,
+        "degrees": placement.degrees | {"tp_columns": degree}, "workers": workers, "tensor_rows": rows_of_group(inputs, degree),
     })  # fmt: skip
     return replace(
         planned,

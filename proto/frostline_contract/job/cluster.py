@@ -49,9 +49,9 @@ class PlacementSection(Section):
         "none",
         doc="How replicas share the state of a stage out. none: each owns all of it. step: each owns its ranges (training.state_ranges): optimizer moments, sum of gradients and update are of one replica (of each member of its group, with tp_degree), and weights are gathered before each step (what others call ZeRO-1 and ZeRO-2). use: weights are of one replica too, and each unit that learns is gathered before its forward and its backward of each micro-batch and freed afterwards (ZeRO-3, FSDP); not with compile or token_cells. auto: the planner's choice, step where memory needs it or where a shape that fits only so saves more than hysteresis, and use where nothing else fits. No bit of any result changes; exact numerics only, and not with adapters.",
     )
-    tensor_rows: Literal["whole", "split"] = live(
+    tensor_rows: Literal["whole", "split", "auto"] = live(
         "whole",
-        doc="How the workers of a tp_degree group have samples between the sums of tiled layers. whole: each has all and computes the same. split: each has its part (training.tensor_tiles.rows), so that activations take less memory, for as many bytes sent (sequence parallelism). No bit of any result changes.",
+        doc="How the workers of a tp_degree group have samples between the sums of tiled layers. whole: each has all and computes the same. split: each has its part (training.tensor_tiles.rows), so that activations take less memory, for as many bytes sent (sequence parallelism). auto: split in every group that has no more workers than there are such parts. No bit of any result changes.",
     )
     planner: Literal["optimal", "paper_greedy"] = live(
         "optimal", doc="paper_greedy: the paper's partitioner and compression rule."

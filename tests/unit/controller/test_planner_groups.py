@@ -159,6 +159,20 @@ def test_members_that_divide_samples_keep_a_part_of_activations_and_gather_no_me
     assert "each has its part of a micro-batch's samples" in describe(plans["split"], split)
 
 
+def test_rows_that_are_left_open_are_split_wherever_each_member_can_have_a_part() -> None:
+    """The split plan takes less memory and no more time, so nothing has to be weighed."""
+    asked = sharing_state(2, "none")
+    open_, whole, split = (asked.placement.model_copy(update={"tensor_rows": way}) for way in ("auto", "whole", "split"))
+    left = {tiles: make_plan(replace(asked, placement=open_, row_tiles=tiles)) for tiles in (1, 2)}
+    assert [one.placement.tensor_rows for one in left.values()] == ["whole", "split"]
+    pinned = [make_plan(replace(asked, placement=way, row_tiles=2)) for way in (whole, split)]
+    assert left[2].cost == pinned[1].cost and left[1].cost.peak_bytes == pinned[0].cost.peak_bytes
+    assert pinned[1].cost.peak_bytes < pinned[0].cost.peak_bytes
+    assert pinned[1].cost.total_seconds <= pinned[0].cost.total_seconds
+    alone = make_plan(replace(sharing_state(1, "none"), placement=open_.model_copy(update={"tp_degree": 1}), row_tiles=2))
+    assert alone.placement.tensor_rows == "whole"
+
+
 def test_a_degree_that_is_left_open_is_no_larger_than_row_tiles_that_are_divided() -> None:
     asked = open_degree(LONG_BLOCK, members(4, per_node=4), reduction_leaves=1, row_tiles=2)
     split = replace(asked, placement=asked.placement.model_copy(update={"tensor_rows": "split"}))

@@ -14,9 +14,10 @@ gradients of that share alone, and is counted as if it collected all.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from frostline_contract.job.section import AUTO
 from frostline_contract.pieces import tiles_of_state
 from frostline_contract.statistics import UnitProfile
-from frostline_contract.tensor_rows import SPLIT, WHOLE
+from frostline_contract.tensor_rows import SPLIT, WHOLE, TensorRows
 from frostline_controller.planner.gathers import with_seconds
 from frostline_controller.planner.group_messages import GroupMessages
 from frostline_controller.planner.inputs import PlanInputs
@@ -35,6 +36,17 @@ STATE_BYTES = ("parameter_bytes", "optimizer_bytes")
 """Fields of CUT_BYTES that are state."""
 
 
+def rows_of_group(inputs: PlanInputs, degree: int) -> TensorRows:
+    """Return how groups of `degree` workers have samples: as the job asks; left open, in parts wherever each member can have one.
+
+    Parts take less memory, and less time for what every member would compute, for as many bytes sent.
+    """
+    asked = inputs.placement.tensor_rows
+    if asked == AUTO:
+        return SPLIT if 1 < degree <= inputs.row_tiles else WHOLE
+    return asked
+
+
 def in_groups_as_built(inputs: PlanInputs, degree: int, at_home: bool) -> PlanInputs:
     """Return the inputs with the costs of units and messages on one member of a group; members stay as they are.
 
@@ -45,7 +57,7 @@ def in_groups_as_built(inputs: PlanInputs, degree: int, at_home: bool) -> PlanIn
     if degree == 1:
         return inputs
     nodes = replace(nodes_of(inputs), devices=degree if at_home else 1)
-    splits_rows = inputs.placement.tensor_rows == SPLIT
+    splits_rows = rows_of_group(inputs, degree) == SPLIT
     sharing = Sharing(columns=degree, rows_split=splits_rows)
     shares = [inputs.freeze_point <= number and 0 < number < inputs.num_units - 1 for number in range(inputs.num_units)]
     divides = tiles_of_state(inputs.state_ranges, degree) > 1
