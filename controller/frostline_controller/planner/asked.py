@@ -35,15 +35,15 @@ def check_asked(job: Job, asked: ScheduledReshape, trainable_units: int) -> None
         )
     slices = _slices_of(job, asked)
     counts = _micro_batches(job, asked.dp_degree)
+    parts = f" of {slices} slices" if slices > 1 else ""
     if name == INTERLEAVED and not has_whole_rounds(counts, pp, slices):
-        parts = f" of {slices} slices" if slices > 1 else ""
         raise ValueError(
             f"schedule is {name} and a replica has {_listed(counts)} micro-batches{parts} for pp_degree {pp}: it needs at least "
             f"{pp}, in rounds of one size; lower a degree, or ask for 1f1b or zb_h1"
         )
     if schedule is not None and name == "1f1b" and min(counts) * slices < pp:
         raise ValueError(
-            f"schedule is 1f1b and a replica has {min(counts)} micro-batches of {slices} slices for pp_degree {pp}: it needs as "
+            f"schedule is 1f1b and a replica has {min(counts)} micro-batches{parts} for pp_degree {pp}: it needs as "
             "many slices of micro-batches as stages; lower a degree, raise slices, or ask for gpipe or zb_h1"
         )
 

@@ -105,7 +105,7 @@ REFUSED: list[tuple[dict[str, Any], tuple[int, ...], dict[str, Any], str]] = [
     (WHOLE, (2, 1), {"schedule": "interleaved_1f1b", "virtual_stages": 4}, "4 stages a rank, exceeds the 6 trainable units"),
     ({**WHOLE, "batch_size": 8, "reduction_leaves": 2}, (3, 1), {"schedule": "interleaved_1f1b", "virtual_stages": 2},
      "a replica has 2 micro-batches for pp_degree 3: it needs at least 3, in rounds of one size"),
-    ({**WHOLE, "batch_size": 8, "reduction_leaves": 2}, (3, 1), {}, "2 micro-batches of 1 slices for pp_degree 3"),
+    ({**WHOLE, "batch_size": 8, "reduction_leaves": 2}, (3, 1), {}, "2 micro-batches for pp_degree 3"),
     (WHOLE, (2, 1), {"slices": 2}, "slices is 2 and training.token_cells makes 1 cells"),
     (CELLS, (2, 1), {"slices": 5}, "slices is 5 and training.token_cells makes 4 cells"),
     (CELLS, (1, 2), {"slices": 2}, "slices is 2 and pp_degree is 1: nobody follows; leave slices out"),
