@@ -12,7 +12,7 @@ import pytest
 from frostline_contract.job import Job, load_job
 from frostline_contract.statistics import SizeProfiles, UnitProfile, WorkerProfile
 from tests.benchmarks.__main__ import DOCS
-from tests.benchmarks.payoff.figures import MARGIN, SEEDS, agreeing_digests, difference, ratio, text_median, verdict
+from tests.benchmarks.payoff.figures import MARGIN, SEEDS, agreeing_digests, apart, difference, ratio, text_median, verdict
 from tests.benchmarks.payoff.going import Asked, Piece, best_static, make_all, missing
 from tests.benchmarks.payoff.lines import FILE, Key, Line, Lines
 from tests.benchmarks.payoff.page import page_text, write_page
@@ -173,6 +173,14 @@ def test_digests_are_compared_where_the_numerics_are_the_same(lines: Lines) -> N
     assert agreeing_digests(lines, "reviews", "whole") == (1, 1)
     timed(lines, "elastic", 1.0, digest="wrong")
     assert agreeing_digests(lines, "reviews", "whole") == (0, 1)
+
+
+def test_pairs_of_two_machines_are_counted_and_said(lines: Lines) -> None:
+    for seed in range(2):
+        scored(lines, "static", 0.8, seed)
+        scored(lines, "elastic", 0.8, seed, machine="m" if seed else "another")
+    assert apart(lines, "reviews", "whole") == 1
+    assert "2 of 10 seeds; in 1 the arms computed on different machines" in page_text(lines, [])
 
 
 def made(key: Key) -> Line:

@@ -9,7 +9,7 @@ from tests.benchmarks.payoff.figures import difference, ratio
 from tests.benchmarks.payoff.lines import Line, Lines
 from tests.benchmarks.payoff.static_search import worth_measuring
 from tests.benchmarks.payoff.tables import table
-from tests.benchmarks.payoff.tasks import ABLATION, CAPS, FRONTIER, TASKS
+from tests.benchmarks.payoff.tasks import ABLATION, CAPS, FRONTIER, TASKS, TEXT_UNITS
 from tests.benchmarks.payoff.work import candidates_of
 
 
@@ -39,11 +39,11 @@ def frontier(lines: Lines, scale: str) -> list[str]:
                 continue
             bound = f"{100 * lost.lower:+.2f}" if lost and lost.lower is not None else ""
             rows.append([
-                task.title, "2" if arm == "elastic" else arm.removeprefix("initial-"),
+                task.title, str(TEXT_UNITS) if arm == "elastic" else arm.removeprefix("initial-"),
                 *(f"{one.median:.2f}x ({len(one.values)})" if one else "not run" for one in times),
                 f"{100 * lost.mean:+.2f} ({len(lost.differences)})" if lost else "not run", bound,
             ])  # fmt: skip
-    if not any(row[1] != "2" for row in rows):
+    if not any(row[1] != str(TEXT_UNITS) for row in rows):
         return [words.FRONTIER_HEAD, "Not run yet."]
     head = ["task", "units frozen from step 1", *words.CAP_WORDS.values(), "accuracy, points (seeds)", "lower bound, 95 %"]
     return [words.FRONTIER_HEAD, words.FRONTIER_TEXT, table(head, rows)]

@@ -48,6 +48,14 @@ def difference(lines: Lines, task: str, scale: str, name: str | None = None, arm
     return paired_difference(ours, static) if static.keys() & ours.keys() else None
 
 
+def apart(lines: Lines, task: str, scale: str, arm: str = "elastic") -> int:
+    """Count the seeds whose two accuracy runs computed on different machines: still a pair, of one order of data and one first
+    state, but with each machine's own rounding."""
+    static = by_seed(lines.of(kind="accuracy", task=task, scale=scale, arm="static"), "machine")
+    ours = by_seed(lines.of(kind="accuracy", task=task, scale=scale, arm=arm), "machine")
+    return sum(static[seed] != ours[seed] for seed in static.keys() & ours.keys())
+
+
 def verdict(found: PairedDifference | None) -> str:
     """Return in words whether the arm loses no more than the margin; this needs the number of seeds that was fixed beforehand."""
     if found is None:

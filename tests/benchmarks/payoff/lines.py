@@ -76,6 +76,6 @@ class Lines:
         return line
 
 
-def by_seed(lines: Iterable[Line], name: str) -> dict[int, float]:
+def by_seed(lines: Iterable[Line], name: str) -> dict[int, Any]:
     """Return one figure of each seed's line."""
     return {line["seed"]: line[name] for line in lines if line.get(name) is not None}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.benchmarks.payoff import words
 from tests.benchmarks.payoff.details import ablation, frontier, placements, shares
-from tests.benchmarks.payoff.figures import MARGIN, SEEDS, agreeing_digests, difference, ratio, text_median, verdict
+from tests.benchmarks.payoff.figures import MARGIN, SEEDS, agreeing_digests, apart, difference, ratio, text_median, verdict
 from tests.benchmarks.payoff.lines import Lines
 from tests.benchmarks.payoff.tables import link, number, table
 from tests.benchmarks.payoff.tasks import CAPS, TASKS
@@ -86,6 +86,8 @@ def _tasks(lines: Lines, scale: str) -> list[str]:
         by, unit = (100.0, " points") if task.metric else (1.0, "")
         reported = [f"{number(by * value)}{unit}" if value is not None else "" for value in (found.mean, found.lower)]
         judged = verdict(found) if task.metric else f"{len(found.differences)} of {SEEDS} seeds; no margin is fixed for a loss"
+        if count := apart(lines, task.name, scale):
+            judged += f"; in {count} the arms computed on different machines"
         accuracy.append([task.title, str(len(found.differences)), "accuracy" if task.metric else "loss", *reported, judged])
     head = ["task", "memory", "static / elastic", "pairs, least to most", "steps alone", "digests that agree"]
     rows = [[*row, *[""] * (len(head) - len(row))] for row in rows]

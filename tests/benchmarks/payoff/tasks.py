@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 from tests.benchmarks.devices import SHARE, WORKERS
 from tests.benchmarks.payoff.text_sets import SETS
 
@@ -37,6 +39,9 @@ class Task:
         return [*DEVICES, *self.fields, *(self.small if scale == "small" else ())]
 
 
+TEXT_JOB = Path(__file__).with_name("text.yaml")
+TEXT_UNITS: int = yaml.safe_load(TEXT_JOB.read_text())["freeze"]["initial_units"]
+"""Units that text tasks freeze from step 1 in the elastic arm."""
 AUTO = ("training.micro_batch_size=auto", "training.reduction_leaves=auto")
 SMALL_TEXT = ("data.max_samples=445",)
 
@@ -44,7 +49,7 @@ SMALL_TEXT = ("data.max_samples=445",)
 def _text(name: str, title: str) -> Task:
     folder = PLACE / "sets" / name
     fields = (f"data.path={folder / 'train.csv'}", f"data.test_path={folder / 'test.csv'}")
-    return Task(name, title, Path(__file__).with_name("text.yaml"), True, fields, SMALL_TEXT)
+    return Task(name, title, TEXT_JOB, True, fields, SMALL_TEXT)
 
 
 TASKS = {
@@ -76,12 +81,8 @@ ABLATION = {
 }
 """The four switches, one by one; each arm includes the switches before it. The last arm is the one compared with static."""
 
-FRONTIER = {
-    "initial-3": ("freeze.initial_units=3",),
-    "initial-4": ("freeze.initial_units=4",),
-    "initial-5": ("freeze.initial_units=5",),
-}
-"""Units that text tasks freeze from step 1 instead of the elastic arm's two: time against accuracy over four settings."""
+FRONTIER = {f"initial-{units}": (f"freeze.initial_units={units}",) for units in (3, 4, 5)}
+"""Units that text tasks freeze from step 1 instead of the elastic arm's: time against accuracy over four settings."""
 
 
 def arm_fields(arm: str) -> list[str]:

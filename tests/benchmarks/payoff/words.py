@@ -3,6 +3,7 @@
 from tests.benchmarks.devices import SHARE, WORKERS
 from tests.benchmarks.payoff.figures import MARGIN, SEEDS, TASK_GOAL, TEXT_GOALS
 from tests.benchmarks.payoff.static_search import CAP_DEVICES, CAP_MICRO_BATCHES, PRUNE
+from tests.benchmarks.payoff.tasks import TEXT_UNITS
 
 __all__ = ["TASK_GOAL"]
 
@@ -45,8 +46,8 @@ METHOD = f"""## How it is measured
   left out, each of the others takes 12 steps, and the one with the least median of the last eight is run whole.
 - **Elastic.** Exact numerics, the task's own freezing, cache on, micro-batch size and leaves as `auto` settles them, for
   text tasks `placement.shard: auto`. Text tasks freeze the embedding and one of six blocks from step 1
-  (`freeze.initial_units: 2`) and nothing later; digits and the language model, which learn from scratch, have the default
-  policy, which begins after 60 % of the steps.
+  (`freeze.initial_units: {TEXT_UNITS}`) and nothing later; digits and the language model, which learn from scratch, have the
+  default policy, which begins after 60 % of the steps.
 - **How the two units were chosen.** The first setting of the text tasks, four units, was as quick as the goals ask and lost
   0.9 to 1.6 points on the test splits (`initial-4` below). Then settings were compared with static, paired, by a plain loop
   on texts of the train splits that a run does not train on, and with other seeds: two units +0.2 points (mean of eight
@@ -68,7 +69,9 @@ ACCURACY_TEXT = "Elastic minus static on the test split, paired by seed."
 ABLATION_HEAD = "### The four switches, one by one"
 ABLATION_TEXT = "Seconds of static over seconds of the arm; in brackets the pairs. Each arm has the switches of those before it."
 FRONTIER_HEAD = "### Time against accuracy"
-FRONTIER_TEXT = "The elastic arm with other numbers of units frozen from step 1; 2 is the one that is judged above."
+FRONTIER_TEXT = (
+    f"The elastic arm with other numbers of units frozen from step 1; {TEXT_UNITS} is the one that is judged above."
+)
 PLACEMENTS_HEAD = "### Static placements"
 PLACEMENTS_TEXT = "pp is the pipeline's depth, dp the number of replicas, mb the samples of a micro-batch."
 SHARES_HEAD = "### Where worker-seconds go"
