@@ -69,9 +69,7 @@ ACCURACY_TEXT = "Elastic minus static on the test split, paired by seed."
 ABLATION_HEAD = "### The four switches, one by one"
 ABLATION_TEXT = "Seconds of static over seconds of the arm; in brackets the pairs. Each arm has the switches of those before it."
 FRONTIER_HEAD = "### Time against accuracy"
-FRONTIER_TEXT = (
-    f"The elastic arm with other numbers of units frozen from step 1; {TEXT_UNITS} is the one that is judged above."
-)
+FRONTIER_TEXT = f"The elastic arm with other numbers of units frozen from step 1; {TEXT_UNITS} is the one that is judged above."
 PLACEMENTS_HEAD = "### Static placements"
 PLACEMENTS_TEXT = "pp is the pipeline's depth, dp the number of replicas, mb the samples of a micro-batch."
 SHARES_HEAD = "### Where worker-seconds go"
