@@ -47,7 +47,7 @@ def by_schedule(planned: PlannedPlacement, inputs: PlanInputs) -> tuple[Schedule
 
 def _cost_of(name: str, planned: PlannedPlacement, inputs: PlanInputs) -> ScheduleCost:
     placement = planned.placement
-    virtual = 2 if is_folded(name) else max(2, inputs.placement.virtual_stages) if name == "interleaved_1f1b" else 1
+    virtual = 2 if is_folded(name) else max(2, inputs.most_virtual_stages) if name == "interleaved_1f1b" else 1
     if placement.pp_degree * inputs.num_microbatches * inputs.num_slices(placement.pp_degree, name) > MOST_OPERATIONS:
         return ScheduleCost(name, virtual, refused="too many operations to be simulated")
     pins = {"pp_degree": placement.pp_degree, "dp_degree": placement.dp_degree, "schedule": name, "virtual_stages": virtual}

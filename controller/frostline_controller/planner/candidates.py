@@ -57,7 +57,7 @@ def bound_of_replicas(model: CostModel, limits: ShapeLimits, dp: int) -> float:
     leaf_bounds = deal_evenly(inputs.reduction_leaves, dp)
     longest = max(replica_micro_batches(inputs, leaf_bounds))
     least = float("inf")
-    for virtual in {1, inputs.placement.virtual_stages}:
+    for virtual in {1, inputs.most_virtual_stages}:
         allowed = [pp for pp in pp_choices(inputs, limits, dp) if pp * virtual <= inputs.trainable_units]
         if allowed:
             depths = np.array(allowed)

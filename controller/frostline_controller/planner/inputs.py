@@ -176,6 +176,12 @@ class PlanInputs:
         return min(self.reduction_leaves, self.state_ranges) if self.is_sharded else self.reduction_leaves
 
     @property
+    def most_virtual_stages(self) -> int:
+        """The most stages a rank of interleaved pipelines: the job's, or two where the job leaves the choice to the planner."""
+        wanted = self.placement.virtual_stages
+        return 2 if wanted is None else wanted
+
+    @property
     def trainable_units(self) -> int:
         """Units from the freeze point on; a pipeline has at most as many stages."""
         return len(self.units) - self.freeze_point

@@ -115,7 +115,7 @@ def schedules_for(inputs: PlanInputs, pp: int, dp: int, slices: int = 0) -> list
         pp, dp: the degrees.
         slices: token slices of each micro-batch; 0: as many as allowed.
     """
-    pinned, virtual = inputs.placement.schedule, inputs.placement.virtual_stages
+    pinned, virtual = inputs.placement.schedule, inputs.most_virtual_stages
     if pp == 1:
         return [("gpipe" if pinned == "gpipe" else "1f1b", 1)]
     counts = replica_micro_batches(inputs, deal_evenly(inputs.reduction_leaves, dp))

@@ -39,7 +39,9 @@ class PlacementSection(Section):
         "auto",
         doc="gpipe, 1f1b, interleaved_1f1b; without bubbles zb_h1, zb_h2 and, of two stages a rank in a V, zb_v, v_half, v_min; an entry point's of frostline.schedules; or auto: the best of the built-in ones, of those without bubbles where workers have measured what split backwards cost.",
     )
-    virtual_stages: int = live(1, ge=1, le=8, doc="Stages a rank with interleaved_1f1b.")
+    virtual_stages: int | None = live(
+        1, ge=1, le=8, doc="Most stages a rank, with interleaved_1f1b. null: the planner's choice of one or two."
+    )
     slices: int | None = live(
         None,
         ge=1,

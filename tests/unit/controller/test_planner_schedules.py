@@ -10,6 +10,7 @@ from frostline_contract.schedule_figures import Figures
 from frostline_contract.schedules import BUILT_IN, Schedule, gpipe
 from frostline_controller.planner.adapter import check_shapes
 from frostline_controller.planner.describe import describe
+from frostline_controller.planner.placing import PlannedPlacement
 from frostline_controller.planner.search import make_plan
 from tests.unit.controller.planner_cases import inputs
 from tests.unit.controller.synthetic_run import job_values
@@ -65,6 +66,17 @@ def test_interleaved_needs_whole_rounds_of_slices_and_not_of_micro_batches() -> 
     assert cost(1, "auto")[0] == "gpipe", "two micro-batches, and a round is four"
     (chosen, least), (name, plain) = cost(2, "auto"), cost(2, "1f1b")
     assert (chosen, name) == ("interleaved_1f1b", "1f1b") and least < plain
+
+
+def test_stages_a_rank_that_are_left_open_are_one_or_two_as_the_step_is_shorter() -> None:
+    def planned(virtual_stages: int | None, units: int) -> PlannedPlacement:
+        wanted = PlacementSection(workers=4, pp_degree=4, dp_degree=1, virtual_stages=virtual_stages)
+        return make_plan(inputs(units, 4, placement=wanted))
+
+    left, one, two = (planned(virtual, 8) for virtual in (None, 1, 2))
+    assert left.placement == two.placement and left.placement.virtual_stages == 2
+    assert left.cost.total_seconds < one.cost.total_seconds
+    assert planned(None, 7).placement == planned(1, 7).placement, "seven units are too few for eight stages"
 
 
 def test_an_own_schedules_figures_decide_what_fits_and_what_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
