@@ -39,6 +39,10 @@ def test_any_number_of_workers_ends_with_the_same_bits(workers: int, one_worker:
     assert sum(record["cache_hits"] for record in ended.records) > 100
 
 
+UNPLANNED = 64 << 10
+"""Bytes that no plan counts: inputs, statistics, rounding up to aligned places."""
+
+
 def test_a_model_that_does_not_fit_one_worker_is_trained_by_a_pipeline(
     one_worker: Ended, workshop: Workshop, tmp_path: Path
 ) -> None:
@@ -49,7 +53,7 @@ def test_a_model_that_does_not_fit_one_worker_is_trained_by_a_pipeline(
     assert ended.plans[0]["placement"]["degrees"] == {"dp": 1, "pp": 2}
     assert all(plan["placement"]["predicted_peak_bytes"] <= cap for plan in ended.plans)
     reported = ended.result["memory"]
-    assert all(0 < row["tensor_bytes"] <= cap for row in reported), reported
+    assert all(0 < row["tensor_bytes"] <= min(cap, row["planned_bytes"] + UNPLANNED) for row in reported), reported
     assert not ended.events("memory_over_cap")
 
 

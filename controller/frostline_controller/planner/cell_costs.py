@@ -75,3 +75,11 @@ def _shares(inputs: PlanInputs, unit: UnitProfile, name: str) -> list[float]:
     if len(measured) != inputs.token_cells or sum(measured) <= 0:
         return [1 / inputs.token_cells] * inputs.token_cells
     return [seconds / sum(measured) for seconds in measured]
+
+
+def beside_cells(inputs: PlanInputs) -> np.ndarray:
+    """Return the bytes by unit that a micro-batch keeps whole until its first cell's backward: keys, values, unit 0's tensors."""
+    learning = [index >= inputs.freeze_point for index in range(inputs.num_units)]
+    kept = [2.0 * unit.output_bytes for unit in inputs.units[:-1]]
+    kept[:1] = [float(inputs.units[0].activation_bytes)] if len(kept) > 0 else []
+    return np.where(learning, np.array([*kept, 0.0]), 0.0)

@@ -24,7 +24,7 @@ from frostline_contract.schedules import schedule_named
 from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import LinkProfile
 from frostline_controller.planner.cache_costs import cache_seconds
-from frostline_controller.planner.cell_costs import CellCosts
+from frostline_controller.planner.cell_costs import CellCosts, beside_cells
 from frostline_controller.planner.gathers import with_gathers
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.leaves import (
@@ -87,6 +87,7 @@ class CostModel:
         not_shared = np.where(frozen, column["parameter_bytes"], 0.0) if inputs.gathers_at_use else column["parameter_bytes"]
         self.shared_bytes = _sums(np.array(inputs.unit_state_bytes, dtype=float) - not_shared)
         self.activation_bytes = _sums(np.where(frozen, 0.0, column["activation_bytes"]))
+        self.entry_bytes = _entries(column["output_bytes"], inputs.freeze_point)
         links = [self.pipeline_link, *([inputs.for_messages(inputs.near_link)] if inputs.near_link is not None else [])]
         sends = [_sends_over(link, column["output_bytes"]) for link in links]
         self.send_seconds = sends[0]
@@ -95,7 +96,7 @@ class CostModel:
             self.least_send_seconds = 0.0
         self.longest_stages: dict[float, int] = {}  # by memory cap; filled by partition.longest_stage
         self.cells = CellCosts(inputs)
-        self.beside_bytes = _sums(_beside_cells(inputs))
+        self.beside_bytes = _sums(beside_cells(inputs))
         self.working_bytes = _greatest(np.where(frozen, 0.0, column["working_bytes"]))
         self.transient_bytes = 2 * float(max(column["output_bytes"][frozen], default=0.0))
 
@@ -160,6 +161,10 @@ class CostModel:
         ranges = self.inputs.state_ranges
         return -(-ranges // dp_degree) / ranges if self.inputs.is_sharded and dp_degree <= ranges else 1.0
 
+    def kept_bytes(self, low, high):
+        """Return the bytes that a micro-batch keeps in the stages [low, high) until its backward: activations, and what enters."""
+        return self.activation_bytes[high] - self.activation_bytes[low] + self.entry_bytes[low]
+
     def stage_bytes(self, low, high, in_flight, leaf_bounds: tuple[int, ...], slices: int = 1):
         """Return the memory of the stages [low, high): weights and moments (frozen ones too; of shared state a member's share),
         gradient buffers, activations in flight, and the most working bytes of any unit.
@@ -174,7 +179,7 @@ class CostModel:
         total = self.state_bytes[high] - self.state_bytes[low]
         total = total - (1 - self.owned_share(dp_degree)) * (self.shared_bytes[high] - self.shared_bytes[low])
         total = total + buffers * (self.gradient_bytes[high] - self.gradient_bytes[low])
-        total = total + in_flight * (self.activation_bytes[high] - self.activation_bytes[low])
+        total = total + in_flight * self.kept_bytes(low, high)
         total = total + self.working_bytes[low, high]
         if slices > 1:  # some buffers of a micro-batch are held whole although its slices arrive one by one: two sets at a time
             total = total + 2 * (self.beside_bytes[high] - self.beside_bytes[low])
@@ -185,19 +190,20 @@ class CostModel:
         return total
 
 
+def _entries(output_bytes: np.ndarray, freeze_point: int) -> np.ndarray:
+    """Return the bytes that a micro-batch brings to the learning units of a stage, by the stage's first unit: the output of the unit
+    before them, which stays until their backward; none for the model's first unit."""
+    entries = np.zeros(len(output_bytes) + 1)
+    first = np.maximum(np.arange(len(output_bytes)), freeze_point)
+    entries[:-1] = np.where(first > 0, output_bytes[first - 1], 0.0)
+    return entries
+
+
 def _sends_over(link: LinkProfile, output_bytes: np.ndarray) -> np.ndarray:
     """Return the seconds to send a micro-batch's activations over the cut before each unit; 0 at both ends of the model."""
     seconds = np.zeros(len(output_bytes) + 1)
     seconds[1:-1] = link.latency_seconds + output_bytes[:-1] / link.bandwidth_bytes_per_second
     return seconds
-
-
-def _beside_cells(inputs: PlanInputs) -> np.ndarray:
-    """Return the bytes by unit that a micro-batch keeps whole until its first cell's backward: keys, values, unit 0's tensors."""
-    learning = [index >= inputs.freeze_point for index in range(inputs.num_units)]
-    kept = [2.0 * unit.output_bytes for unit in inputs.units[:-1]]
-    kept[:1] = [float(inputs.units[0].activation_bytes)] if len(kept) > 0 else []
-    return np.where(learning, np.array([*kept, 0.0]), 0.0)
 
 
 def _greatest(values: np.ndarray) -> np.ndarray:

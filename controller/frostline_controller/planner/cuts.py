@@ -71,7 +71,7 @@ class StageCosts:
         self._capped: tuple[float, np.ndarray] | None = None
         self.weights = np.where(self.outside, np.inf, seconds + rest)
         self._fixed_bytes = model.stage_bytes(self.low, self.high, 0, leaf_bounds, slices)
-        self._activations = model.activation_bytes[self.high] - model.activation_bytes[self.low]
+        self._activations = model.kept_bytes(self.low, self.high)
         if not self.unlimited:  # micro-batches in flight whose activations fit into the rest of each stage's memory
             room = self.cap - self._fixed_bytes
             held = np.divide(room, self._activations, out=np.full_like(room, np.inf), where=self._activations > 0)
@@ -139,7 +139,7 @@ def longest_stage(model: CostModel, cap: float) -> int:
     for end in range(1, len(cuts)):  # two pointers: bytes grow with the stage
         while first < end - 1:
             low, high = cuts[first], cuts[end]
-            if model.stage_bytes(low, high, 1, (0, 1)) - (shared[high] - shared[low]) <= cap:
+            if model.stage_bytes(low, high, 1, (0, 1)) - model.entry_bytes[low] - (shared[high] - shared[low]) <= cap:
                 break
             first += 1
         spans = max(spans, end - first)

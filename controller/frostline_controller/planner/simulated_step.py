@@ -98,7 +98,7 @@ def simulated_memory(
     """
     bounds, inputs = np.asarray(stage_bounds), model.inputs
     shares = inputs.share_of_slices(slices or (inputs.token_cells,))
-    kept, split = np.diff(model.activation_bytes[bounds]), np.add.reduceat(_split_bytes(inputs), bounds[:-1])
+    kept, split = model.kept_bytes(bounds[:-1], bounds[1:]), np.add.reduceat(_split_bytes(inputs), bounds[:-1])
 
     def keeps(operation: Operation) -> float:
         """Return the bytes kept between the two parts of a split backward."""

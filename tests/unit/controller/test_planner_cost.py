@@ -122,6 +122,15 @@ def test_memory_counts_frozen_moments_gradient_buffers_and_activations_in_flight
     assert cost(one, (0, 1), dp=8).peak_bytes == 300 + (1 + 1) * 100 + 1000
 
 
+def test_a_stage_keeps_what_enters_it_beside_its_own_activations():
+    """Each of four micro-batches in flight keeps the 10 bytes that came to the second stage; behind frozen units too."""
+    units = [unit(parameters=0, activation=1000, output=10)] * 3
+    model, frozen = CostModel(inputs(units)), CostModel(inputs(units, freeze_point=1))
+    assert model.stage_bytes(1, 3, 4, (0, 8)) == 4 * (2 * 1000 + 10)
+    assert model.stage_bytes(0, 3, 4, (0, 8)) == 4 * 3 * 1000
+    assert frozen.stage_bytes(0, 3, 4, (0, 8)) == 4 * (2 * 1000 + 10) + frozen.transient_bytes
+
+
 def test_what_has_never_learnt_has_no_moments_in_memory_nor_to_be_moved():
     frozen = CostModel(inputs(units=4, freeze_point=3))
     initial = CostModel(inputs(units=4, freeze_point=3, never_learnt=2))

@@ -53,7 +53,7 @@ LONG, WIDE, SHORT = unit(1e-3, 10_000_000, 3_000, 100), unit(1e-3, 3_000_000, 60
 
 
 def wide(blocks: int, memory_bytes: int, **fields: object) -> PlanInputs:
-    numerics = {"reduction_leaves": 2, "num_microbatches": 2, "state_ranges": 2, "tensor_tiles": 4, "row_tiles": 4}
+    numerics = {"reduction_leaves": 8, "num_microbatches": 8, "state_ranges": 2, "tensor_tiles": 4, "row_tiles": 4}
     crew = members(8, per_node=4, memory_bytes=memory_bytes)
     return inputs((LONG, *(WIDE,) * blocks, SHORT), crew, **(numerics | fields))
 

@@ -160,8 +160,9 @@ class Groups:
             """Return the bytes of the units [low, high) by pipeline rank."""
             return np.asarray(model.stage_bytes(low, high, micro_batches, leaf_bounds))
 
-        one = held(BLOCK, HEAD, in_flight) - model.working_bytes[BLOCK, HEAD]
-        beside = np.full(pp_degree, model.working_bytes[BLOCK, HEAD])
+        entering = in_flight * model.entry_bytes[BLOCK]
+        one = held(BLOCK, HEAD, in_flight) - model.working_bytes[BLOCK, HEAD] - entering
+        beside = model.working_bytes[BLOCK, HEAD] + entering
         ends = {0: (EMBEDDING, HEAD), pp_degree - 1: (BLOCK, END)} if pp_degree > 1 else {0: (EMBEDDING, END)}
         for pp_rank, (low, high) in ends.items():
             beside[pp_rank] = held(low, high, in_flight)[pp_rank] - one[pp_rank]
