@@ -162,7 +162,7 @@ class CostModel:
         return -(-ranges // dp_degree) / ranges if self.inputs.is_sharded and dp_degree <= ranges else 1.0
 
     def kept_bytes(self, low, high):
-        """Return the bytes that a micro-batch keeps in the stages [low, high) until its backward: activations, and what enters."""
+        """Return the bytes that a micro-batch keeps in the stages [low, high) until its backward, entry included."""
         return self.activation_bytes[high] - self.activation_bytes[low] + self.entry_bytes[low]
 
     def stage_bytes(self, low, high, in_flight, leaf_bounds: tuple[int, ...], slices: int = 1):
@@ -191,8 +191,10 @@ class CostModel:
 
 
 def _entries(output_bytes: np.ndarray, freeze_point: int) -> np.ndarray:
-    """Return the bytes that a micro-batch brings to the learning units of a stage, by the stage's first unit: the output of the unit
-    before them, which stays until their backward; none for the model's first unit."""
+    """Return the bytes that a micro-batch brings to the learning units of a stage, by the stage's first unit.
+
+    It is the output of the unit before them, which stays until their backward; none for the model's first unit.
+    """
     entries = np.zeros(len(output_bytes) + 1)
     first = np.maximum(np.arange(len(output_bytes)), freeze_point)
     entries[:-1] = np.where(first > 0, output_bytes[first - 1], 0.0)
