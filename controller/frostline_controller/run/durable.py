@@ -161,7 +161,7 @@ class DurableState(Frozen):
     def pinned_under(self, plan: Plan) -> PinnedShape | None:
         """Return the pinned shape once `plan` runs; if the plan has that shape, its request is answered."""
         found = self.pinned
-        return found.answered if found is not None and found.is_in(plan.placement) else found
+        return found.answered if found is not None and found.open_request and found.is_in(plan.placement) else found
 
     @property
     def next_lineage(self) -> int:
