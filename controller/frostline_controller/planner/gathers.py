@@ -12,7 +12,8 @@ from frostline_contract.statistics import UnitProfile
 from frostline_controller.planner.inputs import PlanInputs
 
 GATHERED_UNITS = 2
-"""Times that a replica holds a unit's whole weights at once: in the unit, and in the messages that they come in."""
+"""Times that a replica holds a unit's whole weights at once, beside the part that it sends: during a gather over gloo in the
+messages and in gloo's own copy of them, afterwards in the messages and in the unit."""
 
 
 def with_gathers(inputs: PlanInputs, replicas: int) -> PlanInputs:
@@ -25,7 +26,7 @@ def with_gathers(inputs: PlanInputs, replicas: int) -> PlanInputs:
         received = unit.parameter_bytes * (replicas - 1) / replicas
         seconds = link.reduce_latency_seconds + received / link.reduce_bandwidth_bytes_per_second
         return with_seconds(unit, 1.0, seconds).model_copy(
-            update={"working_bytes": unit.working_bytes + GATHERED_UNITS * unit.parameter_bytes}
+            update={"working_bytes": unit.working_bytes + round((GATHERED_UNITS + 1 / replicas) * unit.parameter_bytes)}
         )
 
     learning = map(gathering, inputs.units[inputs.freeze_point :])

@@ -38,14 +38,14 @@ def test_a_replica_holds_the_moments_of_its_ranges(dp_degree: int, share: float)
 
 @pytest.mark.parametrize(("dp_degree", "share"), [(2, 0.5), (3, 0.5), (4, 0.25)])
 def test_gathered_at_each_use_a_replica_holds_its_part_of_units_that_learn(dp_degree: int, share: float) -> None:
-    """Weights 100 and moments 200 of each unit; a gather holds one unit's weights twice. The frozen unit's stay whole. Two
-    replicas pack gradients into a second buffer.
+    """Weights 100 and moments 200 of each unit; a gather holds one unit's weights twice, and a part. The frozen unit's stay whole.
+    Two replicas pack gradients into a second buffer.
     """
     units, leaf_bounds = [unit(parameters=100, activation=0, output=0)] * 3, tuple(range(dp_degree + 1))
     whole = CostModel(inputs(units, freeze_point=1)).stage_bytes(0, 3, 0, leaf_bounds)
     model = CostModel(sharing(units=units, shard="use", freeze_point=1)).of_shape(1, dp_degree)
-    second = 2 * 100 if dp_degree == 2 else 0
-    assert whole - model.stage_bytes(0, 3, 0, leaf_bounds) == (3 * 200 + 2 * 100) * (1 - share) - 2 * 100 - second
+    second, gathered = 2 * 100 if dp_degree == 2 else 0, round((2 + 1 / dp_degree) * 100)
+    assert whole - model.stage_bytes(0, 3, 0, leaf_bounds) == (3 * 200 + 2 * 100) * (1 - share) - gathered - second
 
 
 def test_each_use_of_a_unit_that_learns_is_a_gather_and_a_step_has_no_other() -> None:

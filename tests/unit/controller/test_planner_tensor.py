@@ -103,11 +103,13 @@ def test_groups_lie_in_nodes_and_a_group_is_as_slow_as_its_slowest() -> None:
 
 
 def test_gathered_weights_cost_two_gathers_a_micro_batch_and_leave_each_replica_its_part() -> None:
-    """Weights 100 and moments 200 of each unit, on two replicas: half of 300, two gathered copies, two gradient buffers."""
+    """Weights 100 and moments 200 of each unit, on two replicas: half of 300, two gathered copies, the half that is sent, two
+    gradient buffers.
+    """
     link = LinkProfile(reduce_latency_seconds=1.0, reduce_bandwidth_bytes_per_second=50.0)
     case = inputs([unit(1.0, parameters=100, activation=0, output=0)] * 3, 2, reduction_leaves=2, link=link)
     model = CostModel(grouped(case, Sharing(shard="use"))).of_shape(1, 2)
-    assert model.stage_bytes(0, 3, 0, (0, 1, 2)) == 3 * 300 / 2 + 2 * 100 + 2 * 300
+    assert model.stage_bytes(0, 3, 0, (0, 1, 2)) == 3 * 300 / 2 + 2.5 * 100 + 2 * 300
     gathered = with_gathers(case, 2).units[0]
     assert (gathered.forward_seconds, gathered.backward_seconds) == (1.0 + 2.0, 2.0 + 2.0)
     assert with_gathers(case, 1) is case
