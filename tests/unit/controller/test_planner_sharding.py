@@ -38,7 +38,7 @@ def test_a_replica_holds_the_moments_of_its_ranges(dp_degree: int, share: float)
 
 @pytest.mark.parametrize(("dp_degree", "share"), [(2, 0.5), (3, 0.5), (4, 0.25)])
 def test_gathered_at_each_use_a_replica_holds_its_part_of_units_that_learn(dp_degree: int, share: float) -> None:
-    """Weights 100 and moments 200 of each unit; a gather holds one unit's weights twice, and a part. The frozen unit's stay whole.
+    """Weights 100 and moments 200 of each unit; a gather holds one unit's weights twice and a part. A frozen unit's stay whole.
     Two replicas pack gradients into a second buffer.
     """
     units, leaf_bounds = [unit(parameters=100, activation=0, output=0)] * 3, tuple(range(dp_degree + 1))
