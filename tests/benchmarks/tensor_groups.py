@@ -10,7 +10,7 @@ from tests.benchmarks.fixed_speed_jobs import fixed_speed_job
 from tests.benchmarks.measuring import Effort, Report, Row, Spread, milliseconds
 
 WORKERS, TILES = 2, 2
-STEPS, ROUNDS = 16, 3
+STEPS, ROUNDS = 8, 2
 SHAPES = ({"pp_degree": 1, "dp_degree": 2}, {"pp_degree": 2, "dp_degree": 1}, {"pp_degree": 1, "dp_degree": 1, "tp_degree": 2})
 """Replicas first: the other shapes are compared with them."""
 
