@@ -21,7 +21,7 @@ def vote_percent(traced: Sequence[Sequence[StepTrace]]) -> list[float]:
     Args:
         traced: for each step, its trace on each pipeline rank, in the ranks' order. Messages count as no time.
     """
-    return [100 * (1 - _one_more_step(step) / _seconds(step, 1)) for step in traced]
+    return [round(100 * (1 - _one_more_step(step) / _seconds(step, 1)), 6) for step in traced]
 
 
 def idle_percent(traced: Sequence[Sequence[StepTrace]]) -> list[float]:
