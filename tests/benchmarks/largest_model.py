@@ -21,6 +21,8 @@ STEPS, PROFILED_BLOCKS = 6, 2
 PLAIN = "data parallel"
 ON_PAPER = "all together"
 """The family that has shapes which no run can have."""
+NO_PLACE = "no placement of"
+"""Begins a run's refusal of a model that does not fit."""
 
 
 def largest_model(effort: Effort) -> Report:
@@ -33,8 +35,9 @@ def largest_model(effort: Effort) -> Report:
         f"{WORKERS} workers of one node that may hold {CAP >> 20} MiB each (`placement.worker_memory_bytes`) train a GPT-2 of "
         f"width {WIDTH}, {TOKENS} tokens a sample, float32, AdamW, nothing frozen. For each family of shapes: the most blocks "
         "for which the planner finds room, and the peak of the fullest worker's tensors while a model of so many blocks takes "
-        f"{STEPS} steps. No figure depends on a clock.",
-        [row for one in chosen for row in _rows(one, plain)],
+        f"{STEPS} steps. Where the planner has measured no tiles it knows a group's memory by assumption; if a run that has "
+        "measured them refuses the model, one block less is trained, and a note says so. No figure depends on a clock.",
+        [row for one in chosen for row in _rows(one, plain, _parameters_of_a_block(families))],
     )
 
 
@@ -80,15 +83,33 @@ def job_of(room: dict[str, Any]) -> dict[str, Any]:
     return job(room["blocks"], placement, **training)
 
 
-def _rows(room: dict[str, Any], plain: dict[str, Any]) -> list[Row]:
-    peak, planned = _peaks(walk(job_of(room)))
+def _parameters_of_a_block(rooms: list[dict[str, Any]]) -> float:
+    least, most = (pick(rooms, key=lambda one: one["blocks"]) for pick in (min, max))
+    return (most["parameters"] - least["parameters"]) / (most["blocks"] - least["blocks"])
+
+
+def _trained(room: dict[str, Any], block: float) -> tuple[dict[str, Any], Walked, str]:
+    """Train the room's largest model, or one block less where the run has no place for it. Returns the room of the model that was
+    trained, its run, and a note."""
+    try:
+        return room, walk(job_of(room)), ""
+    except RuntimeError as refused:
+        if room["columns"] == 1 or NO_PLACE not in str(refused):
+            raise
+    less = {**room, "blocks": room["blocks"] - 1, "parameters": room["parameters"] - block}
+    return less, walk(job_of(less)), f"planned without measured tiles: {room['blocks']} blocks, for which the run had no place"
+
+
+def _rows(asked: dict[str, Any], plain: dict[str, Any], block: float) -> list[Row]:
+    room, walked, note = _trained(asked, block)
+    peak, planned = _peaks(walked)
     shape = {"pp": room["degrees"]["pp"], "dp": room["degrees"]["dp"], "tp": room["columns"]}
     case = f"{room['family']}, {' x '.join(f'{name} {degree}' for name, degree in shape.items() if degree > 1)}"
     sides = {"blocks": room["blocks"], "parameters M": room["parameters"] / 1e6}
     more = Spread.of([room["parameters"] / plain["parameters"]])
     peaks = {"counted MiB": peak / (1 << 20), "planned MiB": planned / (1 << 20)}
     return [
-        Row(case, f"parameters / those of {PLAIN}", "x", more, sides),
+        Row(case, f"parameters / those of {PLAIN}", "x", more, sides, note=note),
         Row(case, "counted peak / cap", "x", Spread.of([peak / CAP]), peaks, at_most=1.0),
     ]
 
