@@ -2,7 +2,7 @@
 
 from frostline_contract.job.training import TrainingSection
 from tests.benchmarks.measuring import Effort, Report, Row, Spread, milliseconds
-from tests.benchmarks.members import call_all, make_plan, store_ports
+from tests.benchmarks.members import call_all, make_plan, slowest, store_ports
 from tests.benchmarks.subjects import SUBJECTS, placement_of
 from tests.hand_made_plans import buddies_in, with_buddies
 from tests.warm_workers import WarmWorkers
@@ -26,10 +26,7 @@ def audits(effort: Effort) -> Report:
                 plan = with_buddies(plan, buddies, uncovered)
                 turns = effort.pairs(TURNS[subject])
                 members = call_all(pool, "audit_turns", workers, plan=plan.model_dump(mode="json"), subject=subject, turns=turns)
-                sides = {
-                    side: [max(turn) for turn in zip(*(member[side]["seconds"] for member in members), strict=True)]
-                    for side in ("audited", "plain")
-                }
+                sides = {side: slowest(members, side) for side in ("audited", "plain")}
                 percent = [100 * (a / b - 1) / every for a, b in zip(sides["audited"], sides["plain"], strict=True)]
                 medians = {f"{side} ms": milliseconds(seconds) for side, seconds in sides.items()}
                 case = f"{subject}, {pp_degree} x {dp_degree} (pp x dp)"

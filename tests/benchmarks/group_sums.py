@@ -1,9 +1,7 @@
 """A tensor-parallel group's sum in tile order against the library's all-reduce of the same tensor, over gloo."""
 
-from typing import Any
-
 from tests.benchmarks.measuring import Effort, Report, Row, Spread, milliseconds, ratios
-from tests.benchmarks.members import call_all, make_plan, store_ports
+from tests.benchmarks.members import call_all, make_plan, slowest, store_ports
 from tests.benchmarks.subjects import placement_of
 from tests.warm_workers import WarmWorkers
 
@@ -32,11 +30,6 @@ def _row(pool: WarmWorkers, members: int, width: int, effort: Effort) -> Row:
     plan = make_plan(placement_of(1, members), store_ports(pool, members)).model_dump(mode="json")
     asked = {"plan": plan, "shape": (ROWS, width), "sums": SUMS_A_TURN, "turns": effort.pairs(TURNS)}
     answers = call_all(pool, "sum_turns", members, **asked)
-    exact, library = _slowest(answers, "exact"), _slowest(answers, "library")
+    exact, library = slowest(answers, "exact"), slowest(answers, "library")
     sides = {"exact ms": milliseconds(exact) / SUMS_A_TURN, "library ms": milliseconds(library) / SUMS_A_TURN}
     return Row(f"{members} members, width {width}", "exact / library", "x", Spread.of(ratios(exact, library)), sides)
-
-
-def _slowest(answers: list[dict[str, Any]], name: str) -> list[float]:
-    """Return the seconds of each turn's slowest member."""
-    return [max(turn) for turn in zip(*(one[name]["seconds"] for one in answers), strict=True)]

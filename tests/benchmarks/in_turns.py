@@ -61,9 +61,9 @@ def in_turns(job: dict[str, Any], ways: Sequence[Way], rounds: int, steps: int, 
     seen: dict[Way, list[Stretch]] = {}
     for stretch in walk(job).stretches:
         seen.setdefault(_way_of(stretch), []).append(stretch)
-    first = seen[ways[0]]
-    baseline = median(seconds for stretch in first for seconds in stretch.seconds)
-    return [row for way in ways for row in _rows(way, seen.get(way, []), baseline, first[-1].predicted, ways[0].words, about)]
+    compared = seen[ways[0]]
+    baseline, promised = median(seconds for one in compared for seconds in one.seconds), compared[-1].predicted
+    return [row for way in ways for row in _rows(way, seen.get(way, []), baseline, promised, ways[0].words, about)]
 
 
 def judged(rows: Sequence[Row], about: str, error_percent: float, gain: float | None = None) -> list[Row]:
@@ -83,14 +83,10 @@ def judged(rows: Sequence[Row], about: str, error_percent: float, gain: float | 
     goal = gain if gain is not None and promised >= gain else None
     return [
         Row(f"{about}all schedules", "median error", "%", Spread.of(errors), at_most=error_percent),
-        Row(f"{about}all schedules", "largest error", "%", _one(max(errors)), at_most=error_percent),
+        Row(f"{about}all schedules", "largest error", "%", Spread.of([max(errors)]), at_most=error_percent),
         Row(f"{best.case}, the best", best.figure, "x", best.spread, {PROMISED: promised}, at_least=goal),
-        *([Row(f"{about}all schedules", "largest error of planned memory", "%", _one(max(memory)))] if memory else []),
+        *([Row(f"{about}all schedules", "largest error of planned memory", "%", Spread.of([max(memory)]))] if memory else []),
     ]
-
-
-def _one(value: float) -> Spread:
-    return Spread.of([value])
 
 
 def _way_of(stretch: Stretch) -> Way:

@@ -71,6 +71,11 @@ def call_all(pool: WarmWorkers, function: str, count: int, **arguments: Any) -> 
     return pool.call([Call(name, {**arguments, "worker_id": worker}) for worker in workers_of(count)], CALL_SECONDS)
 
 
+def slowest(members: list[dict[str, Any]], name: str) -> list[float]:
+    """Return the seconds of each turn's slowest member. members: their answers (`_take_turns`)."""
+    return [max(turn) for turn in zip(*(member[name]["seconds"] for member in members), strict=True)]
+
+
 # ---- exact against fast numerics
 
 

@@ -4,7 +4,7 @@ import statistics
 from typing import Any
 
 from tests.benchmarks.measuring import Effort, Report, Row, Spread, milliseconds, ratios
-from tests.benchmarks.members import call_all, make_plan, store_ports
+from tests.benchmarks.members import call_all, make_plan, slowest, store_ports
 from tests.benchmarks.subjects import SUBJECTS, placement_of
 from tests.warm_workers import WarmWorkers
 
@@ -36,7 +36,7 @@ def numerics(effort: Effort) -> Report:
 
 
 def _numerics_row(subject: str, replicas: int, members: list[dict[str, Any]]) -> Row:
-    exact, fast = _slowest(members, "exact"), _slowest(members, "fast")
+    exact, fast = slowest(members, "exact"), slowest(members, "fast")
     percent = [100 * (a / b - 1) for a, b in zip(exact, fast, strict=True)]
     goal = DIGITS_GOAL_PERCENT if subject == "digits" else BERT_GOAL_PERCENT if replicas == 4 else None
     return Row(f"{subject}, {replicas} replica{'s' if replicas > 1 else ''}", "exact over fast", "%", Spread.of(percent),
@@ -64,9 +64,9 @@ def pipelining(effort: Effort) -> Report:
         for subject in SUBJECTS:
             for depth in DEPTHS:
                 members = _turns(pool, "pipeline_turns", subject, depth, 1, effort)
-                peer = _slowest(members, "peer")
+                peer = slowest(members, "peer")
                 for name in ("exact", "fast"):
-                    ours = _slowest(members, name)
+                    ours = slowest(members, name)
                     sides = {"ours ms": milliseconds(ours), "torch ms": milliseconds(peer)}
                     rows.append(
                         Row(f"{subject}, {depth} stages, {name}", "ours / torch", "x", Spread.of(ratios(ours, peer)), sides)
@@ -90,8 +90,3 @@ def _turns(
     plan = make_plan(placement_of(pp_degree, dp_degree), store_ports(pool, count))
     fields = plan.model_dump(mode="json")
     return call_all(pool, function, count, plan=fields, subject=subject, turns=effort.pairs(TURNS[subject]))
-
-
-def _slowest(members: list[dict[str, Any]], name: str) -> list[float]:
-    """Return the seconds of each turn's slowest member."""
-    return [max(turn) for turn in zip(*(member[name]["seconds"] for member in members), strict=True)]
