@@ -13,7 +13,7 @@ from frostline_controller.planner.placing import PlannedPlacement
 from frostline_controller.planner.quota import Quota
 from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.timed_step import timed_step
-from frostline_controller.planner.without_bubbles import ALIKE, SPLITTING, WORTH
+from frostline_controller.planner.without_bubbles import ALIKE, LONG, SPLITTING, WORTH
 from tests.unit.controller.planner_cases import inputs, unit
 
 
@@ -95,6 +95,14 @@ def test_it_is_chosen_together_with_the_slices() -> None:
 
 def test_workers_that_take_turns_on_a_processor_have_no_waits_to_fill() -> None:
     assert make_plan(known(parallel_slots=2)).placement.schedule == "1f1b"
+
+
+def test_under_a_quota_it_is_taken_where_operations_are_long_beside_the_quotas_period() -> None:
+    about = known()  # a rank's forward takes 0.04 s
+    found = make_plan(replace(about, quota=Quota(0.4, 0.039 / LONG)))
+    assert found.placement.schedule in SPLITTING and "; without bubbles, simulated: " in found.reason
+    halted_more = make_plan(replace(about, quota=Quota(0.4, 0.041 / LONG)))
+    assert halted_more.placement.schedule == "1f1b" and "without bubbles" not in halted_more.reason
 
 
 def test_what_would_take_too_long_to_be_run_on_paper_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
