@@ -23,8 +23,8 @@ WORTH = 1.03
 ALIKE = 1.01
 """Ratio of times within which the schedule with the least memory is chosen."""
 LONG = 5.0
-"""Least seconds of a rank's forward, in periods of its quota. Work after a wait gains up to half a period over work in a row, which
-is a tenth at this length. Measured with periods of 10 ms: with forwards of some milliseconds nothing was quicker than 1F1B."""
+"""Least seconds of a rank's forward, in periods of its quota. Work after a wait gains up to half a period over work in a row:
+a tenth at this length. Measured with periods of 10 ms: with forwards of some milliseconds nothing was quicker than 1F1B."""
 SHAPES = 6
 """Most shapes, with their slices, that are tried."""
 TURNS = 60_000
