@@ -29,7 +29,7 @@ export TORCH_INDEX_URL PYTHON
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help setup run test test-wide test-kernels cluster-tools test-cluster lint format proto pins docs verify bench chaos model fuzz mutants bench-against gpu-check images clean
+.PHONY: help setup run test test-wide test-kernels cluster-tools test-cluster lint format proto pins docs verify bench chaos model fuzz mutants bench-against same-bits gpu-check images clean
 
 help: ## list these targets
 	@printf 'usage: make TARGET [JOB=job.yaml] [ARGS="..."] [TORCH_INDEX_URL=...] [PYTHON=...]\n\n'
@@ -105,6 +105,10 @@ bench: $(STAMP) $(BENCH_STAMP) ## benchmarks (an hour); figures and pages go to 
 bench-against: $(STAMP) ## is this tree slower than REV=commit? The same steps, reshapes, reads and recoveries in both, by turns (half an hour)
 	@test -n '$(REV)' || { printf 'bench-against: say which revision: make bench-against REV=HEAD~10\n' >&2; exit 2; }
 	$(PY) -m tests.benchmarks.against $(REV) $(ARGS)
+
+same-bits: $(STAMP) ## do the example jobs still end with the digests that they had at REV=commit? A few steps of each in both trees (minutes)
+	@test -n '$(REV)' || { printf 'same-bits: say which revision: make same-bits REV=HEAD~10\n' >&2; exit 2; }
+	$(PY) -m tests.same_bits $(REV) $(ARGS)
 
 cluster-tools: $(STAMP) ## build the programs of the test cluster into the user's cache folder (once a user; a quarter of an hour on two cores)
 	@$(PY) -m tests.cluster.binaries

@@ -22,7 +22,7 @@ class TensorTiles(Section):
         later=True,
         doc="Whether tiles cut the vocabulary too: the embedding's matrix and, in language modeling, the head's and its logits.",
     )
-    hidden: int = fixed(1, ge=1, le=TILES_MAX, doc="Tiles of the hidden width. Only 1 so far.")
+    hidden: int = fixed(1, ge=1, le=TILES_MAX, doc="Tiles of the hidden width: only 1 (ADR 21 says why).")
     rows: int = fixed(
         1,
         ge=1,
@@ -34,7 +34,7 @@ class TensorTiles(Section):
     @model_validator(mode="after")
     def _consistent(self) -> "TensorTiles":
         if self.hidden > 1:
-            raise ValueError(f"hidden is {self.hidden}; the hidden width is not cut so far: set it to 1")
+            raise ValueError(f"hidden is {self.hidden}; the hidden width is not cut (docs/adr/0021-depth.md): set it to 1")
         for name in ("inner", "rows"):
             if (number := getattr(self, name)) & (number - 1):
                 raise ValueError(f"{name} is {number}; it must be a power of two")
