@@ -76,7 +76,7 @@ MISTAKES = [
     (
         "tiles of the hidden width",
         ["training.tensor_tiles.hidden=2"],
-        ["hidden is 2; the hidden width is not cut so far: set it to 1"],
+        ["hidden is 2; the hidden width is not cut (docs/adr/0021-depth.md): set it to 1"],
     ),
     ("row tiles that make no tree", ["training.tensor_tiles={inner: 4, rows: 3}"], ["rows is 3; it must be a power of two"]),
     (
