@@ -2,11 +2,13 @@
 prediction of each stretch of steps beside the measured time."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import yaml
 
 from frostline_contract.plan import Placement
+from frostline_contract.run_directory import RunDirectory
 from frostline_contract.statistics import StepRecord, StepTrace
 from frostline_controller.simulation.finished import FinishedRun, read_finished
 from frostline_controller.simulation.measured import Compared
@@ -23,14 +26,18 @@ from tests.benchmarks.fixed_speed_jobs import made_texts
 from tests.benchmarks.machine_speed import MachineSpeed, measured_beside, read_speed
 
 ROOT = Path(__file__).parents[2]
+LOGGED_AT = "%Y-%m-%d %H:%M:%S,%f"
+MEASURED = re.compile(r"(?P<end>\S+ \S+) .* frostline_trainer\.profile measured \d+ units in (?P<seconds>[\d.]+) s$")
+"""A worker's log line at the end of its measuring."""
 RUN_SECONDS = 1200.0
 SETTLING = 3
 """Steps after a reshape that are not counted: first uses of memory, messages and files."""
 AROUND_SECONDS = 1.0
 """Seconds before and after a step in which the machine's speed counts for it: enough samples for a median."""
 AT_ONE_SPEED = (
-    "The machine's own speed changes by the minute: the same small work, timed all the while, says by what factor it was "
-    "slower in a step than when units were measured, and each step counts at the speed of that time."
+    "The machine's own speed changes by the second: the same small work, timed all the while, says by what factor it was "
+    "slower in a step than in the second or two in which the workers measured their units, and each step counts at the speed of "
+    "that time."
 )
 """A sentence for every report whose steps are those of `Stretch.seconds`."""
 
@@ -41,7 +48,7 @@ class Stretch:
 
     Attributes:
         seconds: of each step, without the first SETTLING steps, as long as it would have taken at the machine's speed of the time
-            when units were measured (`machine_speed`).
+            when units were measured (`measured_within`).
         slowness: by what factor the machine was slower than then, in the median step.
         predicted: seconds of a step by the planner's cost model.
         parts: of a predicted step.
@@ -91,11 +98,13 @@ class Walked:
     Attributes:
         answer: the result of `frostline simulate` for the run.
         speed: of the machine, from before the run's start to its end.
+        measuring: Unix times between which the workers measured their units.
     """
 
     run: FinishedRun
     answer: Answer
     speed: MachineSpeed
+    measuring: tuple[float, float]
 
     @property
     def stretches(self) -> list[Stretch]:
@@ -124,10 +133,9 @@ class Walked:
         return tuple(tuple(ranks[pp_rank] for pp_rank in range(pp_degree)) for ranks in whole.values())
 
     def slowness(self, record: StepRecord) -> float:
-        """Return by what factor the machine was slower in a step than before the run's first step, when units were measured."""
-        first, end = self.run.data.records[0], record.time_seconds
-        measuring = self.speed.seconds(self.speed.samples[0][0], first.time_seconds - first.step_seconds)
-        return self.speed.seconds(end - record.step_seconds - AROUND_SECONDS, end + AROUND_SECONDS) / measuring
+        """Return by what factor the machine was slower in a step than when units were measured."""
+        end = record.time_seconds
+        return self.speed.slowness(end - record.step_seconds - AROUND_SECONDS, end + AROUND_SECONDS, self.measuring)
 
 
 def _phases(records: Sequence[StepRecord], slowness: float) -> dict[str, float]:
@@ -150,4 +158,24 @@ def walk(job: dict[str, Any]) -> Walked:
         if ended.returncode != 0:
             raise RuntimeError(f"the run ended with status {ended.returncode}: {(ended.stdout + ended.stderr)[-1500:]}")
         run = read_finished(folder / "run")
-        return Walked(run, answer(Question(run=run, arms=("job",))), read_speed(folder / "speed"))
+        measuring = measured_within(RunDirectory(folder / "run").logs)
+        return Walked(run, answer(Question(run=run, arms=("job",))), read_speed(folder / "speed"), measuring)
+
+
+def measured_within(logs: Path) -> tuple[float, float]:
+    """Return the Unix times between which a run's workers measured their units, by their logs.
+
+    A run starts for ten seconds before that, on a machine that may change its speed meanwhile, and the time of the whole start
+    would stand for another speed than the units' own.
+
+    Args:
+        logs: the run's folder of logs.
+
+    Raises:
+        ValueError: no worker has measured.
+    """
+    found = [MEASURED.match(line) for file in logs.glob("trainer-*.log") for line in file.read_text().splitlines()]
+    ends = [(datetime.strptime(one["end"], LOGGED_AT).timestamp(), float(one["seconds"])) for one in found if one is not None]
+    if not ends:
+        raise ValueError(f"{logs}: no worker's log says that it measured its units")
+    return min(end - seconds for end, seconds in ends), max(end for end, _ in ends)

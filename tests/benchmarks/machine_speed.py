@@ -1,6 +1,6 @@
 """The machine's speed while a run goes on: the same small work, again and again, timed by its own processor time.
 
-A shared machine is quick in one minute and slow in the next, by up to a factor of two, though nothing in it has changed: what
+A shared machine is quick in one second and slow in the next, by up to a factor of two, though nothing in it has changed: what
 shares its cores is another machine's. Units are measured when a run starts, and steps are taken later. So where one is compared
 with the other, each counts in the machine's speed at its time.
 
@@ -21,7 +21,9 @@ from frostline_controller.cluster.local.child import mortal
 
 WIDTH, HEADS, INNER, SAMPLES, TOKENS = 128, 4, 512, 4, 32
 """A block of a transformer, forward and backward: a few milliseconds of the kind of work that workers do."""
-PAUSE_SECONDS = 0.2
+PAUSE_SECONDS = 0.1
+"""So short that ten samples or more lie in the second or two in which workers measure their units; the work takes a few hundredths
+of the processor."""
 STARTS_WITHIN_SECONDS = 120.0
 
 
@@ -36,6 +38,10 @@ class MachineSpeed:
         within = [seconds for at, seconds in self.samples if start <= at <= end]
         nearest = min(self.samples, key=lambda one: abs(one[0] - (start + end) / 2))
         return statistics.median(within or [nearest[1]])
+
+    def slowness(self, start: float, end: float, reference: tuple[float, float]) -> float:
+        """Return by what factor the machine was slower between two Unix times than between those of the reference."""
+        return self.seconds(start, end) / self.seconds(*reference)
 
 
 @contextmanager

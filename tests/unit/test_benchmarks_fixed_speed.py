@@ -1,5 +1,6 @@
 """The benchmarks on workers of fixed speed, as far as they measure nothing: jobs, ways through a pipeline, and errors."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -8,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from frostline_contract.job import parse_job
+from frostline_contract.job import load_job, parse_job
 from frostline_contract.operations import Kind
 from frostline_contract.plan import Placement
 from frostline_contract.schedule_figures import timed
 from frostline_contract.schedules import BUILT_IN
 from frostline_contract.statistics import OperationTime, StepTrace
+from frostline_trainer.process.setup import build_context
+from frostline_trainer.profile import worker_profile
 from tests.benchmarks.devices import SHARE, WORKERS, one_processor
-from tests.benchmarks.fixed_speed import Stretch
+from tests.benchmarks.fixed_speed import Stretch, measured_within
 from tests.benchmarks.fixed_speed_jobs import fixed_speed_job, made_texts, through
 from tests.benchmarks.in_turns import Way
 from tests.benchmarks.machine_speed import MachineSpeed, measured_beside, read_speed
@@ -23,7 +26,7 @@ from tests.benchmarks.predicted import SHAPES, _walk_job
 from tests.benchmarks.schedules import BLOCKS, FROZEN, UNITS
 from tests.benchmarks.schedules import ways as ways_without_bubbles
 from tests.benchmarks.slices import CELLS, UNSLICED, language_job, ways
-from tests.benchmarks.subjects import SUBJECTS
+from tests.benchmarks.subjects import DIGITS_JOB, SUBJECTS
 from tests.benchmarks.vote_cost import idle_percent, vote_percent
 
 
@@ -116,6 +119,33 @@ def test_the_machines_speed_is_the_median_of_a_time_or_the_nearest() -> None:
     assert speed.seconds(10.0, 12.0) == 0.3
     assert speed.seconds(18.5, 19.0) == 0.4
     assert speed.seconds(0.0, 1.0) == 0.2
+    assert speed.slowness(19.0, 21.0, (10.9, 11.1)) == pytest.approx(0.4 / 0.3), "not by the speed of all the time before"
+
+
+def test_workers_logs_say_when_they_measured_their_units(tmp_path: Path) -> None:
+    """The log line is a worker's own, in the format of its log; a slow start before the measuring does not count."""
+    context = build_context(load_job(DIGITS_JOB, ["training.device=cpu"]))
+    kept = logging.FileHandler(tmp_path / "trainer-0.log")
+    kept.setFormatter(logging.Formatter("%(asctime)s trainer-0 %(levelname)s %(name)s %(message)s"))
+    log = logging.getLogger("frostline_trainer")
+    before = log.level
+    log.setLevel("INFO")
+    log.addHandler(kept)
+    try:
+        log.info("starts")
+        time.sleep(0.5)
+        began = time.time()
+        worker_profile(context, [])
+        ended = time.time()
+    finally:
+        log.removeHandler(kept)
+        log.setLevel(before)
+        kept.close()
+    (tmp_path / "trainer-1.log").write_text("time=15:57:31 agent pod=trainer-1 worker started local_rank=0 process=1\n")
+    assert measured_within(tmp_path) == pytest.approx((began, ended), abs=0.05)
+    (tmp_path / "trainer-0.log").unlink()
+    with pytest.raises(ValueError, match="no worker's log says that it measured"):
+        measured_within(tmp_path)
 
 
 def test_the_same_work_is_timed_while_something_else_goes_on(tmp_path: Path) -> None:

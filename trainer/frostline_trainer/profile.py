@@ -5,6 +5,7 @@ One unit at a time is on the device, since a model that needs a pipeline would n
 A worker with a CPU quota (placement.worker_cpus) measures with a clock of its own (`device_clock.QuotaClock`).
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ from frostline_trainer.step.unit_kinds import first_of_its_kind
 from frostline_trainer.step.unit_state import lent_to
 from frostline_trainer.update_cost import Update
 
+log = logging.getLogger(__name__)
+
 REPETITIONS_MIN, REPETITIONS_MAX, SECONDS_ENOUGH = 3, 30, 0.1
 """Limits of timing a unit, in repetitions and seconds, whichever is reached first."""
 
@@ -45,7 +48,10 @@ def worker_profile(context: RunContext, known: Sequence[WorkerProfile]) -> Worke
     for one in known:
         if (one.device, one.micro_batch_size, len(one.units)) == (device, size, context.num_units):
             return one.model_copy(update={"memory_bytes": _memory(context)})
-    return profile_units(context)
+    started = time.monotonic()
+    measured = profile_units(context)
+    log.info("measured %d units in %.2f s", context.num_units, time.monotonic() - started)
+    return measured
 
 
 def profile_units(context: RunContext, clock: Callable[[], float] = time.perf_counter) -> WorkerProfile:
