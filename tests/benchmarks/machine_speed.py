@@ -22,8 +22,8 @@ from frostline_controller.cluster.local.child import mortal
 WIDTH, HEADS, INNER, SAMPLES, TOKENS = 128, 4, 512, 4, 32
 """A block of a transformer, forward and backward: a few milliseconds of the kind of work that workers do."""
 PAUSE_SECONDS = 0.1
-"""So short that ten samples or more lie in the second or two in which workers measure their units; the work takes a few hundredths
-of the processor."""
+"""So short that about ten samples lie in the second or two in which workers measure their units; the work takes a few
+hundredths of the processor."""
 STARTS_WITHIN_SECONDS = 120.0
 
 

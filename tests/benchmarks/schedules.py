@@ -26,10 +26,10 @@ def schedules(effort: Effort) -> Report:
         "stands the planner's, from what the run's own workers measured, split backwards included, and beside the planned memory "
         "what the fullest worker's tensors took. What the wait at the vote costs comes from traced steps: their computations in "
         "order, with and without that wait. "
-        f"{AT_ONE_SPEED} Some of a worker's work is in no plan: its threads for messages and heartbeats, and what it does between "
-        "steps. In steps of the BERT under 1F1B it took 13 to 25 ms of processor time beside 207 to 232 ms for computations, all "
-        "from one quota, so a plan is some percent too quick. "
-        "The language model over token slices is in the benchmark of slices.",
+        f"{AT_ONE_SPEED} Some of a worker's work is in no plan: its threads for messages and heartbeats, and what it does "
+        "between steps. In steps under 1F1B a rank computed for 127 to 320 ms of its processor time and did other work for 18 to "
+        "35 ms, of which a plan counts about 5 (messages, update, vote). All is from one quota, so a plan is some percent too "
+        "quick. The language model over token slices is in the benchmark of slices.",
         rows,
     )
 
