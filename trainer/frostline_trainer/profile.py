@@ -33,7 +33,7 @@ from frostline_trainer.update_cost import Update
 log = logging.getLogger(__name__)
 
 REPETITIONS_MIN, REPETITIONS_MAX, SECONDS_ENOUGH = 3, 30, 0.1
-"""Limits of timing a unit, in repetitions and seconds, whichever is reached first."""
+"""Limits of timing a unit, in repetitions and seconds of computing, whichever is reached first."""
 
 
 def worker_profile(context: RunContext, known: Sequence[WorkerProfile]) -> WorkerProfile:
@@ -101,7 +101,9 @@ class _Measuring:
 
     def __init__(self, context: RunContext, clock: Callable[[], float]) -> None:
         self._context = context
-        self._clock = quota_clock_of(context.job, context.device) or HostClock(clock)
+        quota = quota_clock_of(context.job, context.device)
+        self._clock = quota or HostClock(clock)
+        self._enough = max(SECONDS_ENOUGH, quota.lasts(SECONDS_ENOUGH)) if quota is not None else SECONDS_ENOUGH
         samples = first_samples(context.data.train, context.micro_batch_size)
         self._inputs: Inputs = context.on_device(context.data.train.collate(samples, [0] * len(samples)))
         self._counts = context.task.loss_counts(context.data.train, samples)
@@ -114,13 +116,17 @@ class _Measuring:
         learning = list(learnable(unit).values())
         buffers = GradientBuffers([(index, learning)], num_microbatches=1, num_leaves=1)
         gradient = buffers.begin_apart()
-        turns, is_head = list[_Turn](), index == context.num_units - 1
+        turns, in_parts, is_head = list[_Turn](), list[_Parts](), index == context.num_units - 1
+        splits = self._entry() is not None and bool(learning)  # the first unit has no entry
         while len(turns) < REPETITIONS_MIN or (
-            len(turns) < REPETITIONS_MAX and sum(turn.forward + turn.backward for turn in turns) < SECONDS_ENOUGH
+            len(turns) < REPETITIONS_MAX and sum(turn.forward + turn.backward for turn in turns) < self._enough
         ):
             turns.append(self._turn(stage, is_head, weighed=False))
+            if splits:  # in turns with the whole backward, which it is compared with, since a machine's speed changes
+                in_parts.append(self._turn_in_parts(stage, is_head, learning))
         weighed = self._turn(stage, is_head, weighed=True)
-        cells, parts = self._cell_seconds(stage, is_head), self._in_parts(stage, is_head, learning)
+        cells = self._cell_seconds(stage, is_head)
+        parts = self._split(in_parts, stage, is_head, learning) if splits else _Parts(0.0, 0.0, 0)
         buffers.release(gradient)
         buffers.give_back()
         if not is_head:
@@ -143,13 +149,8 @@ class _Measuring:
             split_bytes=parts.kept_bytes,
         )
 
-    def _in_parts(self, stage: Stage, is_head: bool, learning: Sequence[nn.Parameter]) -> _Parts:
-        """Measure a split backward in several turns; zeros for the first unit, which has no entry."""
-        if self._entry() is None or not learning:
-            return _Parts(0.0, 0.0, 0)
-        turns = [self._turn_in_parts(stage, is_head, learning) for _ in range(REPETITIONS_MIN)]
-        while len(turns) < REPETITIONS_MAX and sum(turn.input_seconds + turn.weight_seconds for turn in turns) < SECONDS_ENOUGH:
-            turns.append(self._turn_in_parts(stage, is_head, learning))
+    def _split(self, turns: Sequence[_Parts], stage: Stage, is_head: bool, learning: Sequence[nn.Parameter]) -> _Parts:
+        """A split backward: its seconds by several turns, and the bytes that it keeps, by one more."""
         with metered(self._context.device) as meter:
             run, output = self._forward(stage, self._entry(), is_head)
             kept = meter.now

@@ -57,6 +57,17 @@ def test_a_share_of_a_processor_takes_longer_by_what_the_processor_did(context: 
     assert found.optimizer_seconds_per_byte > 0
 
 
+def test_a_share_of_a_processor_is_measured_by_as_much_computing_as_a_whole_one() -> None:
+    """A quota's clock counts the standstill too: a tenth of a second by it would be three or four turns, the luck of a moment."""
+    shared = build_context(load_job(DIGITS_JOB, ["training.device=cpu", "placement.worker_cpus=0.1"]))
+    forwards: list[int] = []
+    with shared.cut.units[1].register_forward_hook(lambda *_: forwards.append(1)):
+        block = profile.profile_units(shared).units[1]
+    turns = len(forwards) // 2 - 1  # in turns with a split backward; one more of each counts bytes
+    computing = 0.1 * turns * (block.forward_seconds + block.backward_seconds)
+    assert turns == profile.REPETITIONS_MAX or computing > profile.SECONDS_ENOUGH / 3
+
+
 def test_an_update_is_measured_and_changes_nothing(context: RunContext) -> None:
     before = [parameter.clone() for unit in context.cut.units for parameter in unit.parameters()]
     found = profile.profile_units(context)

@@ -102,7 +102,11 @@ class QuotaClock:
 
     def seconds(self, start: HostMark, end: HostMark) -> float:
         """Seconds that the work between two calls of `mark` takes as a part of sustained work."""
-        return (end.at - start.at) / self._processors
+        return self.lasts(end.at - start.at)
+
+    def lasts(self, processor_seconds: float) -> float:
+        """Seconds that work of so many processor seconds takes as a part of sustained work."""
+        return processor_seconds / self._processors
 
     def of_turns(self, seconds: Sequence[float]) -> float:
         """The median: what other workers on the machine add, by its caches, they add in steps as well."""
