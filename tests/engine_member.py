@@ -177,7 +177,7 @@ def train_step(generation: Generation, case: Case, step: int, run: Run, spoiled:
     rate = learning_rate(training.optimizer, training.schedule, step, case.steps)
     tag = StateTag(lineage=generation.plan.lineage, step=step, generation=generation.plan.generation)
     run.covered[step] = result.covered
-    if generation.plan.buddies and not generation.placement.divides(context.pieces):
+    if generation.plan.buddies and not generation.placement.divides:
         run.prepared[step] = {unit: digest_of_gradient(generation, unit) for unit in units_needed(generation)}
     if result.finite:
         generation.commit(gradients, rate, result.gradient_norm, tag)
@@ -223,7 +223,7 @@ def describe(generation: Generation, run: Run, score: bool) -> None:
     (run.sent, run.received), run.resident = context.traffic.so_far(), dict(resident_bytes(generation))
     names = {id(tensor): name for name, tensor in context.cut.model.named_parameters(remove_duplicate=False)}
     generation.complete_weights()
-    gathers, by_tile = generation.placement.gathers_at_use, generation.placement.divides_tiles(context.pieces)
+    gathers, by_tile = generation.placement.gathers_at_use, generation.placement.divides_tiles
     for unit, state in own_states(generation).items():
         held = run.units[unit] = dict[str, str]()
         if gathers and unit >= generation.freeze_point:

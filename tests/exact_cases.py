@@ -87,11 +87,6 @@ class Case:
     vocabulary_tiles: bool = False
     row_tiles: int = 1
 
-    @property
-    def state_tiles(self) -> int:
-        """Return how many tiles of each unit have a piece of their own; 1 where none has."""
-        return self.inner_tiles if self.state_ranges == 1 else 1
-
     def freeze_point_at(self, step: int) -> int:
         """Return the freeze point in force in `step`."""
         return ([0] + [point for first, point in self.freezing if first <= step])[-1]

@@ -128,7 +128,7 @@ def make_plan(segment: Segment, before: Plan | None, ports: list[int], resume: t
 
     case: says how state is cut; None: a piece a unit.
     """
-    cut = (case.state_ranges, case.state_tiles) if case is not None else (1, 1)
+    cut = (case.state_ranges, case.inner_tiles) if case is not None else (1, 1)
     placement = segment.layout.placement(segment.freeze_point, segment.bounds)
     sources: tuple[str, ...] = ()
     if before is not None:

@@ -10,7 +10,7 @@ from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.packing import pack, unpack
 from frostline_trainer.step.parts import parts_of, weights_of
 from frostline_trainer.step.unit_state import UnitState, export_piece
-from frostline_trainer.tensor.state import cut_layers
+from frostline_trainer.tensor.state import cut_layers, tile_size
 from frostline_trainer.transport.collectives import broadcast_bytes
 
 
@@ -27,7 +27,8 @@ def joined(table: Pieces, unit: int, module: nn.Module, pieces: Mapping[int, Uni
                     assert torch.equal(whole.setdefault(key, given), given), f"{key}: {whole[key]} and {given}"
                     continue
                 if part.tile is not None:
-                    tiles.setdefault(key, {})[part.tile] = given
+                    size, of_key = tile_size(module, part.name, part.tile), tiles.setdefault(key, {})
+                    of_key.setdefault(part.tile, torch.zeros(size, dtype=given.dtype))[part.low : part.high] = given
                     continue
                 tensor = whole.setdefault(key, torch.zeros(weights[part.name].shape, dtype=given.dtype))
                 tensor.view(-1)[part.low : part.high] = given
@@ -46,7 +47,7 @@ def own_states(generation: Generation) -> dict[int, UnitState]:
     units, own = context.cut.units, plan.pieces_of(generation.worker_id)
     exported = {piece: export_piece(table, piece, units[table.unit_of(piece)], context.moments) for piece in own}
     states = {piece: UnitState((key, tensor.cpu()) for key, tensor in state.items()) for piece, state in exported.items()}
-    for piece in range(table.count) if plan.placement.divides(table) else ():
+    for piece in range(table.count) if plan.placement.divides else ():
         payload = pack(states[piece]).numpy().tobytes() if piece in states else b""
         root = plan.placement.global_ranks[plan.owners(piece)[0]]
         states[piece] = unpack(torch.frombuffer(bytearray(broadcast_bytes(generation.world, payload, root)), dtype=torch.uint8))

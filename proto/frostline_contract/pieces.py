@@ -68,7 +68,7 @@ class Pieces:
         Args:
             num_units: of the model.
             ranges: `training.state_ranges`.
-            tiles: that have pieces of their own, as `tiles_of_state` says; 1: none has.
+            tiles: that have pieces of their own (`training.tensor_tiles.inner`); 1: none has.
         """
         return cls(num_units, ranges, (COMMON, *map(str, range(tiles)))) if tiles > 1 else cls(num_units, ranges)
 
@@ -123,22 +123,10 @@ class Pieces:
         return sorted({self.unit_of(number) for number in numbers})
 
     def bounds(self, place: int, length: int) -> tuple[int, int]:
-        """First element of range `place` in a flat layout of `length` elements, and the first one behind it.
+        """First element of range `place` in the flat layout of a tile, of `length` elements, and the first one behind it.
 
         Ranges are as even as multiples of RANGE_ALIGNMENT allow; those of a short layout may be empty.
         """
         blocks = -(-length // RANGE_ALIGNMENT)
         low, high = (min(length, RANGE_ALIGNMENT * (blocks * edge // self.ranges)) for edge in (place, place + 1))
         return low, high
-
-
-def tiles_of_state(ranges: int, inner: int) -> int:
-    """How many tiles have pieces of their own: all of a run's, unless units' state is in several ranges.
-
-    A range is a run of the unit's flat layout, whatever tiles cut it, so that a run is cut by ranges or by tiles.
-
-    Args:
-        ranges: `training.state_ranges`.
-        inner: `training.tensor_tiles.inner`.
-    """
-    return inner if ranges == 1 else 1

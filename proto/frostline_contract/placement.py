@@ -102,17 +102,15 @@ class Placement(Shaped):
         """Whether the members of a group have different samples outside of tiled layers."""
         return self.tensor_rows == SPLIT and self.shape.tp_degree > 1
 
-    def divides(self, pieces: Pieces) -> bool:
+    @property
+    def divides(self) -> bool:
         """Whether pieces of a stage have different owners: its replicas share out its state, or groups its tiles."""
-        return self.is_sharded or self.divides_tiles(pieces)
+        return self.is_sharded or self.divides_tiles
 
-    def divides_tiles(self, pieces: Pieces) -> bool:
+    @property
+    def divides_tiles(self) -> bool:
         """Whether members of a group own the pieces of the tiles that they compute, and no other tile's."""
-        return pieces.state_tiles > 1 and self.shape.tp_degree > 1
-
-    def recomputes_together(self, pieces: Pieces) -> bool:
-        """Whether a group recomputes an audited micro-batch together: no member has all weights, or all samples, of its stage."""
-        return self.divides_tiles(pieces) or self.splits_rows
+        return self.shape.tp_degree > 1
 
     @property
     def gathers_at_use(self) -> bool:
@@ -136,17 +134,22 @@ class Placement(Shaped):
     def owners_of(self, pieces: Pieces, piece: int) -> list[str]:
         """The members that own a piece, by global rank.
 
-        These are all that hold its unit; of a tile's piece those that compute the tile; with sharded state those of one replica.
+        These are all that hold its unit; of a tile's piece those of them that compute the tile; with sharded state those of them
+        that are in the replica which owns the piece's range.
         """
-        pp_rank = self._pp_rank_of_unit.get(unit := pieces.unit_of(piece))
-        if (tile := pieces.tile_of(piece)) is not None and pp_rank is not None:
-            return list(self.members_at(self.shape.computers_of(pp_rank, tile, pieces.state_tiles)))
-        if not self.is_sharded or pp_rank is None:
-            return self.owners(unit)
-        dp_rank = self.shape.dp_rank_of_share(pieces.ranges, pieces.piece(piece).range)
-        return list(self.members_at(self.shape.group_at(dp_rank, pp_rank)))
+        if not self.divides:
+            return self.owners(pieces.unit_of(piece))
+        pp_rank = self._pp_rank_of_unit.get(pieces.unit_of(piece))
+        if pp_rank is None:
+            return []
+        tile, number = pieces.tile_of(piece), pieces.piece(piece).range
+        ranks = self.shape.owners_of(pp_rank) if tile is None else self.shape.computers_of(pp_rank, tile, pieces.state_tiles)
+        if self.is_sharded:
+            dp_rank = self.shape.dp_rank_of_share(pieces.ranges, number)
+            ranks = tuple(global_rank for global_rank in ranks if self.shape.dp_rank(global_rank) == dp_rank)
+        return list(self.members_at(ranks))
 
     def pieces_of(self, pieces: Pieces, worker_id: str) -> list[int]:
         """The pieces that a member owns, in order; empty for anybody else."""
         held = pieces.of_units(self.units_of(worker_id))
-        return [piece for piece in held if worker_id in self.owners_of(pieces, piece)] if self.divides(pieces) else held
+        return [piece for piece in held if worker_id in self.owners_of(pieces, piece)] if self.divides else held

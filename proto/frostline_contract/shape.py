@@ -112,6 +112,10 @@ class ParallelShape:
         tp_rank = tile * self.tp_degree // tiles
         return tuple(global_rank for global_rank in self.owners_of(pp_rank) if self.tp_rank(global_rank) == tp_rank)
 
+    def tiles_of(self, tp_rank: int, tiles: int) -> range:
+        """The tiles, of `tiles` each stage has, that the rank at a place in its group computes: consecutive, as many for each."""
+        return range(tp_rank * tiles // self.tp_degree, (tp_rank + 1) * tiles // self.tp_degree)
+
     def places_of_owners(self, dp_rank: int) -> range:
         """The places of one replica's ranks within each `owners_of`: one, or as many as share a stage tile by tile."""
         return range(dp_rank * self.tp_degree, (dp_rank + 1) * self.tp_degree)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from frostline_contract.pieces import RANGE_ALIGNMENT
 from frostline_contract.usage import Held, Way
 from frostline_controller.recovery.facts import GoBack, GoOn
 from frostline_trainer.step.local_shards import weight_bytes
@@ -50,6 +51,32 @@ def test_a_member_of_a_group_holds_a_part_of_what_tiles_cut(degree: int, warm_wo
         share = alone.resident[kind] * (common + tiled // degree) / (common + tiled)
         assert all(run.resident[kind] == pytest.approx(share, rel=0.05) for run in runs), kind
     assert all(Way.BUDDIES not in run.sent for run in runs)
+
+
+@pytest.mark.parametrize("shard", ["step", "use"])
+def test_replicas_of_groups_hold_their_part_of_each_members_tiles(shard: str, warm_workers: WarmWorkers) -> None:
+    """Of what tiles cut 1 / (2 x 2) of the moments, and with `use` of the weights, and of the rest one half; all members together
+    hold the tiles once, and the rest once for each member of a group."""
+    case = Case("gpt2_untied", inner_tiles=4, state_ranges=4, freezing=(), steps=2)
+    common, tiled = sizes_of(case)
+    runs = run_series(warm_workers, case, [Segment(grouped(1, 2, 2, shard=shard), case.steps)], score=False)
+    part = common / 2 + tiled / 4
+    rounding = 3 * NUM_UNITS * FLOAT * RANGE_ALIGNMENT  # of what no tile cuts, and of two tiles
+    assert rounding < 0.1 * part
+    held = {kind: [run.resident[kind] for run in runs] for kind in (Held.WEIGHTS, Held.MOMENTS)}
+    if shard == "use":
+        assert all(abs(one - part) <= rounding for one in held[Held.WEIGHTS])
+        assert sum(held[Held.WEIGHTS]) == 2 * common + tiled
+    else:
+        assert set(held[Held.WEIGHTS]) == {common + tiled // 2}, "weights of other replicas' ranges are copies"
+    context, placement = build_case(case), Layout(1, 2, tp_columns=2, shard=shard).placement(0)
+    table, units = context.pieces, context.cut.units
+    for worker, moments in zip(placement.workers, held[Held.MOMENTS], strict=True):
+        parts = [
+            part for piece in placement.pieces_of(table, worker) for part in parts_of(table, piece, units[table.unit_of(piece)])
+        ]
+        assert moments == sum(FLOAT * (2 * (one.high - one.low) + 1) for one in parts), "two numbers an element, a count a part"
+        assert abs(moments - 2 * part) <= 2 * rounding + FLOAT * len(parts)
 
 
 def test_frozen_blocks_are_whole_and_are_freed_when_they_learn_again(warm_workers: WarmWorkers) -> None:

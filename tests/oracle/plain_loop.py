@@ -19,7 +19,7 @@ from tests.oracle.anatomy import IGNORED, Anatomy, anatomy_of
 from tests.oracle.cells import CellLoop
 from tests.oracle.norms import norm_of
 from tests.oracle.ranges import ranges_of
-from tests.oracle.tiles import InTiles
+from tests.oracle.tiles import InTiles, layouts_of
 
 
 @dataclass(frozen=True)
@@ -259,30 +259,25 @@ def clip(
 ) -> tuple[tuple[float, ...], float]:
     """Scale all gradients by min(1, c / (norm + 1e-6)). Returns each unit's L2 norm and the total, both before scaling.
 
-    Each tensor's norm is taken in float64 and squared; squares are added in parameter order, then in unit order. Of a unit in
-    tiles those of uncut tensors are added first, then those of each tile's part of the others. Of a unit in several ranges each
-    range's are added first, of the part of each tensor that lies in it, whatever tiles cut it. What never learns (`still`, ids of
-    parameters) is no state, so that no range has any of it.
+    Each tensor's norm is taken in float64 and squared; squares are added in parameter order, then piece by piece, then in unit
+    order. Of a unit in tiles the uncut tensors are one layout, and each tile's part of the others is another; without tiles there
+    is one layout. A layout in several ranges is a piece for each range, with the part of each tensor that lies in it. What never
+    learns (`still`, ids of parameters) is no state, so that no piece has any of it.
     """
-    by_tile = tiles if state_ranges == 1 else None
     squares = []
     for unit in range(len(anatomy.units)):
         total = 0.0
-        if by_tile is not None:
-            copy_of_tied = anatomy.tied[1] if anatomy.tied is not None else None
-            squares.append(by_tile.square([p for p in anatomy.parameters(unit) if p.grad is not None and p is not copy_of_tied]))
-            continue
         state = [parameter for parameter in anatomy.parameters(unit) if id(parameter) not in still]
-        for inside in ranges_of([parameter.numel() for parameter in state], state_ranges):
-            square = 0.0
-            for parameter, (low, high) in zip(state, inside, strict=True):
-                # A tied matrix counts once, in unit 0.
-                copy_of_tied = anatomy.tied is not None and parameter is anatomy.tied[1]
-                if parameter.grad is not None and not copy_of_tied and low < high:
-                    part = parameter.grad if state_ranges == 1 else parameter.grad.flatten()[low:high]
-                    norm = norm_of(part)
-                    square += norm * norm
-            total += square
+        for layout in layouts_of(state, tiles):
+            for inside in ranges_of([of(parameter).numel() for parameter, of in layout], state_ranges):
+                square = 0.0
+                for (parameter, of), (low, high) in zip(layout, inside, strict=True):
+                    # A tied matrix counts once, in unit 0.
+                    copy_of_tied = anatomy.tied is not None and parameter is anatomy.tied[1]
+                    if parameter.grad is not None and not copy_of_tied and low < high:
+                        norm = norm_of(of(parameter.grad).flatten()[low:high])
+                        square += norm * norm
+                total += square
         squares.append(total)
     total = 0.0
     for value in squares:

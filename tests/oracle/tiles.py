@@ -5,8 +5,9 @@ backward are a tree of identities here: a tensor with two readers gets the sum o
 tree of such forks is the pairwise tree, in whatever order the readers come.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,6 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterf
 from transformers.pytorch_utils import Conv1D
 
 from tests.oracle.anatomy import CAUSAL, Anatomy
-from tests.oracle.norms import norm_of
 from tests.oracle.vocabulary import Entries
 
 NAME = "oracle_in_tiles"
@@ -81,18 +81,6 @@ class InTiles:
             delattr(module, name)
         for module, config in self._configs:
             module.config = config
-
-    def square(self, parameters: list[nn.Parameter]) -> float:
-        """Return a unit's squared norm in float64: of uncut parameters' gradients, then of each tile's part of the others."""
-        cut = [self.parts[id(p)](p.grad) for p in parameters if id(p) in self.parts]
-        total = 0.0
-        for piece in ([p.grad for p in parameters if id(p) not in self.parts], *zip(*cut, strict=True)):
-            square = 0.0
-            for gradient in piece:
-                norm = norm_of(gradient)
-                square += norm * norm
-            total += square
-        return total
 
     def _block(self, block: nn.Module, plan: Plan) -> None:
         for (owner, columns, activation), packed in ((plan.first, plan.packed), (plan.second, 1)):
@@ -250,6 +238,21 @@ class InTiles:
     def _forward(self, module: nn.Module, forward: Callable[[Tensor], Tensor]) -> None:
         module.forward = forward
         self._changed.append((module, "forward"))
+
+
+def layouts_of(
+    state: Sequence[nn.Parameter], tiles: InTiles | None
+) -> list[list[tuple[nn.Parameter, Callable[[Tensor], Tensor]]]]:
+    """Return the tensors of each layout of a unit's state: (parameter, what gives the layout's part of a tensor of its shape)."""
+    cut = tiles.parts if tiles is not None else {}
+    found = [[(parameter, lambda tensor: tensor) for parameter in state if id(parameter) not in cut]]
+    for tile in range(tiles.count if tiles is not None else 0):
+        found.append([(one, partial(_tile, cut[id(one)], tile)) for one in state if id(one) in cut])
+    return found
+
+
+def _tile(tiles_of: Callable[[Tensor], tuple[Tensor, ...]], tile: int, tensor: Tensor) -> Tensor:
+    return tiles_of(tensor)[tile].detach()
 
 
 def _forked(x: Tensor, count: int) -> list[Tensor]:

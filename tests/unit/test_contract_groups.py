@@ -45,7 +45,26 @@ def test_a_tile_is_owned_by_the_members_that_compute_it(tiles: int) -> None:
     half = tiles // 2
     assert owners == ["abef", *["ae"] * half, *["bf"] * half, "cdgh", *["cg"] * half, *["dh"] * half]
     assert placement.pieces_of(table, "f") == [0, *range(1 + half, 1 + tiles)]
-    assert placement.divides(table) and not placement.divides(Pieces(2)) and not placement.divides(Pieces(2, 3))
+    assert placement.divides and placement.divides_tiles
+    assert [list(placement.shape.tiles_of(place, tiles)) for place in range(2)] == [list(range(half)), list(range(half, tiles))]
+
+
+@pytest.mark.parametrize("shard", ["step", "use"])
+def test_a_range_of_a_tile_is_owned_by_the_member_of_its_replica_that_computes_the_tile(shard: str) -> None:
+    """Of what no tile cuts a range is owned by the group of its replica. Here groups are (a, b) and (c, d)."""
+    placement = Placement(
+        degrees={"dp": 2, "pp": 1, "tp_columns": 2},
+        stage_bounds=(0, 1),
+        leaf_bounds=(0, 4, 8),
+        workers=tuple("abcd"),
+        shard=shard,
+    )
+    table = Pieces.cut(1, ranges=3, tiles=4)
+    owners = ["".join(placement.owners_of(table, piece)) for piece in range(table.count)]
+    assert owners == ["ab", "cd", "cd", *["a", "c", "c"] * 2, *["b", "d", "d"] * 2]
+    assert [placement.pieces_of(table, worker) for worker in "ac"] == [[0, 3, 6], [1, 2, 4, 5, 7, 8]]
+    whole = placement.model_copy(update={"shard": "none"})
+    assert ["".join(whole.owners_of(table, piece)) for piece in (2, 4, 13)] == ["abcd", "ac", "bd"]
 
 
 def test_a_degree_that_is_left_to_the_planner_may_be_any_up_to_the_tiles() -> None:

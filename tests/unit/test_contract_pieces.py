@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frostline_contract.pieces import COMMON, RANGE_ALIGNMENT, Piece, Pieces, tiles_of_state
+from frostline_contract.pieces import COMMON, RANGE_ALIGNMENT, Piece, Pieces
 from frostline_contract.plan import NOBODY, GenerationId, Placement, Plan
 
 tables = st.builds(
@@ -46,15 +46,15 @@ def test_with_one_piece_a_unit_numbers_are_the_units(num_units: int, length: int
     assert table.bounds(0, length) == (0, length)
 
 
-@given(st.integers(1, 9), st.sampled_from((1, 2, 4, 8)))
-def test_a_run_in_tiles_has_a_piece_of_each_and_one_of_the_rest(num_units: int, inner: int) -> None:
-    """Where state is in several ranges these are the pieces, whatever tiles there are."""
-    assert (tiles_of_state(1, inner), tiles_of_state(3, inner)) == (inner, 1)
-    table = Pieces.cut(num_units, tiles=inner)
-    assert table.state_tiles == inner and Pieces.cut(num_units, 3, 1) == Pieces(num_units, 3)
-    assert (table == Pieces(num_units)) == (inner == 1)
-    wanted = [None, *range(inner)] if inner > 1 else [None]
-    assert [[table.tile_of(piece) for piece in table.of_unit(unit)] for unit in range(num_units)] == [wanted] * num_units
+@given(st.integers(1, 9), st.sampled_from((1, 2, 4, 8)), st.integers(1, 4))
+def test_a_run_in_tiles_has_pieces_of_each_and_of_the_rest(num_units: int, inner: int, ranges: int) -> None:
+    table = Pieces.cut(num_units, ranges, inner)
+    assert table.state_tiles == inner and Pieces.cut(num_units, ranges) == Pieces(num_units, ranges)
+    assert (table == Pieces(num_units, ranges)) == (inner == 1)
+    tiles = [None, *range(inner)] if inner > 1 else [None]
+    wanted = [(tile, place) for tile in tiles for place in range(ranges)]
+    found = [[(table.tile_of(one), table.piece(one).range) for one in table.of_unit(unit)] for unit in range(num_units)]
+    assert found == [wanted] * num_units
 
 
 @pytest.mark.parametrize(("ranges", "tiles"), [(0, (COMMON,)), (1, ())])

@@ -56,7 +56,7 @@ def _kept_together(placement: Placement, table: Pieces) -> list[list[int]]:
     for stage in range(placement.shape.num_stages):
         by_owners: dict[tuple[str, ...], list[int]] = {}
         for piece in table.of_units(placement.units_of_stage(stage)):
-            by_owners.setdefault(tuple(placement.owners_of(table, piece)) if placement.divides(table) else (), []).append(piece)
+            by_owners.setdefault(tuple(placement.owners_of(table, piece)) if placement.divides else (), []).append(piece)
         found += by_owners.values()
     return found
 
@@ -92,7 +92,7 @@ def sources_of(base: Placement, new: Placement, table: Pieces) -> tuple[str, ...
             raise ValueError(f"unit {unit} of {table.num_units} has no owner among {list(base.workers)}")
         givers = _givers(members, new, unit)
         for piece in table.of_unit(unit):
-            own = _givers(base.owners_of(table, piece), new, unit) if base.divides(table) else givers
+            own = _givers(base.owners_of(table, piece), new, unit) if base.divides else givers
             chosen.append(own[piece % len(own)])
     return tuple(chosen)
 

@@ -25,8 +25,8 @@ class PlacementSection(Section):
         1,
         ge=1,
         doc="Workers that share each stage tile by tile: a power of two, at most training.tensor_tiles.inner. Each computes its tiles "
-        "of every block that learns and holds their state; with training.state_ranges above 1 it holds the stage's whole state, or with "
-        "shard: step or use its replica's ranges. Halved while workers do not suffice. null: the planner's choice, within one machine.",
+        "of every block that learns and holds their state, with shard: step or use its replica's ranges of it. Halved while workers do "
+        "not suffice. null: the planner's choice, within one machine.",
     )
     initial_pp_degree: int | None = fixed(
         None, ge=1, doc="The pipeline's depth at the start (the paper's K0); later the planner's choice."

@@ -6,7 +6,6 @@ from pydantic import field_validator, model_validator
 
 from frostline_contract.job.section import AUTO, Section, fixed, live, number_or_auto
 from frostline_contract.job.tensor import TensorTiles
-from frostline_contract.pieces import tiles_of_state
 from frostline_contract.precision import PrecisionName
 
 LEAVES_MAX = 1024
@@ -53,9 +52,9 @@ class TrainingSection(Section):
         ge=1,
         le=1024,
         later=True,
-        doc="Ranges that each unit's state is cut into: the pieces that are owned, moved, kept by buddies, checkpointed and digested, "
-        "which placement.shard can share out over as many replicas. Gradient norms are summed by them (not by tensor_tiles), so it is a "
-        "part of the numerics: it changes the run's digest and, where clipping scales, last bits of weights.",
+        doc="Ranges that each unit's state is cut into, or with tensor_tiles each tile's and the rest's: the pieces that are owned, "
+        "moved, kept by buddies, checkpointed and digested, which placement.shard can share out over as many replicas. Gradient norms "
+        "are summed by pieces, so it is a part of the numerics: it changes the run's digest and, where clipping scales, last bits of weights.",
     )
     batch: Literal["global", "per_replica"] = fixed(
         "global", doc="global: the batch never changes. per_replica: the paper's mode, the global batch grows with dp_degree."
@@ -167,7 +166,7 @@ class TrainingSection(Section):
     @property
     def state_tiles(self) -> int:
         """Tiles of each unit that have pieces of their own; 1: none has."""
-        return tiles_of_state(self.state_ranges, self.tensor_tiles.inner)
+        return self.tensor_tiles.inner
 
     @property
     def automatic(self) -> tuple[str, ...]:

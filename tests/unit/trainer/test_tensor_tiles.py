@@ -24,15 +24,14 @@ from frostline_trainer.tensor.attention import TiledActivation
 from frostline_trainer.tensor.checking import check_table
 from frostline_trainer.tensor.cut import Cut
 from frostline_trainer.tensor.dropout import by_tile
-from frostline_trainer.tensor.group import complete_runs
 from frostline_trainer.tensor.install import check_heads, table_of, tile_blocks, tile_unit, tiled_layers
+from frostline_trainer.tensor.layer import TiledLayer
 from frostline_trainer.tensor.linear import TiledLinear
-from frostline_trainer.tensor.state import CutRun, run_of
+from frostline_trainer.tensor.state import is_cut, tile_views
 from frostline_trainer.tensor.table import TensorTable, from_tp_plan
 from frostline_trainer.tensor.tiles import Tiles, cut, joined, pairwise
 from tests.exact_cases import Case, build_case
 from tests.unit.trainer import families_cases
-from tests.unit.trainer.group_threads import in_group
 
 CASE = Case("gpt2_untied", dropout=0.0)
 CPU = torch.device("cpu")
@@ -52,44 +51,21 @@ CUTS = st.builds(Cut, st.booleans(), st.booleans(), st.sampled_from((1, 3)))
 
 
 @given(CUTS, st.sampled_from((1, 2, 4)), st.integers(1, 3), st.data())
-def test_a_run_of_a_tensor_has_the_elements_of_each_tile_that_lie_in_it(
-    one: Cut, held: int, width: int, data: st.DataObject
-) -> None:
+def test_any_range_of_a_tile_is_in_views_in_the_tiles_order(one: Cut, held: int, width: int, data: st.DataObject) -> None:
     shape = [3, 3]
     shape[one.dim] = held * one.parts * width
-    numbers = torch.arange(shape[0] * shape[1])
-    whole, low = numbers.view(shape), data.draw(st.integers(0, len(numbers) - 1))
-    high = data.draw(st.integers(low, len(numbers)))
-    run, values = CutRun(one, whole.shape, low), numbers[low:high].clone()
-    for place in range(held):
-        inside = run.tile(values, held, place)
-        expected = one.tile(whole, held, place).flatten()
-        expected = expected[(expected >= low) & (expected < high)].sort().values
-        assert torch.equal(torch.cat([view.reshape(-1) for view in (*inside, values[:0])]), expected)
-        for view in inside:
+    whole = torch.arange(shape[0] * shape[1]).view(shape)
+    layer = TiledLayer(SimpleNamespace(weight=nn.Parameter(whole.float())), one, Tiles(held))  # type: ignore[arg-type]
+    tiles, low = [one.tile(whole, held, place).flatten() for place in range(held)], data.draw(st.integers(0, 3 * width))
+    ends = [data.draw(st.integers(min(low, len(tile)), len(tile))) for tile in tiles]
+    expected = [tile[low:high].clone() for tile, high in zip(tiles, ends, strict=True)]
+    for tile, high in enumerate(ends):
+        views = tile_views(nn.ModuleDict({"layer": layer}), "layer.weight", whole, tile, min(low, high), high)
+        assert torch.equal(torch.cat([view.reshape(-1) for view in (*views, whole.view(-1)[:0])]), expected[tile])
+        for view in views:
             view.fill_(-1)
-    assert bool((values == -1).all()), "each element is in one tile, and views are in place"
-
-
-@pytest.mark.parametrize("members", [2, 4])
-def test_a_group_completes_the_runs_of_a_share_in_place(members: int) -> None:
-    """Parts of a packed column layer's weight and of a row layer's, which ranges cut anywhere."""
-    column, row = Cut(True, transposed=True, parts=3), Cut(False)
-    weights = [torch.arange(1.0, 1 + 5 * 24).view(5, 24), torch.arange(1000.0, 1000 + 6 * 8).view(6, 8)]
-    ends = [(17, 101), (3, 5)]
-
-    def member(group: object) -> list[torch.Tensor]:
-        runs = []
-        for one, weight, (low, high) in zip((column, row), weights, ends, strict=True):
-            tiles = [one.tile(weight, members, place) for place in range(members)]
-            own = one.whole([tile if place == group.index else torch.zeros_like(tile) for place, tile in enumerate(tiles)])
-            runs.append((CutRun(one, weight.shape, low), own.view(-1)[low:high].clone()))
-        complete_runs(group, runs)
-        return [values for _, values in runs]
-
-    for found in in_group(members, member):
-        for values, weight, (low, high) in zip(found, weights, ends, strict=True):
-            assert torch.equal(values, weight.view(-1)[low:high])
+    left = int((whole >= 0).sum())
+    assert left == whole.numel() - sum(map(len, expected)), "each element is in one tile, and views are in place"
 
 
 def test_a_packed_layer_gives_each_tile_a_share_of_each_matrix() -> None:
@@ -193,7 +169,7 @@ def test_a_norm_is_taken_tile_by_tile_of_what_tiles_cut() -> None:
         "layer.ln_1.weight", "layer.ln_1.bias", "layer.ln_2.weight", "layer.ln_2.bias", "layer.attn.c_proj.bias",
         "layer.mlp.c_proj.bias",
     }  # fmt: skip
-    assert {name for name in names if run_of(unit, name, 0) is None} == first
+    assert {name for name in names if not is_cut(unit, name)} == first
 
 
 def test_heads_and_widths_that_tiles_do_not_divide_are_refused() -> None:

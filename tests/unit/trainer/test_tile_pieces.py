@@ -11,7 +11,7 @@ from frostline_contract.job.training import OptimizerSection
 from frostline_contract.pieces import Pieces
 from frostline_trainer.step.optimizer import Moments, UnitOptimizer
 from frostline_trainer.step.packing import pack, unpack
-from frostline_trainer.step.parts import parts_of
+from frostline_trainer.step.parts import Part, flat, parts_of
 from frostline_trainer.step.tile_state import keep_tiles, tiles_beside
 from frostline_trainer.step.unit_state import export_piece, export_unit, import_piece, release_unit, unit_digest
 from frostline_trainer.tensor.state import is_cut
@@ -44,22 +44,35 @@ def give_gradients(seed: int, *blocks: nn.Module) -> None:
             parameter.grad = gradient.clone()
 
 
-def digests(module: nn.Module, moments: Moments) -> list[bytes]:
-    return [unit_digest(export_piece(TABLE, piece, module, moments)) for piece in TABLE.of_unit(UNIT)]
+def digests(module: nn.Module, moments: Moments, table: Pieces = TABLE) -> list[bytes]:
+    return [unit_digest(export_piece(table, piece, module, moments)) for piece in table.of_unit(UNIT)]
 
 
+@pytest.mark.parametrize("ranges", [1, 3, 40])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_pieces_of_a_block_have_each_element_once(family: str) -> None:
-    module = block(family)
+def test_the_pieces_of_a_block_have_each_element_once(family: str, ranges: int) -> None:
+    """Each tile's ranges follow each other in the order in which a module with this tile alone has its elements."""
+    module, table = block(family), Pieces.cut(NUM_UNITS, ranges, TILES)
     seen = {name: torch.zeros(tensor.shape, dtype=torch.int32) for name, tensor in module.state_dict().items()}
-    first, *tiles = (parts_of(TABLE, piece, module) for piece in TABLE.of_unit(UNIT))
-    for part in (*first, *(part for parts in tiles for part in parts)):
-        view = part.of(module, seen[part.name])
-        assert view.numel() == part.high - part.low
-        view += 1
+    by_tile: dict[int | None, list[Part]] = {}
+    for piece in table.of_unit(UNIT):
+        by_tile.setdefault(table.tile_of(piece), []).extend(parts_of(table, piece, module))
+    for part in [part for parts in by_tile.values() for part in parts]:
+        views = part.of(module, seen[part.name])
+        assert sum(view.numel() for view in views) == part.high - part.low
+        for view in views:
+            view += 1
     assert all(bool((counts == 1).all()) for counts in seen.values())
-    assert {part.name for part in first} == {name for name in seen if not is_cut(module, name)}
-    assert len(tiles) == TILES and len({tuple((part.name, part.high) for part in parts) for parts in tiles}) == 1
+    assert {part.name for part in by_tile[None]} == {name for name in seen if not is_cut(module, name)}
+    assert list(by_tile) == [None, *range(TILES)]
+    assert len({tuple((part.name, part.low, part.high) for part in by_tile[tile]) for tile in range(TILES)}) == 1
+    for tile in range(TILES):
+        alone = copy.deepcopy(module)
+        keep_tiles(alone, table, UNIT, Tiles(TILES, tile, 1, lambda node: node), ())
+        for part in by_tile[tile]:
+            own = flat(part.of(alone, alone.get_parameter(part.name)))
+            assert torch.equal(flat(part.of(module, module.get_parameter(part.name))), own)
+            assert torch.equal(alone.get_parameter(part.name).view(-1)[part.low : part.high], own)
 
 
 def test_embedding_and_head_have_pieces_of_tiles_without_parts() -> None:
@@ -71,39 +84,44 @@ def test_embedding_and_head_have_pieces_of_tiles_without_parts() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.name)
-@pytest.mark.parametrize("family", ["gpt2_untied", "bert_classification"])
-def test_an_update_of_each_piece_has_the_bits_of_all(family: str, section: OptimizerSection, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("family", "ranges"), [("gpt2_untied", 1), ("gpt2_untied", 5), ("bert_classification", 1)])
+def test_an_update_of_each_piece_has_the_bits_of_all(
+    family: str, ranges: int, section: OptimizerSection, dtype: torch.dtype
+) -> None:
     """It has also those of an update of the whole, unless a tile's bias is shorter than what a kernel computes at once, as with
     SGD in bfloat16: then its last elements are rounded at other points, and to update tile by tile is numerics."""
+    table = Pieces.cut(NUM_UNITS, ranges, TILES)
     plain, parted, alone = (block(family, dtype) for _ in range(3))
     moments = (Moments(), Moments(), Moments())
     for seed in range(3):
         give_gradients(seed, plain, parted, alone)
         UnitOptimizer(section, [(UNIT, plain)], moments[0]).step(0.1)
-        UnitOptimizer(section, [(UNIT, parted)], moments[1], TABLE).step(0.1)
-        for piece in TABLE.of_unit(UNIT):
-            UnitOptimizer(section, [(UNIT, alone)], moments[2], TABLE, [piece]).step(0.1)
-    assert digests(alone, moments[2]) == digests(parted, moments[1])
+        UnitOptimizer(section, [(UNIT, parted)], moments[1], table).step(0.1)
+        for piece in table.of_unit(UNIT):
+            UnitOptimizer(section, [(UNIT, alone)], moments[2], table, [piece]).step(0.1)
+    assert digests(alone, moments[2], table) == digests(parted, moments[1], table)
     if (section.name, dtype) != ("sgd", torch.bfloat16):
-        pieces = {piece: export_piece(TABLE, piece, parted, moments[1]) for piece in TABLE.of_unit(UNIT)}
+        pieces = {piece: export_piece(table, piece, parted, moments[1]) for piece in table.of_unit(UNIT)}
         whole = unit_digest(export_unit(UNIT, plain, moments[0]))
-        assert unit_digest(joined(TABLE, UNIT, parted, pieces)) == whole
+        assert unit_digest(joined(table, UNIT, parted, pieces)) == whole
 
 
+@pytest.mark.parametrize("ranges", [1, 3])
 @pytest.mark.parametrize("released", [False, True])
-def test_pieces_bring_the_whole_state_in_any_order(released: bool) -> None:
+def test_pieces_bring_the_whole_state_in_any_order(released: bool, ranges: int) -> None:
+    table = Pieces.cut(NUM_UNITS, ranges, TILES)
     source, target = block("bert_classification"), block("bert_classification")
     moments, arrived = Moments(), Moments()
     give_gradients(1, source)
-    UnitOptimizer(SECTIONS[0], [(UNIT, source)], moments, TABLE).step(0.1)
-    assert digests(source, moments) != digests(target, arrived)
+    UnitOptimizer(SECTIONS[0], [(UNIT, source)], moments, table).step(0.1)
+    assert digests(source, moments, table) != digests(target, arrived, table)
     if released:
         release_unit(target)
-    for piece in reversed(TABLE.of_unit(UNIT)):
-        import_piece(TABLE, piece, target, arrived, unpack(pack(export_piece(TABLE, piece, source, moments))))
-    assert digests(target, arrived) == digests(source, moments)
-    keep_tiles(target, TABLE, UNIT, Tiles(TILES), ())
-    assert digests(target, arrived) == digests(source, moments) and not tiles_beside(target)
+    for piece in reversed(table.of_unit(UNIT)):
+        import_piece(table, piece, target, arrived, unpack(pack(export_piece(table, piece, source, moments))))
+    assert digests(target, arrived, table) == digests(source, moments, table)
+    keep_tiles(target, table, UNIT, Tiles(TILES), ())
+    assert digests(target, arrived, table) == digests(source, moments, table) and not tiles_beside(target)
     assert all(map(torch.equal, target.state_dict().values(), source.state_dict().values()))
 
 

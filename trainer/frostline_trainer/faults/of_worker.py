@@ -264,7 +264,7 @@ class PlannedFaults(Plug):
             parts = [(one, part) for one in owned if one in last for part in parts_of(table, one, module)]
             piece, part = next((one, part) for one, part in parts if part.name in learns)
             moments = context.moments.get((piece, part.name), {})
-            weight = part_of(module, piece, part, learns[part.name])
+            weight = part_of(module, piece, part, learns[part.name])[0][:1]
             flip_first(weight if fault.what == "weight" else next(one for one in moments.values() if one.ndim > 0))
 
 

@@ -50,9 +50,9 @@ class Auditing:
             raise self._differ(step, disputed, self._recomputed_with(disputed, audits), kept, seen)
 
     def _recomputed_with(self, disputed: Collection[Audit], audits: Sequence[Audit]) -> list[Audit]:
-        """The audits whose work is recomputed once more: the disputed ones, and those of the other members of their groups where
-        these recompute together: their own work first, then that of others, so that all of a group compute in one order."""
-        if not self._plan.placement.recomputes_together(self._plan.pieces):
+        """The audits whose work is recomputed once more: the disputed ones, and those of the other members of their groups,
+        which recompute together: their own work first, then that of others, so that all of a group compute in one order."""
+        if not self._plan.placement.divides_tiles:
             return list(disputed)
         groups = {(audit.stage, audit.replica) for audit in disputed}
         again = [audit for audit in audits if (audit.stage, audit.replica) in groups]

@@ -43,12 +43,11 @@ def audit_is_due(training: TrainingSection, step: int) -> bool:
 def audits_of(plan: Plan, seed: int, step: int, num_microbatches: int, num_leaves: int) -> list[Audit]:
     """The audits of a step: of each replica one micro-batch, in all stages, so that all members have equal extra work.
 
-    The auditor is the stage's next owner, in another replica or in the same tensor-parallel group; with one owner, its buddy.
-    Where members of a group own their tiles, or divide samples, it is the member of the next replica in the same place, so that a
-    group audits another one together; with one replica a group audits itself, each member computing in the next one's place.
+    The auditor is the stage's next owner, in another replica; with one owner, its buddy. In tensor-parallel groups it is the
+    member of the next replica in the same place, so that a group audits another one together; with one replica a group audits
+    itself, each member computing in the next one's place.
     """
     placement, shape, audits = plan.placement, plan.placement.shape, list[Audit]()
-    together = placement.recomputes_together(plan.pieces)
     for replica in range(shape.dp_degree):
         leaves = placement.leaves_of(replica)
         numbers = [m for leaf in leaves for m in leaf_micro_batches(leaf, num_microbatches, num_leaves)]
@@ -58,7 +57,7 @@ def audits_of(plan: Plan, seed: int, step: int, num_microbatches: int, num_leave
         for stage in range(shape.num_stages):
             holders = shape.owners_of(shape.pp_rank_of_stage(stage))
             for place in shape.places_of_owners(replica):
-                if together:
+                if placement.divides_tiles:
                     same = shape.mesh.line(holders[place], "dp")  # one of each replica, in this place
                     judges = (*same[replica + 1 :], *same[:replica]) or (holders[place - 1],)
                 else:

@@ -18,7 +18,7 @@ its part of the gradient. The buddy may be another replica of the stage: it has 
 counts as state then; with `placement.shard: use` it keeps them in local shards.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -35,6 +35,7 @@ from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.local_shards import local_shards
 from frostline_trainer.step.optimizer import Moments, UnitOptimizer
+from frostline_trainer.step.reduction import Summed
 from frostline_trainer.step.share import Shares
 from frostline_trainer.step.tied import learning, stop_frozen_tie
 from frostline_trainer.step.tile_state import tiles_beside
@@ -63,7 +64,7 @@ class UnitReplication:
 
     def __init__(self, context: RunContext, plan: Plan, index: int, world: Group, freeze_point: int) -> None:
         self._context, self._world = context, world
-        self._kept, self._by_part = plan.replicas_kept_by(plan.placement.workers[index]), plan.placement.divides(plan.pieces)
+        self._kept, self._by_part = plan.replicas_kept_by(plan.placement.workers[index]), plan.placement.divides
         self.kept_units = plan.pieces.units_of(self._kept)
         for unit in self.kept_units:
             set_frozen(context.cut.units[unit], unit < freeze_point)
@@ -102,15 +103,15 @@ class UnitReplication:
         with self._world.tally.carrying(Way.BUDDIES):
             self._expected = [self._world.expect(item.landing, item.update.owner, item.update.tag) for item in incoming]
 
-    def send(self, stage: int, summed_of: Callable[[tuple[int, ...]], torch.Tensor]) -> None:
+    def send(self, stage: int, summed: Summed) -> None:
         """Start to send a stage's reduced gradients to its buddies; they must not change until `finish_sending`.
 
-        On a GPU this starts the copy to host memory, and `post` sends. summed_of: consecutive units -> their reduced gradients.
+        On a GPU this starts the copy to host memory, and `post` sends.
         """
         for update in self._outgoing:
             if update.stage == stage:
                 packed = self._packed.get(update)
-                payload = summed_of(update.units) if packed is None else packed.layout.pack(packed.message)
+                payload = summed.of_units(update.units) if packed is None else packed.layout.pack(packed.message, summed.of_part)
                 if not payload.numel():
                     continue
                 if payload.device.type != "cpu":
@@ -187,9 +188,10 @@ class _Packed:
 class _Incoming:
     """The buddy's side of a replica update.
 
-    landing: receive buffer of one step's gradients, with the layout of the owner's buffer, or of the owner's share if the state
-    is sharded over the replicas of `shape`. gradient: the tensor from which unit replicas are updated: `landing`, or a copy on
-    the device if unit replicas stay there. kept: the buddy's pieces. parts: with sharded state, views of `gradient` by piece.
+    landing: receive buffer of one step's gradients, with the layout of the owner's buffer, of the owner's share if the state is
+    sharded over the replicas of `shape`, or of the pieces' parts where tiles have pieces. gradient: the tensor from which unit
+    replicas are updated: `landing`, or a copy on the device if unit replicas stay there. kept: the buddy's pieces. parts: with
+    divided state, views of `gradient` by piece.
     """
 
     def __init__(self, context: RunContext, update: ReplicaUpdate, freeze_point: int, resident: bool, kept: Sequence[int],
@@ -197,8 +199,8 @@ class _Incoming:
         self.update, self.parts = update, dict[tuple[int, str], torch.Tensor]()
         groups = [(unit, [p for _, p in learning(context, freeze_point, unit)]) for unit in update.units]
         self.buffers = GradientBuffers(groups, num_microbatches=1, num_leaves=1)
-        shares = Shares(context, self.buffers, freeze_point, shape) if shape is not None else None
         packed = PackedParts(context, update.pieces, freeze_point) if update.pieces else None
+        shares = Shares(context, self.buffers, freeze_point, shape) if shape is not None and packed is None else None
         length = shares.all[update.replica].length if shares is not None else (packed or self.buffers).length
         self.landing = host_memory_for(context.device, (length,), self.buffers.parameters[0].dtype)
         self.gradient = torch.empty_like(self.landing, device=context.device) if resident else self.landing
@@ -207,7 +209,7 @@ class _Incoming:
             self.parts = packed.parts(self.gradient)
         if shares is not None:
             runs = shares.parts(piece for piece in kept if shares.owns(update.replica, piece))
-            self.parts = {key: shares.all[update.replica].view(self.gradient, *run) for key, run in runs.items()}
+            self.parts = {key: shares.all[update.replica].view(self.gradient, one) for key, one in runs.items()}
 
     def arrive(self) -> None:
         """Make received gradients ready for the update, copied to the device if unit replicas stay there."""

@@ -1,15 +1,15 @@
-"""The message with the reduced gradients of some pieces, where groups own their tiles: its parts one behind the other, aligned.
+"""The message with the reduced gradients of pieces of tiles: their parts one behind the other, aligned.
 
-Owner and buddy hold other tiles of a unit in their modules, so that the layout depends on the pieces alone.
+Owner and buddy may hold other tiles of a unit in their modules, so that the layout depends on the pieces alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from frostline_contract.pieces import RANGE_ALIGNMENT
 from frostline_trainer.step.context import RunContext
-from frostline_trainer.step.parts import parts_of
+from frostline_trainer.step.parts import Part, parts_of
 from frostline_trainer.step.tied import learning
 
 
@@ -38,14 +38,10 @@ class PackedParts:
                     self._places.append((piece, unit, part, slice(low, self.length)))
         self.dtype = next(self._units[0].parameters()).dtype
 
-    def pack(self, message: torch.Tensor) -> torch.Tensor:
-        """Copy the parts of the parameters' `.grad`s into a message, and return it."""
-        for _, unit, part, place in self._places:
-            module = self._units[unit]
-            gradient = module.get_parameter(part.name).grad
-            assert gradient is not None, f"{part.name} of unit {unit} has no gradient"
-            view = part.of(module, gradient)
-            message[place].view(view.shape).copy_(view)
+    def pack(self, message: torch.Tensor, gradient_of: Callable[[int, Part], torch.Tensor]) -> torch.Tensor:
+        """Copy the parts' gradients into a message, and return it. gradient_of: (piece, part) -> its gradient, flat."""
+        for piece, _, part, place in self._places:
+            message[place].copy_(gradient_of(piece, part))
         return message
 
     def parts(self, message: torch.Tensor) -> dict[tuple[int, str], torch.Tensor]:

@@ -15,7 +15,7 @@ class ReplicaUpdate:
     """One message with the reduced gradients of consecutive units of one stage that learn and have the same buddy.
 
     owner, buddy: global ranks. replica: the owner's replica: 0, or with sharded state the one that owns these pieces. pieces:
-    those whose gradients are sent, where groups own their tiles; (): the layout is that of the units.
+    those whose gradients are sent, where state is divided and tiles have pieces; (): the layout is that of the units.
     """
 
     stage: int
@@ -34,7 +34,7 @@ class ReplicaUpdate:
 def replica_updates_of(plan: Plan, freeze_point: int) -> list[ReplicaUpdate]:
     """All replica updates of a step, in unit order. A frozen unit has no gradient to send."""
     placement, updates = plan.placement, list[ReplicaUpdate]()
-    if plan.buddies and placement.divides_tiles(plan.pieces):
+    if plan.buddies and placement.divides and plan.pieces.state_tiles > 1:
         return _updates_by_tile(plan, freeze_point)
     for replica in range(placement.dp_degree if placement.is_sharded else 1) if plan.buddies else ():
         buddies = unit_buddies(plan, replica)
@@ -44,7 +44,8 @@ def replica_updates_of(plan: Plan, freeze_point: int) -> list[ReplicaUpdate]:
 
 
 def _updates_by_tile(plan: Plan, freeze_point: int) -> list[ReplicaUpdate]:
-    """The updates where members of a group own their tiles: of each stage those of the pieces with the same owners and buddy."""
+    """The updates where tiles have pieces and not all members own them: of each stage one for all pieces with the same owners and
+    buddy."""
     table, placement, updates = plan.pieces, plan.placement, list[ReplicaUpdate]()
     for stage in range(placement.shape.num_stages):
         found: dict[tuple[str, str], list[int]] = {}

@@ -52,7 +52,6 @@ class Builder:
     ) -> None:
         self._context, self._placement, self._transport = context, placement, transport
         self._freeze_point, self._settings = freeze_point, settings
-        self._audits_together = placement.recomputes_together(context.pieces)
 
     def stage(self, number: int) -> Stage:
         """Make the stage and set its units frozen or learning. After all stages are made, the caller calls `stop_frozen_tie`."""
@@ -136,7 +135,7 @@ class Builder:
             moved()
             held = [piece for piece in self._context.pieces.of_units(units) if piece in needed]
             is_torn = any(self._context.holdings.state(piece) is None for piece in held)
-            if is_torn and not (self._placement.gathers_at_use or self._audits_together):
+            if is_torn and not (self._placement.gathers_at_use or self._placement.divides_tiles):
                 return ABSENT
             micro_batch = feed.micro_batch(batch, audit.micro_batch, samples=number == 0 and evidence.entry is None)
             micro_batch.boundary = evidence.entry if number == 0 else None

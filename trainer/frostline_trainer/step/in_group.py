@@ -1,7 +1,7 @@
 """A member's duties in its tensor-parallel group, whose members share their stages tile by tile (docs/protocols.md 1.25)."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 from torch import nn
 
@@ -12,7 +12,7 @@ from frostline_trainer.prefix.dealing import DealtPrefix, all_have
 from frostline_trainer.prefix.prefix import PrefixReader
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.tile_state import exchanged_tiles
-from frostline_trainer.tensor.group import alone_for, rows_in, tiles_in
+from frostline_trainer.tensor.group import rows_in, tiles_in
 from frostline_trainer.tensor.install import share_tiles
 from frostline_trainer.tensor.rows import row_tiles
 from frostline_trainer.tensor.tiles import Tiles
@@ -35,13 +35,11 @@ class InGroup:
 
     def __init__(self, context: RunContext, plan: Plan, index: int, groups: Groups) -> None:
         shape = self._shape = plan.placement.shape
-        self._divides_tiles = plan.placement.divides_tiles(plan.pieces)
         inner = context.job.training.tensor_tiles.inner
         assert not (problem := tiles_problem(shape, inner)), problem
         self._context, self._group, self.speaks = context, groups.tensor, shape.tp_rank(index) == 0
         self._whole = context.tiles if inner > 1 else None
         self._splits_rows = plan.placement.splits_rows
-        self._recomputes_together = plan.placement.recomputes_together(plan.pieces)
         self._own = self._tiles_ahead(0) if self._group is not None else self._whole
         self._is_dealt: bool | None = None
 
@@ -72,26 +70,22 @@ class InGroup:
     def in_place_of(self, place: int, units: Sequence[nn.Module]) -> Iterator[None]:
         """Let units compute for a while what a member of this group, or of another replica's, computes in the step (audits).
 
-        Where members own their tiles, or divide samples, this is collective: all members compute as the ones equally many places
-        on, with those members' weights. Otherwise a member computes all tiles by itself, and weight gradients of the other one's
-        tiles alone. Without tiles nothing changes. Afterwards the caller shares the tiles out again.
+        In a group this is collective: all members compute as the ones equally many places on, with those members' weights. A
+        member that computes alone has all tiles. Without tiles nothing changes. Afterwards the caller shares the tiles out again.
 
         Args:
             place: of the other member in its group.
             units: those of a stage.
         """
-        shape, group = self._shape, self._group
-        if self._whole is None:
-            yield
-        elif not self._recomputes_together:
-            for unit in units:
-                share_tiles(unit, alone_for(place, shape.tp_degree, self._whole))
+        group = self._group
+        if self._whole is None or group is None:
+            for unit in units if self._whole is not None else ():
+                share_tiles(unit, self._whole)
             yield
         else:
-            assert group is not None
             ahead = (place - group.index) % group.size
             tiles = self._tiles_ahead(ahead)
-            with exchanged_tiles(group, units, tiles, ahead) if self._divides_tiles else nullcontext():
+            with exchanged_tiles(group, units, tiles, ahead):
                 for unit in units:
                     if row_tiles(unit).are_divided:
                         share_tiles(unit, tiles)

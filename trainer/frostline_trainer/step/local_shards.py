@@ -1,8 +1,9 @@
 """Local shards: a unit's weights as the parts that this member owns or keeps, in memory of their own (`placement.shard: use`).
 
-A unit whose weights are gathered at each use has its state in local shards, by piece and parameter. Its module's own tensors are
-then a copy, which is freed after each use: their storages have 0 bytes, and keep names, shapes and types. A storage is filled
-again in place, so that what autograd has saved of the weights is valid again, with the same bits.
+A unit whose weights are gathered at each use has its state in local shards, by piece and parameter, also of tiles that its module
+does not have. Its module's own tensors are then a copy, which is freed after each use: their storages have 0 bytes, and keep
+names, shapes and types. A storage is filled again in place, so that what autograd has saved of the weights is valid again, with
+the same bits.
 
 `part_of` is the only way to a part's weights, and holds wherever they are.
 """
@@ -14,9 +15,9 @@ from torch import nn
 
 from frostline_contract.pieces import Pieces
 from frostline_trainer.families.base import still_names
-from frostline_trainer.step.parts import Part, parts_of, weights_of
+from frostline_trainer.step.parts import Part, flat, parts_of, weights_of, write
 from frostline_trainer.step.tile_state import tiles_beside
-from frostline_trainer.tensor.state import cut_layers, has_memory
+from frostline_trainer.tensor.state import cut_layers, has_memory, release
 
 LocalShards = dict[tuple[int, str], torch.Tensor]
 """(piece, name of the weight) -> the piece's part of that weight, flat, in aligned memory of its own."""
@@ -27,13 +28,13 @@ def local_shards(unit: nn.Module) -> LocalShards | None:
     return getattr(unit, "local_shards", None)
 
 
-def part_of(unit: nn.Module, piece: int, part: Part, weight: torch.Tensor) -> torch.Tensor:
+def part_of(unit: nn.Module, piece: int, part: Part, weight: torch.Tensor) -> list[torch.Tensor]:
     """A part's elements of a weight, by reference, as `Part.of` gives them. weight: the module's own, read if it is the state."""
     shards = local_shards(unit)
     if shards is not None:
-        return shards[piece, part.name]
+        return [shards[piece, part.name]]
     beside = tiles_beside(unit).get((piece, part.name))
-    return part.of(unit, weight.detach()) if beside is None else beside
+    return part.of(unit, weight.detach()) if beside is None else [beside]
 
 
 def weight_tensors(unit: nn.Module) -> dict[str, torch.Tensor]:
@@ -51,13 +52,16 @@ def shard_unit(unit: nn.Module, table: Pieces, pieces: Iterable[int]) -> None:
     for piece in pieces:
         for part in parts_of(table, piece, unit):
             if _has(unit, piece, part):
-                shards[piece, part.name] = part_of(unit, piece, part, weights[part.name].contiguous()).clone()
+                weight = weights[part.name]
+                views = part_of(unit, piece, part, weight if part.tile is not None else weight.contiguous())
+                shards[piece, part.name] = flat(views).clone()
             else:
                 shards[piece, part.name] = _room_for(unit, part)
     if local_shards(unit) is None:
         for tensor in weight_tensors(unit).values():  # views of a file's memory, or of each other, cannot be freed alone
             tensor.data = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     unit.local_shards = shards | (local_shards(unit) or {})
+    tiles_beside(unit).clear()
     free_module(unit)
 
 
@@ -88,16 +92,25 @@ def drop_shards(unit: nn.Module, needed: Iterable[int]) -> None:
 
 
 def join_unit(unit: nn.Module, table: Pieces) -> None:
-    """Move the state back into the module; parts of other pieces get no values."""
+    """Move the state back into the module; parts of other pieces get no values.
+
+    Tiles that have pieces of their own come to lie beside the module, which has no memory for any (`tile_state.keep_tiles`).
+    """
     shards = local_shards(unit)
     if shards is None:
         return
+    by_tile = cut_layers(unit) if table.state_tiles > 1 else {}
     fill_module(unit)
+    for name in by_tile:
+        release(unit.get_parameter(name))
     weights = weights_of(unit)
     forget_shards(unit)
     for piece in sorted({piece for piece, _ in shards}):
         for part in parts_of(table, piece, unit):
-            part_of(unit, piece, part, weights[part.name]).copy_(shards[piece, part.name])
+            if part.tile is None:
+                write(part_of(unit, piece, part, weights[part.name]), shards[piece, part.name])
+            else:
+                tiles_beside(unit)[piece, part.name] = shards[piece, part.name]
 
 
 def forget_shards(unit: nn.Module) -> None:

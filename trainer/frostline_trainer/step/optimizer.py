@@ -9,7 +9,7 @@ The updates are torch's functional AdamW and SGD, without the bookkeeping that a
 device memory; they are filled in from counts in host memory, which checkpoints and state transfers read without a wait.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -22,7 +22,7 @@ from frostline_contract.pieces import Pieces
 from frostline_trainer.model import no_decay
 from frostline_trainer.step.local_shards import part_of
 from frostline_trainer.step.parts import Moments as Moments
-from frostline_trainer.step.parts import Part, parts_of
+from frostline_trainer.step.parts import Part, flat, parts_of, write
 
 PartGradients = Mapping[tuple[int, str], torch.Tensor]
 """(piece, parameter name) -> gradient of the piece's part of that parameter, flat."""
@@ -38,19 +38,16 @@ class _Updated:
     part: Part | None
 
     @property
-    def weights(self) -> torch.Tensor:
-        """The parameter or its part, wherever the state is now."""
-        return self.parameter if self.part is None else part_of(self.unit, self.key[0], self.part, self.parameter)
-
-    def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """This part of a tensor of the parameter's shape."""
-        return tensor if self.part is None else self.part.of(self.unit, tensor.detach())
+    def weights(self) -> list[torch.Tensor]:
+        """The parameter or its part, wherever the state is now; as several views where it does not lie in one."""
+        return [self.parameter] if self.part is None else part_of(self.unit, self.key[0], self.part, self.parameter)
 
     def gradient(self, given: PartGradients | None) -> torch.Tensor | None:
         """The part's gradient: from `given`, or from the parameter's `.grad` without it."""
         if given is not None:
             return given.get(self.key)
-        return self.of(self.parameter.grad) if self.parameter.grad is not None else None
+        gradient = self.parameter.grad
+        return gradient if gradient is None or self.part is None else flat(self.part.of(self.unit, gradient.detach()))
 
 
 @dataclass
@@ -86,14 +83,14 @@ class UnitOptimizer:
         for group in self._groups:
             paired = [(one, one.gradient(gradients)) for one in group.updated]
             known = [(one.key, one.weights, gradient) for one, gradient in paired if gradient is not None]
-            if flat := [one for one in known if one[1].is_contiguous()]:
-                keys, parameters, found = map(list, zip(*flat, strict=True))
+            if whole := [(key, views[0], gradient) for key, views, gradient in known if _lies_in_one(views)]:
+                keys, parameters, found = map(list, zip(*whole, strict=True))
                 update(group.weight_decay, keys, parameters, found, learning_rate)
-            for key, parameter, gradient in known:  # a tile in several blocks: by way of a copy, one at a time
-                if not parameter.is_contiguous():
-                    copy = parameter.reshape(-1)
+            for key, views, gradient in known:  # part of a tile in several blocks: by way of a copy, one at a time
+                if not _lies_in_one(views):
+                    copy = flat(views)
                     update(group.weight_decay, [key], [copy], [gradient.reshape(-1)], learning_rate)
-                    parameter.copy_(copy.view(parameter.shape))
+                    write(views, copy)
 
     def _adamw(self, weight_decay: float, keys: list[tuple[int, str]], parameters: list[torch.Tensor],
                gradients: list[torch.Tensor], learning_rate: float) -> None:  # fmt: skip
@@ -165,6 +162,11 @@ def _updated_of(unit: int, module: nn.Module, table: Pieces | None, pieces: Coll
         for part in parts_of(table, piece, module)
         if part.name in learning
     ]
+
+
+def _lies_in_one(views: Sequence[torch.Tensor]) -> bool:
+    """Whether the elements of a weight or of its part lie one behind the other."""
+    return len(views) == 1 and views[0].is_contiguous()
 
 
 def fused_on_device(section: OptimizerSection, parameters: list[torch.Tensor], gradients: list[torch.Tensor],

@@ -5,7 +5,7 @@ replicas (`step.sharing`), each gets the gradient of its own pieces (reduce-scat
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -19,20 +19,29 @@ from frostline_trainer.step.exchange import reduce_gradients
 from frostline_trainer.step.gathering import Gathering
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.optimizer import PartGradients
-from frostline_trainer.step.parts import Part, parts_of
+from frostline_trainer.step.parts import Part, flat, parts_of
 from frostline_trainer.step.programs import Program
 from frostline_trainer.step.sharing import Sharing
 from frostline_trainer.step.stage import Stage
 from frostline_trainer.step.tied import learning, sum_uses, tie_learns
 from frostline_trainer.step.tile_state import gather_tiles
-from frostline_trainer.tensor.group import complete_gradients
 from frostline_trainer.tensor.messages import own_line
 from frostline_trainer.tensor.state import is_cut
 from frostline_trainer.transport.collectives import Group
 from frostline_trainer.transport.transport import Transport
 
-Summed = Callable[[tuple[int, ...]], torch.Tensor]
-"""Consecutive units -> their part of a stage's flat gradient, a view."""
+
+@dataclass(frozen=True)
+class Summed:
+    """A stage's reduced gradient, as a buddy gets it.
+
+    Args:
+        of_units: consecutive units -> their part of the stage's flat gradient, a view.
+        of_part: (piece, part) -> the part's gradient, flat.
+    """
+
+    of_units: Callable[[tuple[int, ...]], torch.Tensor]
+    of_part: Callable[[int, Part], torch.Tensor]
 
 
 class Reduction:
@@ -57,7 +66,7 @@ class Reduction:
         self._spoken = [piece for piece in plan.speaks_for(self._worker) if context.pieces.unit_of(piece) >= freeze_point]
         self._cut: dict[int, list[Part]] = {}
         self._learning: dict[int, list[tuple[str, nn.Parameter]]] = {}
-        self._divides_tiles = plan.placement.divides_tiles(context.pieces)
+        self._divides_tiles = plan.placement.divides_tiles
         self.sharing = self._make_sharing(index)
 
     def _make_sharing(self, index: int) -> Sharing | None:
@@ -66,7 +75,7 @@ class Reduction:
             return None
         replicas = self._groups.replicas
         assert isinstance(replicas, Group), "shares are exchanged in one level"
-        sharing = Sharing(self._context, self._plan, self._shape.dp_rank(index), self._pp_rank, replicas, self._groups.tensor)
+        sharing = Sharing(self._context, self._plan, index, replicas)
         for number, buffers in self._buffers.items():
             sharing.share_out(number, buffers, self._freeze_point)
         return sharing
@@ -76,7 +85,7 @@ class Reduction:
     def exchange(self, complete: Callable[[int, Summed], None]) -> dict[int, torch.Tensor]:
         """Reduce the gradients of all stages; returns them by stage.
 
-        complete: called with a stage and a function for the gradient of some of its units, as soon as the stage is reduced.
+        complete: called with a stage and its gradient, as soon as the stage is reduced.
         """
         totals, tied = dict[int, torch.Tensor](), self._tied_stages
         for number in [one.stage for one in self._program.exchange if one.kind is Kind.REDUCE]:
@@ -99,14 +108,20 @@ class Reduction:
         bounds = self._plan.placement.leaf_bounds
         total = reduce_gradients(buffers, self._groups.replicas, bounds, self._num_leaves, self._context.exact)
         buffers.adopt(total)
-        if (group := self._groups.tensor) is not None and not self._divides_tiles:
-            complete_gradients(group, [unit for _, unit in self._stages[number].trainable()])
         return total
 
     def _summed(self, number: int, total: torch.Tensor) -> Summed:
-        if self.sharing is not None:
-            return partial(self.sharing.payload, number, total)
-        return lambda units: total[self._buffers[number].span(units)]
+        sharing = self.sharing
+        if sharing is not None:
+            given = sharing.gradients(number, total)
+            return Summed(lambda units: sharing.payload(number, total, units), lambda piece, part: given[piece, part.name])
+        return Summed(lambda units: total[self._buffers[number].span(units)], self._gradient_of)
+
+    def _gradient_of(self, piece: int, part: Part) -> torch.Tensor:
+        module = self._context.cut.units[self._context.pieces.unit_of(piece)]
+        gradient = module.get_parameter(part.name).grad
+        assert gradient is not None, f"{part.name} of piece {piece} has no gradient"
+        return flat(part.of(module, gradient))
 
     # ---- tied embeddings
 
@@ -176,7 +191,7 @@ class Reduction:
         if piece not in self._cut:
             self._cut[piece] = parts_of(table, piece, module)
         parts = [(part, known[part.name]) for part in self._cut[piece] if part.name in known]
-        return [(part.name, aligned(part.of(module, gradient).reshape(-1), ALIGNMENT_BYTES)) for part, gradient in parts]
+        return [(part.name, aligned(flat(part.of(module, gradient)), ALIGNMENT_BYTES)) for part, gradient in parts]
 
     def gradients(self, totals: Mapping[int, torch.Tensor]) -> PartGradients | None:
         """The gradients from which the optimizer updates this member's pieces; None: the parameters' `.grad`."""
@@ -200,13 +215,17 @@ class Reduction:
             self.sharing.stale = True
 
     def complete(self, units: Iterable[tuple[int, nn.Module]], everything: bool = False) -> None:
-        """Collect the newest weights that other replicas own of this member's stages. Collective.
+        """Collect the newest weights that others own and this member computes with. Collective.
 
         everything: collect all weights; otherwise only those that steps change, and only if they are stale. Units that are
         gathered at each use are left out.
         """
+        self._complete_ranges(units, everything)
         if everything and self._divides_tiles:
             self._complete_frozen(units)
+
+    def _complete_ranges(self, units: Iterable[tuple[int, nn.Module]], everything: bool) -> None:
+        """Collect what other replicas own of the tiles that this member computes, and of what no tile cuts. Collective."""
         sharing, gathers = self.sharing, self._plan.placement.gathers_at_use
         if sharing is None or not (sharing.stale or everything):
             return

@@ -5,8 +5,8 @@ These weights are a copy and not state: they are never sent on from here, and th
 member owns or keeps for others. So a commit needs no process group, and a late commit is the same update. With
 `placement.shard: use` the state is in local shards (`step.local_shards`), and a unit is gathered at each use (`step.gathering`).
 
-In a tensor-parallel group all members own the pieces of their replica. Each reduces its share along its own line; then the group
-puts its tiles' gradients in that share together.
+In a tensor-parallel group a member owns its replica's pieces of the tiles that it computes, and of what no tile cuts. It
+exchanges them with the members of the other replicas that compute the same tiles, its line; a group shares nothing here.
 """
 
 from collections.abc import Collection, Mapping
@@ -23,10 +23,8 @@ from frostline_trainer.step.exchange import scatter_gradients
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.local_shards import fill_module, part_of
 from frostline_trainer.step.optimizer import PartGradients
-from frostline_trainer.step.parts import Part, parts_of, weights_of
-from frostline_trainer.step.share import Run, Shares, pieces_of_replica, tied_name
-from frostline_trainer.tensor.group import complete_runs
-from frostline_trainer.tensor.state import CutRun, run_of
+from frostline_trainer.step.parts import Part, flat, parts_of, weights_of, write
+from frostline_trainer.step.share import Runs, Shares, pieces_of_member
 from frostline_trainer.transport.collectives import Group
 
 
@@ -39,9 +37,10 @@ class Placed:
     start: int
     end: int
 
-    def of(self, weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """The part's bytes, in place. weights: the unit's, by name."""
-        return weights[self.part.name].view(-1)[self.part.low : self.part.high].view(torch.uint8)
+    def read(self, row: torch.Tensor, unit: nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
+        """Copy the part from its owner's message into the module. weights: the module's own, by name."""
+        views = self.part.of(unit, weights[self.part.name])
+        write([view.view(torch.uint8) for view in views], row[self.start : self.end])
 
 
 class Sharing:
@@ -50,21 +49,19 @@ class Sharing:
     Args:
         context: the run's.
         plan: of the generation; its placement is sharded.
-        dp_rank, pp_rank: this member's place.
+        index: own global rank.
         replicas: the line along dp, by replica.
-        group: the tensor-parallel group; None: this member computes its stages alone.
 
     Attributes:
         stale: whether the weights of other replicas' pieces are those of an earlier step.
     """
 
-    def __init__(self, context: RunContext, plan: Plan, dp_rank: int, pp_rank: int, replicas: Group, group: Group | None) -> None:
-        self._context, self._plan, self._dp_rank, self._replicas, self._group = context, plan, dp_rank, replicas, group
-        self._shape = plan.placement.shape
-        self._own = plan.pieces_of(plan.placement.workers[self._shape.first_at(dp_rank, pp_rank)])
+    def __init__(self, context: RunContext, plan: Plan, index: int, replicas: Group) -> None:
+        self._context, self._replicas, self._shape = context, replicas, plan.placement.shape
+        self._bounds, self._own = plan.placement.leaf_bounds, plan.pieces_of(plan.placement.workers[index])
+        self._dp_rank, self._tp_rank = self._shape.dp_rank(index), self._shape.tp_rank(index)
         self._shares: dict[int, Shares] = {}
-        self._runs: dict[int, dict[tuple[int, str], Run]] = {}
-        self._cut: dict[int, dict[int, list[tuple[CutRun, Run]]]] = {}
+        self._runs: dict[int, dict[tuple[int, str], Runs]] = {}
         self._known_places: dict[tuple[int, bool], list[list[Placed]]] = {}
         self.stale = True
 
@@ -72,41 +69,13 @@ class Sharing:
 
     def share_out(self, stage: int, buffers: GradientBuffers, freeze_point: int) -> None:
         """Compute the replicas' shares of a stage's gradients; called before the first step at this freeze point."""
-        shares = self._shares[stage] = Shares(self._context, buffers, freeze_point, self._shape)
+        shares = self._shares[stage] = Shares(self._context, buffers, freeze_point, self._shape, self._tp_rank)
         self._runs[stage] = shares.parts(self._own)
-        self._cut[stage] = self._cut_runs(stage) if self._group is not None else {}
         buffers.reserve(len(shares.all) * max(share.length for share in shares.all))
 
-    def _cut_runs(self, stage: int) -> dict[int, list[tuple[CutRun, Run]]]:
-        """By unit the runs of parameters that tiles cut, each with its place in the flat gradient.
-
-        Of a tied matrix these are the elements that this replica owns of either copy.
-        """
-        table, units, runs = self._context.pieces, self._context.cut.units, self._runs[stage]
-        tied = self._shares[stage].tied[self._dp_rank]
-        names = {(unit, tied_name(self._context, unit)) for unit in tied}
-        placed = [(unit, name, low, run) for (unit, name) in sorted(names) for low, run in tied[unit]]
-        for piece in self._own:
-            unit = table.unit_of(piece)
-            for part in parts_of(table, piece, units[unit]):
-                if (piece, part.name) in runs and (unit, part.name) not in names:
-                    placed.append((unit, part.name, part.low, runs[piece, part.name]))
-        found = dict[int, list[tuple[CutRun, Run]]]()
-        for unit, name, low, run in placed:
-            if (cut := run_of(units[unit], name, low)) is not None:
-                found.setdefault(unit, []).append((cut, run))
-        return found
-
     def reduce(self, stage: int, buffers: GradientBuffers, num_leaves: int) -> torch.Tensor:
-        """Reduce-scatter a stage's gradient. Returns a buffer of the stage that begins with this member's share, complete in all
-        tiles.
-        """
-        bounds, shares = self._plan.placement.leaf_bounds, self._shares[stage].all
-        total = scatter_gradients(buffers, self._replicas, bounds, num_leaves, shares)
-        for runs in self._cut[stage].values():
-            assert self._group is not None
-            complete_runs(self._group, [(cut, shares[self._dp_rank].view(total, *run)) for cut, run in runs])
-        return total
+        """Reduce-scatter a stage's gradient. Returns a buffer of the stage that begins with this member's share."""
+        return scatter_gradients(buffers, self._replicas, self._bounds, num_leaves, self._shares[stage].all)
 
     def packed(self, stage: int, total: torch.Tensor) -> torch.Tensor:
         """The share at the beginning of a buffer that `reduce` has returned."""
@@ -119,7 +88,7 @@ class Sharing:
     def gradients(self, stage: int, total: torch.Tensor) -> PartGradients:
         """The gradients of this member's pieces, as views of the share that `reduce` has returned."""
         own = self._shares[stage].all[self._dp_rank]
-        return {key: own.view(total, *run) for key, run in self._runs[stage].items()}
+        return {key: own.view(total, runs) for key, runs in self._runs[stage].items()}
 
     def tied(self, stage: int, unit: int, total: torch.Tensor) -> list[torch.Tensor]:
         """Views of the tied matrix's gradient in `unit` that this replica reduces: what it owns of either copy, so that the peer
@@ -127,7 +96,7 @@ class Sharing:
         """
         shares = self._shares[stage]
         own = shares.all[self._dp_rank]
-        return [own.view(total, *run) for _, run in shares.tied[self._dp_rank].get(unit, ())]
+        return [own.view(total, (run,)) for run in shares.tied[self._dp_rank].get(unit, ())]
 
     # ---- weights
 
@@ -139,7 +108,7 @@ class Sharing:
         """
         places = self._places(unit, module, only)
         rows = self._gathered(module, places)
-        _copy_rows(rows, places, weights_of(module), {*kept, *(own.piece for own in places[self._dp_rank])})
+        _copy_rows(rows, places, module, weights_of(module), {*kept, *(own.piece for own in places[self._dp_rank])})
         return rows[1:].numel()
 
     @torch.no_grad()
@@ -148,7 +117,7 @@ class Sharing:
         places = self._places(unit, module, None)
         rows = self._gathered(module, places)
         weights = fill_module(module)
-        _copy_rows(rows, places, weights, but=())
+        _copy_rows(rows, places, module, weights, but=())
         return sum(tensor.nbytes for tensor in weights.values())
 
     def _gathered(self, module: nn.Module, places: list[list[Placed]]) -> torch.Tensor:
@@ -161,7 +130,7 @@ class Sharing:
             return rows
         mine = torch.empty(room, dtype=torch.uint8, device=device)
         for one in places[self._dp_rank]:
-            part = part_of(module, one.piece, one.part, weights[one.part.name])
+            part = flat(part_of(module, one.piece, one.part, weights[one.part.name]))
             mine[one.start : one.end].copy_(part.view(torch.uint8))
         with self._replicas.tally.carrying(Way.DP_WEIGHTS):
             self._replicas.all_gather(rows.view(-1), mine)
@@ -177,7 +146,7 @@ class Sharing:
         table, weights, found = self._context.pieces, weights_of(module), list[list[Placed]]()
         for dp_rank in range(self._shape.dp_degree):
             end, placed = 0, list[Placed]()
-            for piece in pieces_of_replica(table, unit, dp_rank, self._shape):
+            for piece in pieces_of_member(table, unit, self._shape, dp_rank, self._tp_rank):
                 for part in parts_of(table, piece, module):
                     if only is None or part.name in only:
                         start = end + -end % ALIGNMENT_BYTES
@@ -187,9 +156,11 @@ class Sharing:
         return found
 
 
-def _copy_rows(rows: torch.Tensor, places: list[list[Placed]], weights: Mapping[str, torch.Tensor], but: Collection[int]) -> None:
+def _copy_rows(
+    rows: torch.Tensor, places: list[list[Placed]], module: nn.Module, weights: Mapping[str, torch.Tensor], but: Collection[int]
+) -> None:
     """Copy the replicas' messages, one row each, into a unit's weights. but: pieces that are not copied."""
     for row, placed in zip(rows, places, strict=True):
         for one in placed:
             if one.piece not in but:
-                one.of(weights).copy_(row[one.start : one.end])
+                one.read(row, module, weights)

@@ -1,12 +1,12 @@
 """Which tiles of a unit's weights its module holds, where tiles have pieces of their own (docs/adr/0018-tensor-tiles.md, 11).
 
 A member of a tensor group that computes some tiles of a block has in the module these tiles alone: the parameters of column and
-row layers are smaller, and so are their gradients. A frozen block has all tiles, those of other members as a copy. Tiles whose
-state a worker has and does not compute (as a buddy, or because it arrived or is to be sent) are **beside** the module: flat, by
+row layers are smaller, and so are their gradients. A frozen block has all tiles, those of other members as a copy. State of tiles
+that a worker has and does not compute (as a buddy, or because it arrived or is to be sent) is **beside** the module: flat, by
 piece and parameter. Reading and writing a part does not depend on where it is (`local_shards.part_of`).
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -14,16 +14,16 @@ import torch
 from torch import nn
 
 from frostline_contract.pieces import Pieces
-from frostline_trainer.step.parts import Part, parts_of, weights_of
+from frostline_trainer.step.parts import Part, flat, parts_of, weights_of
 from frostline_trainer.tensor.group import gather_runs
 from frostline_trainer.tensor.install import share_tiles
 from frostline_trainer.tensor.rows import WHOLE
-from frostline_trainer.tensor.state import cut_layers, has_memory, shape_with, tile_size, tile_view
+from frostline_trainer.tensor.state import cut_layers, has_memory, release, shape_with, tile_size
 from frostline_trainer.tensor.tiles import Tiles
 from frostline_trainer.transport.collectives import Group
 
 TilesBeside = dict[tuple[int, str], torch.Tensor]
-"""(piece, parameter name) -> the tile's elements, flat, in aligned memory of their own."""
+"""(piece, parameter name) -> the piece's elements of the tile, flat, in aligned memory of their own."""
 
 
 def tiles_beside(unit: nn.Module) -> TilesBeside:
@@ -36,7 +36,7 @@ def make_room_for_tile(unit: nn.Module, table: Pieces, piece: int) -> None:
     for part in parts_of(table, piece, unit):
         parameter = unit.get_parameter(part.name)
         if (piece, part.name) not in tiles_beside(unit) and not _is_inside(unit, part):
-            tiles_beside(unit)[piece, part.name] = parameter.new_empty(part.high)
+            tiles_beside(unit)[piece, part.name] = parameter.new_empty(part.high - part.low)
 
 
 def _is_inside(unit: nn.Module, part: Part) -> bool:
@@ -56,28 +56,43 @@ def keep_tiles(unit: nn.Module, table: Pieces, index: int, tiles: Tiles | None, 
         here: pieces whose state this worker has or is to have; tiles of them that the module does not hold stay beside it, or get
             room there. All others are dropped.
     """
-    layers, beside = cut_layers(unit), tiles_beside(unit)
-    pieces = {tile: piece for piece in table.of_unit(index) if (tile := table.tile_of(piece)) is not None}
     wanted = tiles.numbers if tiles is not None else range(0)
-    for name, layer in layers.items():
-        parameter = unit.get_parameter(name)
-        found = {tile: tensor for tile, piece in pieces.items() if (tensor := beside.pop((piece, name), None)) is not None}
-        is_here = has_memory(parameter)
-        if is_here:
-            inside = {tile: tile_view(unit, name, parameter.data, tile) for tile in layer.kept.numbers}
-            found = inside | found
-        for tile, piece in pieces.items():
-            if piece in here and tile not in wanted:
-                known = found.get(tile)
-                room = known.reshape(-1).clone() if known is not None else parameter.new_empty(tile_size(unit, name, tile))
-                beside[piece, name] = room
-        if tiles is None:
-            parameter.data = torch.empty((), dtype=parameter.dtype, device=parameter.device).expand(parameter.shape)
-        elif not (is_here and wanted == layer.kept.numbers and found.keys() <= inside.keys()):
-            parameter.data = layer.cut.put_together(parameter, layer.kept.held, wanted, found)
-        parameter.grad = None
+    parts = [(piece, part) for piece in table.of_unit(index) if table.tile_of(piece) is not None
+             for part in parts_of(table, piece, unit)]  # fmt: skip
+    layers = cut_layers(unit)
+    for name in layers:
+        _keep_tiles_of(unit, name, [one for one in parts if one[1].name == name], wanted, here)
     for layer in set(layers.values()):
         layer.kept = _without_group(tiles) if tiles is not None else layer.kept
+
+
+def _keep_tiles_of(unit: nn.Module, name: str, parts: Sequence[tuple[int, Part]], wanted: range, here: Collection[int]) -> None:
+    """Let one parameter have these tiles. parts: (piece, part) of all its tiles. Other arguments as of `keep_tiles`."""
+    parameter, layer, beside = unit.get_parameter(name), cut_layers(unit)[name], tiles_beside(unit)
+    inside = layer.kept.numbers if has_memory(parameter) else range(0)
+    apart = {piece: beside.pop((piece, name)) for piece, _ in parts if (piece, name) in beside}
+
+    def known(piece: int, part: Part) -> torch.Tensor | None:
+        if piece in apart or part.tile not in inside:
+            return apart.get(piece)
+        return flat(part.of(unit, parameter.data))
+
+    for piece, part in parts:
+        if piece in here and part.tile not in wanted:
+            own = known(piece, part)
+            beside[piece, name] = own.clone() if own is not None else parameter.new_empty(part.high - part.low)
+    if wanted and (wanted != inside or any(piece in apart for piece, part in parts if part.tile in wanted)):
+        found = dict[int, torch.Tensor]()
+        for piece, part in parts:
+            own = known(piece, part) if part.tile in wanted else None
+            if own is not None and part.tile is not None:
+                if part.tile not in found:
+                    found[part.tile] = parameter.new_empty(tile_size(unit, name, part.tile))
+                found[part.tile][part.low : part.high] = own
+        parameter.data = layer.cut.put_together(parameter, layer.kept.held, wanted, found)
+    elif not wanted:
+        release(parameter)
+    parameter.grad = None
 
 
 def _without_group(tiles: Tiles) -> Tiles:
@@ -105,19 +120,16 @@ def hold_all_tiles(unit: nn.Module) -> None:
 def gather_tiles(group: Group, unit: nn.Module, table: Pieces, index: int, kept: Collection[int]) -> None:
     """All-gather the tiles of a unit whose module has room for all of them. Collective over a tensor group.
 
+    Each member's own tiles must be whole, also where ranges of them are a copy.
+
     kept: pieces whose state this member has; their weights are not overwritten.
     """
-    held = table.state_tiles // group.size
-    weights = weights_of(unit)
-    by_tile = {table.tile_of(piece): piece for piece in table.of_unit(index)}
-    rows = [
-        [
-            (by_tile[tile] in kept, part.of(unit, weights[part.name]))
-            for tile in range(place * held, (place + 1) * held)
-            for part in parts_of(table, by_tile[tile], unit)
-        ]
-        for place in range(group.size)
-    ]
+    held, weights = table.state_tiles // group.size, weights_of(unit)
+    rows: list[list[tuple[bool, torch.Tensor]]] = [[] for _ in range(group.size)]
+    for piece in table.of_unit(index):
+        if (tile := table.tile_of(piece)) is not None:
+            for part in parts_of(table, piece, unit):
+                rows[tile // held] += [(piece in kept, view) for view in part.of(unit, weights[part.name])]
     gather_runs(group, rows)
 
 

@@ -19,7 +19,7 @@ from torch import nn
 from frostline_contract.pieces import Pieces
 from frostline_trainer.families.base import still_names
 from frostline_trainer.step.local_shards import forget_shards, local_shards, make_room, part_of, place_shards, weight_tensors
-from frostline_trainer.step.parts import Moments, moments_of, parts_of, weights_of
+from frostline_trainer.step.parts import Moments, flat, moments_of, parts_of, weights_of, write
 from frostline_trainer.step.tile_state import hold_all_tiles, make_room_for_tile, tiles_beside
 from frostline_trainer.tensor.state import has_memory
 
@@ -179,7 +179,7 @@ def export_piece(table: Pieces, piece: int, unit: nn.Module, moments: Moments) -
     weights, state = weights_of(unit), UnitState()
     for part in parts_of(table, piece, unit):
         weight = weights[part.name] if part.tile is not None else weights[part.name].contiguous()
-        state[WEIGHT + part.name] = part_of(unit, piece, part, weight).reshape(-1)
+        state[WEIGHT + part.name] = flat(part_of(unit, piece, part, weight))
         state |= {f"{moment}/{part.name}": tensor for moment, tensor in moments.get((piece, part.name), {}).items()}
     return state
 
@@ -203,10 +203,11 @@ def import_piece(table: Pieces, piece: int, unit: nn.Module, moments: Moments, s
         _take_memory(unit, {part.name for part in parts} if table.state_tiles > 1 else None)
         weights = weights_of(unit)
     own = {part.name: part_of(unit, piece, part, weights[part.name]) for part in parts}
-    flat = {name: torch.empty(tensor.numel(), dtype=tensor.dtype, device="meta") for name, tensor in own.items()}
-    given = _check_weights(f"piece {piece} of unit {index}", flat, state)
+    sizes = {part.name: part.high - part.low for part in parts}
+    like = {name: torch.empty(size, dtype=weights[name].dtype, device="meta") for name, size in sizes.items()}
+    given = _check_weights(f"piece {piece} of unit {index}", like, state)
     for name, tensor in given.items():
-        own[name].copy_(tensor.view(own[name].shape))
+        write(own[name], tensor)
     device = next(unit.parameters()).device
     for part in parts:
         moments.pop((piece, part.name), None)

@@ -27,27 +27,29 @@ class WeightPlaces:
     def __init__(self, context: RunContext, plan: Plan, worker_id: str, in_group: InGroup) -> None:
         self._context, self._plan, self._worker_id, self._in_group = context, plan, worker_id, in_group
         self._needed = plan.needs(worker_id)
-        self._divides_tiles = plan.placement.divides_tiles(plan.pieces)
+        self._placement = plan.placement
 
     def settle(self, freeze_point: int, own: Units) -> None:
         """Bring weights to their places before a step at this freeze point. own: (number, unit) of the member's stages."""
         table, units = self._plan.pieces, self._context.cut.units
         here = self._context.holdings.all().keys() | set(self._needed)  # pieces whose state this member has or is to have
         for unit in sorted({*table.units_of(self._needed), *(unit for unit, _ in own)}):
+            module, gathers = units[unit], self._placement.gathers_at_use and unit >= freeze_point
             if table.state_tiles > 1:
-                keep_tiles(units[unit], table, unit, self._tiles_in(unit, freeze_point), here)
-            elif self._plan.placement.gathers_at_use and unit >= freeze_point:
-                shard_unit(units[unit], table, here & set(table.of_unit(unit)))
+                join_unit(module, table)
+                keep_tiles(module, table, unit, self._tiles_in(unit, freeze_point), here)
+            if gathers:
+                shard_unit(module, table, here & set(table.of_unit(unit)))
             else:
-                join_unit(units[unit], table)
+                join_unit(module, table)
 
     def _tiles_in(self, unit: int, freeze_point: int) -> Tiles | None:
         """The tiles that a unit's module is to hold: those that the member computes, which are all of a frozen unit.
 
         None: of a unit of which the member has only pieces for others.
         """
-        if not self._divides_tiles:
+        if not self._placement.divides_tiles:
             return self._in_group.whole
-        if not self._plan.placement.holds(self._worker_id, unit):
+        if not self._placement.holds(self._worker_id, unit):
             return None
         return self._in_group.own if unit >= freeze_point else self._in_group.whole

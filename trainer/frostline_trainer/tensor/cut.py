@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from frostline_trainer.step.alignment import aligned
-from frostline_trainer.tensor.tiles import cut, cut_run, joined
+from frostline_trainer.tensor.tiles import cut, joined
 
 ENTRIES_OF = 8
 """A tile of a vocabulary has a multiple of this many entries, but for the last one, which has the rest."""
@@ -49,16 +49,14 @@ class Cut:
         """Views of the tiles of a weight or its gradient, where they are `in_runs`."""
         return list(whole.chunk(held))
 
-    def run(self, values: Tensor, low: int, shape: torch.Size, held: int, place: int) -> list[Tensor]:
-        """The elements of a tile in a run of a parameter's flat order, as `cut_run` returns them.
+    def view(self, parameter: Tensor, held: int, place: int) -> Tensor:
+        """The elements of a tile in a contiguous parameter or gradient with `held` tiles, in place.
 
-        Args:
-            values: elements [low, low + n) of the parameter.
-            shape: the parameter's, with `held` tiles.
-            place: of the tile among those held.
+        The shape is (blocks, width) or any contiguous one; the elements are in the tile's flat order.
         """
-        dim = self.dim if len(shape) > 1 else 0
-        return cut_run(values, low, shape[dim:].numel() // self.parts, held, place)
+        dim = self.dim if parameter.ndim > 1 else 0
+        block = parameter.shape[dim:].numel() // self.parts
+        return parameter.view(-1, held, block // held)[:, place]
 
     def whole(self, tiles: Sequence[Tensor]) -> Tensor:
         """The parameter or gradient, put together from all its tiles."""
@@ -90,7 +88,7 @@ class Cut:
         whole = torch.empty(self.shape_with(like, held, tiles), dtype=like.dtype, device=like.device)
         for place, tile in enumerate(tiles):
             if tile in found:
-                (view,) = self.run(whole.view(-1), 0, whole.shape, len(tiles), place)
+                view = self.view(whole, len(tiles), place)
                 view.copy_(found[tile].reshape(view.shape))
         return whole
 
@@ -152,10 +150,8 @@ class VocabularyCut(Cut):
     def places(self, whole: Tensor, held: int) -> list[Tensor]:
         return [whole[self._slice(whole.shape[0], held, place)] for place in range(held)]
 
-    def run(self, values: Tensor, low: int, shape: torch.Size, held: int, place: int) -> list[Tensor]:
-        inside, each = self._slice(shape[0], held, place), shape[1:].numel()
-        start, end = max(inside.start * each - low, 0), min(inside.stop * each - low, values.numel())
-        return [values[start:end]] if start < end else []
+    def view(self, parameter: Tensor, held: int, place: int) -> Tensor:
+        return parameter[self._slice(parameter.shape[0], held, place)]
 
     def _width_of(self, tiles: range, each: int) -> int:
         return self.count(tiles)

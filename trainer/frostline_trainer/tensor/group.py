@@ -1,19 +1,17 @@
-"""Tensor-parallel groups: the tiles of each rank, sums over the group, and collecting gradients in it.
+"""Tensor-parallel groups: the tiles of each rank, sums over the group, and gathers in it.
 
 A sum of two nodes has the same bits in any order, so a group of two uses the library's all-reduce. Larger groups exchange chunks
 by an all-to-all, add them by pairs in rank order, and all-gather the sums. This moves as many bytes as a ring all-reduce, whose
 bits would depend on the group's size.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from frostline_trainer.step.alignment import aligned
 from frostline_trainer.tensor.rows import WHOLE, Rows
-from frostline_trainer.tensor.state import CutRun, cut_gradients
 from frostline_trainer.tensor.tiles import Tiles, pairwise
 from frostline_trainer.transport.collectives import Group
 
@@ -85,37 +83,6 @@ def tiles_in(group: Group, total: int, rows: Rows = WHOLE, ahead: int = 0) -> Ti
         return Tiles(total, rows=rows)
     place = (group.index + ahead) % group.size
     return Tiles(total, place * held, held, lambda node: sum_nodes(group, node, ahead), rows)
-
-
-def alone_for(place: int, members: int, whole: Tiles) -> Tiles:
-    """All of a run's tiles, for a worker that recomputes the work of one group member: only that member's tiles get gradients.
-
-    Args:
-        place: of the member in its group.
-        members: of the group.
-        whole: all tiles of the run.
-    """
-    held = whole.total // members
-    return replace(whole, taught=(place * held, held) if members > 1 else None)
-
-
-def complete_gradients(group: Group, units: Iterable[nn.Module]) -> None:
-    """All-gather the gradients of the tiles, unit by unit. Collective.
-
-    Afterwards the units' `.grad`s are complete, with the same bits on every member. Gradients of parameters that are not cut into
-    tiles are equal on all members already.
-    """
-    for unit in units:
-        complete_runs(group, list(cut_gradients(unit)))
-
-
-def complete_runs(group: Group, runs: Sequence[tuple[CutRun, Tensor]]) -> None:
-    """All-gather the tiles' elements of runs of gradients. Collective.
-
-    Members may have different numbers of a run's elements, so each sends as many as the member that has most.
-    """
-    tiles = [[view for one, values in runs for view in one.tile(values, group.size, place)] for place in range(group.size)]
-    gather_runs(group, [[(place == group.index, view) for view in views] for place, views in enumerate(tiles)])
 
 
 def gather_runs(group: Group, rows: Sequence[Sequence[tuple[bool, Tensor]]]) -> None:

@@ -161,8 +161,7 @@ def tile_unit(unit: nn.Module, table: TensorTable, tiles: Tiles, words: str = "t
 
 
 def share_tiles(unit: nn.Module, tiles: Tiles) -> None:
-    """Let a unit that holds the parameters of all tiles compute these tiles from now on; a unit without tiles learns of row tiles
-    alone.
+    """Let a unit compute these tiles from now on, whose parameters it holds; a unit without tiles learns of row tiles alone.
 
     Layers in tiles of the vocabulary compute all samples. Also drops results that a failed forward may have left behind.
     """

@@ -12,8 +12,7 @@ class TiledLayer(nn.Module):
     Attributes:
         cut: how tiles cut the weight.
         kept: the tiles whose parameters this layer has.
-        tiles: the tiles that it computes: the same, or fewer if the members of a group share the tiles and each has all
-            parameters (`install.share_tiles`).
+        tiles: the tiles that it computes: the same, with the sums over a group (`install.share_tiles`).
     """
 
     def __init__(self, layer: nn.Module, one: Cut, tiles: Tiles) -> None:
@@ -26,16 +25,9 @@ class TiledLayer(nn.Module):
         return leaf == "weight" or self.cut.is_column
 
     def computed(self, parameter: Tensor) -> Tensor:
-        """The part of a parameter that belongs to the computed tiles; the gradient of the rest is zero."""
-        kept, tiles = self.kept, self.tiles
-        if tiles.held < kept.held:
-            return self.cut.tile(parameter, kept.held // tiles.held, (tiles.first - kept.first) // tiles.held)
-        if tiles.taught is None:
-            return parameter
-        first, number = tiles.taught
-        parts = [self.cut.tile(parameter, kept.held // number, place) for place in range(kept.held // number)]
-        taught = (first - kept.first) // number
-        return self.cut.whole([part if place == taught else part.detach() for place, part in enumerate(parts)])
+        """A parameter for computing with: a layer has the parameters of the tiles that it computes, and of no others."""
+        assert self.kept.numbers == self.tiles.numbers, f"tiles {self.kept.numbers} are held, {self.tiles.numbers} computed"
+        return parameter
 
     def _held(self, parameter: nn.Parameter) -> nn.Parameter:
         """The part of a parameter that belongs to the held tiles."""

@@ -1,12 +1,10 @@
-"""The tiles of a unit's parameters and their gradients."""
+"""The tiles of a unit's parameters and of their gradients."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-from frostline_trainer.tensor.cut import Cut
 from frostline_trainer.tensor.layer import TiledLayer
 
 
@@ -31,6 +29,11 @@ def has_memory(tensor: Tensor) -> bool:
     return tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.element_size()
 
 
+def release(tensor: Tensor) -> None:
+    """Free the memory of a weight; name, shape and type stay."""
+    tensor.data = torch.empty((), dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
+
+
 def is_cut(unit: nn.Module, name: str) -> bool:
     """Whether tiles cut a weight of the unit."""
     return _layer_of(unit, name) is not None
@@ -48,50 +51,26 @@ def shape_with(layer: TiledLayer, parameter: Tensor, tiles: range) -> torch.Size
     return layer.cut.shape_with(parameter, layer.kept.held, tiles)
 
 
-def tile_view(unit: nn.Module, name: str, tensor: Tensor, tile: int) -> Tensor:
-    """One tile of a contiguous tensor with a parameter's shape, as a view: flat, or (blocks, width) where its elements do not lie
-    one behind the other.
+def tile_views(unit: nn.Module, name: str, tensor: Tensor, tile: int, low: int, high: int) -> list[Tensor]:
+    """Elements [low, high) of a tile, counted in its flat order, of a contiguous tensor with a parameter's shape.
+
+    They are views, in that order: one, flat, where the tile's elements lie one behind the other; otherwise up to three, of parts
+    of rows and of whole rows.
 
     tile: its number in the run; the parameter must have it.
     """
     layer = _layer_of(unit, name)
     assert layer is not None and tile in layer.kept.numbers, f"{name} has no tile {tile}"
-    kept = layer.kept
-    (view,) = layer.cut.run(tensor.view(-1), 0, tensor.shape, kept.held, tile - kept.first)
-    return view.view(-1) if view.is_contiguous() else view
-
-
-@dataclass(frozen=True)
-class CutRun:
-    """A run of the flat order of a parameter that tiles cut.
-
-    Args:
-        cut: how tiles cut it.
-        shape: the parameter's, with all tiles.
-        low: the run's first element.
-    """
-
-    cut: Cut
-    shape: torch.Size
-    low: int
-
-    def tile(self, values: Tensor, held: int, place: int) -> list[Tensor]:
-        """The elements of one of `held` tiles, as views of the run's values."""
-        return self.cut.run(values, self.low, self.shape, held, place)
-
-
-def run_of(unit: nn.Module, name: str, low: int) -> CutRun | None:
-    """A run of a parameter that begins at element `low`; None if tiles do not cut the parameter."""
-    layer = _layer_of(unit, name)
-    return None if layer is None else CutRun(layer.cut, unit.get_parameter(name).shape, low)
-
-
-def cut_gradients(unit: nn.Module) -> Iterator[tuple[CutRun, Tensor]]:
-    """(run, values) of the whole gradients of a unit's parameters that tiles cut, in the parameters' order."""
-    for name, parameter in unit.named_parameters():
-        run = run_of(unit, name, 0)
-        if run is not None and parameter.grad is not None:
-            yield run, parameter.grad.view(-1)
+    rows = layer.cut.view(tensor, layer.kept.held, tile - layer.kept.first)
+    if rows.is_contiguous():
+        return [rows.view(-1)[low:high]]
+    width = rows.shape[1]
+    first, end = -(-low // width), high // width  # the rows that are whole
+    if first > end:
+        return [rows[end, low - end * width : high - end * width]]
+    found = [rows[first - 1, low - (first - 1) * width :]] if low < first * width else []
+    found += [rows[first:end]] if first < end else []
+    return found + ([rows[end, : high - end * width]] if end * width < high else [])
 
 
 def _layer_of(unit: nn.Module, name: str) -> TiledLayer | None:

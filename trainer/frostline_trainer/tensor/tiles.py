@@ -29,8 +29,6 @@ class Tiles:
         held: how many it computes, consecutively; a power of two.
         join: continues a sum over the group's ranks; None if this process holds all tiles.
         rows: the row tiles that it computes outside of tiled layers.
-        taught: (first, number) of the tiles whose weights get gradients, if they are fewer than the computed ones: in an audit, a
-            worker that computes all tiles recomputes the work of one group member. None: all computed tiles.
     """
 
     total: int
@@ -38,7 +36,6 @@ class Tiles:
     held: int = 0
     join: Join | None = None
     rows: Rows = WHOLE
-    taught: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if not self.held:
@@ -117,31 +114,6 @@ def cut(whole: Tensor, dim: int, parts: int, held: int, place: int) -> Tensor:
     width = whole.shape[dim] // (parts * held)
     tile = whole.unflatten(dim, (parts, held, width)).select(dim + 1, place)
     return aligned(tile.flatten(dim, dim + 1).contiguous())
-
-
-def cut_run(values: Tensor, low: int, block: int, held: int, place: int) -> list[Tensor]:
-    """The elements of a tile in a run of a flat tensor, as views, in their order.
-
-    Args:
-        values: elements [low, low + n) of the flat tensor.
-        block: elements after which tiles repeat: each block has a part of each tile, one behind the other.
-        held: number of tiles.
-        place: of the tile.
-    """
-    high, width = low + values.numel(), block // held
-    first, end = -(-low // block), high // block  # the blocks that lie whole in the run
-
-    def inside(number: int) -> list[Tensor]:
-        start = number * block + place * width
-        ends = max(start, low) - low, min(start + width, high) - low
-        return [values[slice(*ends)]] if ends[0] < ends[1] else []
-
-    if first > end:
-        return inside(end)
-    found = inside(first - 1) if low < first * block else []
-    if first < end:
-        found.append(values[first * block - low : end * block - low].view(-1, held, width)[:, place])
-    return found + (inside(end) if end * block < high else [])
 
 
 def joined(tiles: Sequence[Tensor], dim: int, parts: int) -> Tensor:
