@@ -114,7 +114,7 @@ SHARING_JOURNEY = (
     Segment(Layout(2, 2, shard="step"), 5, 1),
     Segment(grouped(1, 2, 2, workers=(4, 0, 1, 3), shard="step"), 6, 3),
 )
-"""State shared out and not, over groups of 1, 2 and 4. Pieces of the second shape have two owners in one domain, and a buddy."""
+"""State shared out and not, over groups of 1, 2 and 4. Pieces of the second shape have owners in one domain, and a buddy."""
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_reshapes_between_group_sizes_change_no_bit(ranges: int, journey: tuple[
     assert {run.digest for run in runs if run.units} == {alone.digest}
     assert {run.guard for run in runs if run.units} == {alone.guard}, "each sample is scored once"
     if ranges > 1:
-        check_copies(runs, "after 2", at_least=3)
+        check_copies(runs, "after 2", at_least=2)
 
 
 PAIR, PAIRS = grouped(1, 1, 2), grouped(1, 2, 2, shard="step")
@@ -198,7 +198,8 @@ def test_a_member_lost_while_its_group_gathers_a_message_costs_no_step(
     """Worker 3 dies before its first forward: worker 2 has its share of the activation, and blocks in the gather. State is in
     ranges of each tile."""
     layouts = (grouped(2, 1, 2), Layout(3, 1))
-    ended = run_with_faults(warm_workers, tmp_path, layouts, [kill(3, 8, "schedule")], tiled(2), dying=range(4))
+    faults, nodes = [kill(3, 8, "schedule")], ("north", "south") * 2
+    ended = run_with_faults(warm_workers, tmp_path, layouts, faults, tiled(2), nodes=nodes, dying=range(4))
     assert [type(one) for one in ended.run.answers] == [GoOn]
     assert_undisturbed(ended, undisturbed(2))
 
@@ -237,9 +238,9 @@ def test_a_share_in_a_group_is_committed_late_and_comes_back_where_it_was_torn(
 def test_one_lost_owner_of_a_share_in_a_group_costs_no_step(
     undisturbed: Undisturbed, warm_workers: WarmWorkers, tmp_path: Path
 ) -> None:
-    """The vote has passed: the other member of its group has the share's moments and gradients, and commits them late if need
-    be."""
-    layouts = (PAIRS, Layout(1, 3, shard="step"))
-    ended = run_with_faults(warm_workers, tmp_path, layouts, [kill(2, 8, "seen")], tiled(3), dying=range(4))
+    """The vote has passed: the buddy has its tiles' moments and gradients, the other member of its group those of what no tile
+    cuts, and they commit them late if need be."""
+    layouts, nodes = (PAIRS, Layout(1, 3, shard="step")), ("north", "south") * 2
+    ended = run_with_faults(warm_workers, tmp_path, layouts, [kill(2, 8, "seen")], tiled(3), nodes=nodes, dying=range(4))
     assert [type(one) for one in ended.run.answers] == [GoOn]
     assert_undisturbed(ended, undisturbed(3))

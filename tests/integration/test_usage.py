@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
-import torch
 
 from frostline_contract.shape import ParallelShape
 from frostline_contract.usage import Held, Way
@@ -13,8 +12,10 @@ from frostline_trainer.step.alignment import ALIGNMENT_BYTES
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.gradients import UNIT_ALIGNMENT, GradientBuffers
 from frostline_trainer.step.parts import parts_of, weights_of
-from frostline_trainer.step.share import Shares, pieces_of_replica
-from frostline_trainer.tensor.state import is_cut, run_of
+from frostline_trainer.step.share import Shares, pieces_of_member, pieces_of_replica
+from frostline_trainer.step.tile_state import keep_tiles
+from frostline_trainer.tensor.state import is_cut
+from frostline_trainer.tensor.tiles import Tiles
 from tests.engine_member import Run
 from tests.exact_cases import BLOCKS, MICRO_BATCH, Case, build_case
 from tests.hand_made_plans import Layout, Segment, grouped, run_series
@@ -37,26 +38,27 @@ def flat_bytes(context: RunContext, replicas: int) -> int:
     return FLOAT * padded(length, replicas * UNIT_ALIGNMENT)
 
 
-def room_bytes(context: RunContext, shape: ParallelShape) -> list[int]:
-    """Return the bytes that each replica adds to the gather of each unit: those of the replica that owns most."""
+def room_bytes(context: RunContext, shape: ParallelShape, tp_rank: int = 0) -> list[int]:
+    """Return the bytes that each replica adds to the gather of each unit: those of the replica that owns most. In groups each
+    line of members has such gathers."""
     table, found = context.pieces, list[int]()
     for index, unit in enumerate(context.cut.units):
         owned = []
         for replica in range(shape.dp_degree):
-            parts = [part for piece in pieces_of_replica(table, index, replica, shape) for part in parts_of(table, piece, unit)]
+            pieces = pieces_of_member(table, index, shape, replica, tp_rank)
             ends = 0
-            for part in parts:
+            for part in [part for piece in pieces for part in parts_of(table, piece, unit)]:
                 ends = padded(ends, ALIGNMENT_BYTES) + FLOAT * (part.high - part.low)
             owned.append(ends)
         found.append(max(owned))
     return found
 
 
-def share_lengths(context: RunContext, shape: ParallelShape) -> list[int]:
-    """Return the number of elements of each replica's packed share of the gradient."""
+def share_lengths(context: RunContext, shape: ParallelShape, tp_rank: int = 0) -> list[int]:
+    """Return the number of elements of each replica's packed share of the gradient; in groups of a line of members."""
     groups = [(index, list(unit.parameters())) for index, unit in enumerate(context.cut.units)]
     buffers = GradientBuffers(groups, num_microbatches=1, num_leaves=1)
-    return [share.length for share in Shares(context, buffers, 0, shape).all]
+    return [share.length for share in Shares(context, buffers, 0, shape, tp_rank).all]
 
 
 def total(runs: Sequence[Run], way: Way) -> int:
@@ -162,36 +164,26 @@ def test_a_group_sends_in_its_blocks_what_the_planners_formula_says(columns: int
     assert all(Way.PP not in run.sent and Way.DP_GRADIENTS not in run.sent and Way.DP_WEIGHTS not in run.sent for run in runs)
 
 
-def test_groups_whose_replicas_share_state_out_send_what_the_formulas_say(warm_workers: WarmWorkers) -> None:
-    """Each member exchanges shares along its own line, as a replica alone does; then a group collects its tiles' gradients in its
-    replica's share, of as many elements from each member as the one with most has."""
+@pytest.mark.parametrize("shard", ["step", "use"])
+def test_groups_whose_replicas_share_state_out_send_what_the_formulas_say(shard: str, warm_workers: WarmWorkers) -> None:
+    """Each member exchanges shares of its own tiles, and of what no tile cuts, along its own line, and gathers weights there; a
+    group sends what its blocks do, and nothing of gradients or weights."""
     case, columns, replicas = replace(CASE, inner_tiles=2, audit_every=0), 2, 2
-    layout = grouped(1, replicas, columns, shard="step")
-    runs, context = run_series(warm_workers, case, [Segment(layout, STEPS)], score=False), build_case(case)
-    lengths, rooms = share_lengths(context, layout.shape), sum(room_bytes(context, layout.shape))
+    layout = grouped(1, replicas, columns, shard=shard)
+    runs, shape = run_series(warm_workers, case, [Segment(layout, STEPS)], score=False), layout.shape
     for global_rank, run in enumerate(runs):
-        replica = layout.shape.dp_rank(global_rank)
+        context, replica, place = build_case(case), shape.dp_rank(global_rank), shape.tp_rank(global_rank)
+        for index, unit in enumerate(context.cut.units):
+            keep_tiles(unit, context.pieces, index, Tiles(columns, place, 1, lambda node: node), ())
+        lengths, rooms = share_lengths(context, shape, place), room_bytes(context, shape, place)
         assert run.sent[Way.DP_GRADIENTS] == STEPS * FLOAT * lengths[1 - replica]
         assert run.received[Way.DP_GRADIENTS] == STEPS * FLOAT * lengths[replica]
-        assert run.sent[Way.DP_WEIGHTS] == run.received[Way.DP_WEIGHTS] == STEPS * rooms
-    collected = sum(tile_elements(context, layout.shape, replica, columns) for replica in range(replicas))
-    sent = block_sums(case, columns, replicas) + STEPS * FLOAT * columns * (columns - 1) * collected
-    assert total(runs, Way.TP) == sent
-
-
-def tile_elements(context: RunContext, shape: ParallelShape, replica: int, columns: int) -> int:
-    """Return the elements of a replica's share, unit by unit, that the member has computed whose tiles have most in it."""
-    table, found = context.pieces, 0
-    for index, unit in enumerate(context.cut.units):
-        of_member = [0] * columns
-        for piece in pieces_of_replica(table, index, replica, shape):
-            for part in parts_of(table, piece, unit):
-                if (run := run_of(unit, part.name, part.low)) is not None:
-                    values = torch.empty(part.high - part.low)
-                    for place in range(columns):
-                        of_member[place] += sum(view.numel() for view in run.tile(values, columns, place))
-        found += max(of_member)
-    return found
+        most = -(-MICRO_BATCHES // replicas)
+        embedding, *blocks, head = rooms
+        at_use = 2 * sum(blocks) * most + head * most + embedding * (most + 1)
+        gathered = sum(rooms) if shard == "step" else at_use
+        assert run.sent[Way.DP_WEIGHTS] == run.received[Way.DP_WEIGHTS] == STEPS * gathered
+    assert total(runs, Way.TP) == block_sums(case, columns, replicas)
 
 
 def test_a_group_receives_a_message_once_and_gathers_it(warm_workers: WarmWorkers) -> None:

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from frostline_controller.planner.cost import CostModel
+from frostline_controller.planner.leaves import gradient_buffers
 from frostline_controller.planner.tensor.built import in_groups_as_built
 from tests.unit.controller.planner_cases import inputs
 from tests.unit.controller.test_planner_groups import FAST
@@ -52,11 +54,25 @@ def test_a_frozen_embedding_in_tiles_is_whole_but_for_its_moments() -> None:
     assert found[-1] == case.units[-1]
 
 
-def test_a_member_holds_the_whole_state_where_it_is_in_ranges() -> None:
-    case = inputs(6, 4, freeze_point=2, near_link=FAST, state_ranges=2)
+@pytest.mark.parametrize("shard", ["step", "use"])
+def test_a_member_holds_its_replicas_ranges_of_its_own_tiles(shard: str) -> None:
+    """Of a block that learns a fourth by tile and of that a half by range; other inputs do not know of ranges."""
+    plain = inputs(6, 8, near_link=FAST, state_ranges=2, reduction_leaves=2)
+    section = plain.placement.model_copy(update={"shard": shard})
+    case = replace(plain, placement=section)
     member = in_groups_as_built(case, 4, at_home=True)
+    assert member == replace(in_groups_as_built(replace(case, state_ranges=1), 4, at_home=True), state_ranges=2)
     block, whole = member.units[2], case.units[2]
-    assert (block.parameter_bytes, block.optimizer_bytes) == (whole.parameter_bytes, whole.optimizer_bytes)
-    collected = 3 * (3 / 4 * whole.parameter_bytes / 1e11 + 1e-6)  # gradients of three blocks, once a step
-    more = (member.optimizer_seconds_per_byte - case.optimizer_seconds_per_byte) * 4 * whole.parameter_bytes
-    assert more == pytest.approx(collected)
+    assert (block.parameter_bytes, block.optimizer_bytes) == (whole.parameter_bytes // 4, whole.optimizer_bytes // 4)
+    assert member.optimizer_seconds_per_byte == case.optimizer_seconds_per_byte, "nothing is collected in a group"
+
+    def blocks_state(bounds: tuple[int, ...]) -> float:
+        """Return the bytes of one block's state, without gradients and activations, by the cost model."""
+        model = CostModel(member).of_shape(1, 1)
+        found = [model.stage_bytes(2, high, 0.0, bounds) - model.working_bytes[2, high] for high in (3, 4)]
+        gradients = gradient_buffers(member, bounds) * (model.gradient_bytes[4] - model.gradient_bytes[3])
+        return float(found[1] - found[0] - gradients)
+
+    weights, moments = whole.parameter_bytes / 4, whole.optimizer_bytes / 4
+    assert blocks_state((0, 2)) == weights + moments
+    assert blocks_state((0, 1, 2)) == (weights + moments) / 2 if shard == "use" else weights + moments / 2

@@ -12,6 +12,7 @@ from frostline_controller.planner.adapter import Choice, Situation, choose_place
 from frostline_controller.planner.describe import describe
 from frostline_controller.planner.in_groups import group_degree
 from frostline_controller.planner.inputs import MemberInfo, NothingFits, PlanInputs, replica_speeds
+from frostline_controller.planner.leaves import gradient_buffers
 from frostline_controller.planner.placing import PlannedPlacement
 from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.simulated_step import placement_cost
@@ -132,13 +133,17 @@ def sharing_state(tp_degree: int | None, shard: str, **fields: object) -> PlanIn
 
 
 def test_a_member_of_a_group_holds_its_part_of_activations_and_its_replicas_share_of_moments() -> None:
-    """Two replicas of groups of two: of shared state a member has half the moments, as a replica without groups has."""
+    """Two replicas of groups of two: a member has half of its weights and moments of the two blocks, and of shared state half of
+    those moments again."""
     planned = {shard: make_plan(sharing_state(2, shard)) for shard in ("none", "step")}
     assert {one.placement.degrees["dp"] for one in planned.values()} == {2}
     whole, shared = planned["none"].cost.peak_bytes, planned["step"].cost.peak_bytes
-    assert whole - shared == 4 * 2_000_000 / 2
+    assert whole - shared == (2 * 2_000_000 + 2 * 2_000_000 / 2) / 2
     alone = make_plan(replace(sharing_state(1, "step"), members=members(4, per_node=2)[:2])).cost.peak_bytes
-    assert alone - shared == 2 * (8_000_000 - round(8_000_000 * (10 / 34 + 12 / 34))), "of the two blocks"
+    activations = 2 * (8_000_000 - round(8_000_000 * (10 / 34 + 12 / 34)))
+    buffers = gradient_buffers(sharing_state(2, "step"), (0, 4, 8))
+    weights, moments = 2 * 1_000_000 / 2, 2 * 2_000_000 / 2 / 2
+    assert alone - shared == activations + weights * (1 + buffers) + moments, "of the two blocks"
     assert placement_cost(planned["step"].placement, sharing_state(2, "none")).peak_bytes == shared
     reported = describe(planned["step"], sharing_state(2, "step"))
     assert "at most 1 of 2 ranges" in reported and "2 workers share each stage tile by tile" in reported

@@ -196,6 +196,18 @@ def test_a_resume_goes_on_from_any_directory_with_other_live_fields(
     check_same_job(decode_state(LocalBackend(stopped / "cluster").read().annotations[PLAN]), live, stopped / "job.yaml")
 
 
+def test_a_run_whose_tiles_had_no_ranges_of_their_own_is_refused(stopped: Path) -> None:
+    """Such a run cut whole units into ranges, so that its pieces' numbers, and the bits of its norms, mean something else now."""
+    plan = read_run(stopped).plans[-1].plan
+    tiles = {"tensor_tiles": {"inner": 2}, "state_ranges": 3}
+    values = job_values()
+    job = parse_job(values | {"training": values["training"] | tiles})
+    for tiles_then in (1, 2):
+        state = DurableState(current=plan.model_copy(update={"state_ranges": 3, "state_tiles": tiles_then}))
+        said = complaint(check_same_job, state, job, stopped / "job.yaml")
+        assert ("start a new run, or go on with the version that began it" in said) == (tiles_then == 1), said
+
+
 def test_from_scratch_is_taken_at_its_word(stopped: Path) -> None:
     assert how_to_go_on(stopped, load_job(stopped / "job.yaml")) == f"frostline resume {stopped}"
     shutil.rmtree(stopped / "saved")

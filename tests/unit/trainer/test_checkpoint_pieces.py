@@ -69,6 +69,14 @@ def test_a_checkpoint_that_is_cut_otherwise_is_refused_with_the_field(tmp_path: 
         load_piece(whole.folder, read_manifest(whole.folder), Pieces.cut(2, tiles=4), 0)
 
 
+def test_a_checkpoint_from_before_tiles_had_ranges_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    """A run in tiles with several ranges had ranges of whole units, whose numbers now mean other pieces."""
+    older = cut_snapshot(tmp_path, (0, 1, 2, 3))
+    write_all(older)
+    with pytest.raises(ValueError, match=r"in 2 ranges of the whole unit, .* begin a new run, or continue with the program"):
+        load_piece(older.folder, read_manifest(older.folder), Pieces.cut(2, 2, 4), 0)
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_manifest_without_its_list_is_named(version: int, tmp_path: Path) -> None:
     written = snapshot(tmp_path, 3) if version == 1 else cut_snapshot(tmp_path, (0, 1, 2, 3))

@@ -65,7 +65,7 @@ class _ManifestOfUnits(_Manifest):
 
 
 class _ManifestOfPieces(_Manifest):
-    """The manifest of a run with several pieces a unit: `state_ranges`, or one of each of `state_tiles` and one of the rest."""
+    """The manifest of a run with several pieces a unit: `state_ranges` of each of `state_tiles`, and of the rest."""
 
     state_ranges: int = Field(ge=1)
     state_tiles: int = Field(default=1, ge=1)
@@ -116,13 +116,20 @@ def load_piece(folder: Path, manifest: dict, table: Pieces, piece: int) -> UnitS
     Raises:
         ValueError: the file is missing, truncated or not the one in the manifest.
     """
-    for cut, wanted, field in (
-        ("state_ranges", table.ranges, "training.state_ranges"),
-        ("state_tiles", table.state_tiles, "training.tensor_tiles.inner"),
+    ranges, tiles = manifest.get("state_ranges", 1), manifest.get("state_tiles", 1)
+    if ranges > 1 and tiles == 1 and table.state_tiles > 1:
+        raise ValueError(
+            f"{folder}: each unit's state is in {ranges} ranges of the whole unit, as with training.tensor_tiles.inner above 1 "
+            "it was before each tile's state was in ranges of its own; their gradients' norms had other bits, so that no run of "
+            "this program continues it: begin a new run, or continue with the program that wrote it"
+        )
+    for cut, found, wanted, field in (
+        ("ranges", ranges, table.ranges, "training.state_ranges"),
+        ("tiles", tiles, table.state_tiles, "training.tensor_tiles.inner"),
     ):
-        if (found := manifest.get(cut, 1)) != wanted:
+        if found != wanted:
             raise ValueError(
-                f"{folder}: each unit's state is in {found} {cut.removeprefix('state_')}, {field} is {wanted}; "
+                f"{folder}: each unit's state is in {found} {cut}, {field} is {wanted}; "
                 "it is fixed for a run: set it to what the run began with"
             )
     name = "units" if table.per_unit == 1 else "pieces"

@@ -118,7 +118,7 @@ class RunContext:
         cut = "inner widths and vocabulary" if training.tensor_tiles.vocabulary else "inner widths"
         rows = f", samples in {training.tensor_tiles.rows}" if training.tensor_tiles.rows > 1 else ""
         tiles = f"{cut} in {inner} tiles{rows}" if inner > 1 else ""
-        norms = f"norms of {ranges} ranges a unit" if ranges > 1 else ""
+        norms = f"norms of {ranges} ranges a {'unit' if inner == 1 else 'tile'}" if ranges > 1 else ""
         return ", ".join(filter(None, (self.precision.numerics, chunk, compiled, in_words(self.grid), tiles, norms)))
 
     @property

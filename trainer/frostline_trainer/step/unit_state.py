@@ -21,7 +21,7 @@ from frostline_trainer.families.base import still_names
 from frostline_trainer.step.local_shards import forget_shards, local_shards, make_room, part_of, place_shards, weight_tensors
 from frostline_trainer.step.parts import Moments, flat, moments_of, parts_of, weights_of, write
 from frostline_trainer.step.tile_state import hold_all_tiles, make_room_for_tile, tiles_beside
-from frostline_trainer.tensor.state import has_memory
+from frostline_trainer.tensor.state import cut_layers, has_memory
 
 UnitState = dict[str, torch.Tensor]
 WEIGHT = "weight/"
@@ -200,7 +200,7 @@ def import_piece(table: Pieces, piece: int, unit: nn.Module, moments: Moments, s
     elif table.tile_of(piece) is not None:
         make_room_for_tile(unit, table, piece)
     else:
-        _take_memory(unit, {part.name for part in parts} if table.state_tiles > 1 else None)
+        _take_memory(unit, weights.keys() - cut_layers(unit).keys() if table.state_tiles > 1 else None)
         weights = weights_of(unit)
     own = {part.name: part_of(unit, piece, part, weights[part.name]) for part in parts}
     sizes = {part.name: part.high - part.low for part in parts}

@@ -2,20 +2,18 @@
 
 `tensor.member_costs` is for groups that share everything; here is what `placement.tp_degree` gives. A block that learns
 computes an equal part of its tiles on each member and sums over the group twice in each pass. Frozen blocks are computed whole by
-each member, and so are embedding and head, unless tiles cut the vocabulary. Where tiles have pieces of their own, a member holds
-an equal part of the weights of what learns in tiles, and of the moments of all that is in tiles; where state is in several ranges
-it holds that of the whole stage, and collects the gradients of its group's tiles once a step. A tensor that crosses stages is
-sent once a group: each member sends its share along its own line, and the receiving group gathers, unless members divide a
-micro-batch's samples (`placement.tensor_rows`): then the share is what the receiver computes on. Where replicas share out
-their state, a member holds the share that a lone worker in its place would hold (`CostModel.stage_bytes`); it collects the
-gradients of that share alone, and is counted as if it collected all.
+each member, and so are embedding and head, unless tiles cut the vocabulary. A member holds an equal part of the weights of what
+learns in tiles, and of the moments of all that is in tiles. A tensor that crosses stages is sent once a group: each member sends
+its share along its own line, and the receiving group gathers, unless members divide a micro-batch's samples
+(`placement.tensor_rows`): then the share is what the receiver computes on. Where replicas share out their state, a member holds
+its replica's ranges of the tiles that it computes: the share of these costs that a lone worker in its place would hold of its own
+(`CostModel.stage_bytes`).
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from frostline_contract.job.section import AUTO
-from frostline_contract.pieces import tiles_of_state
 from frostline_contract.statistics import UnitProfile
 from frostline_contract.tensor_rows import SPLIT, WHOLE, TensorRows
 from frostline_controller.planner.gathers import with_seconds
@@ -60,26 +58,17 @@ def in_groups_as_built(inputs: PlanInputs, degree: int, at_home: bool) -> PlanIn
     splits_rows = rows_of_group(inputs, degree) == SPLIT
     sharing = Sharing(columns=degree, rows_split=splits_rows)
     shares = [inputs.freeze_point <= number and 0 < number < inputs.num_units - 1 for number in range(inputs.num_units)]
-    divides = tiles_of_state(inputs.state_ranges, degree) > 1
     units = tuple(
-        _member_of(unit, sharing, nodes, divides)
-        if own
-        else _frozen_on(unit, degree if divides and 0 < number < inputs.num_units - 1 else 1)
+        _member_of(unit, sharing, nodes) if own else _frozen_on(unit, degree if 0 < number < inputs.num_units - 1 else 1)
         for number, (unit, own) in enumerate(zip(inputs.units, shares, strict=True))
     )
-    units = _with_ends(units, inputs, sharing, nodes, divides)
-    learning = [unit.parameter_bytes - unit.still_bytes for unit in inputs.units[inputs.freeze_point :]]
-    collected = [
-        unit.parameter_bytes - unit.still_bytes for unit, own in zip(inputs.units, shares, strict=True) if own and not divides
-    ]
-    seconds = sum(nodes.seconds(size * (degree - 1) / degree, degree, 1, 1) for size in collected)
+    units = _with_ends(units, inputs, sharing, nodes)
     messages = messages_of(nodes, degree, 1 / degree)
     if splits_rows:
         messages = GroupMessages(messages.sent, 0.0, 0.0)
     return replace(
         inputs,
         units=units,
-        optimizer_seconds_per_byte=inputs.optimizer_seconds_per_byte + seconds / max(1, sum(learning)),
         messages=messages,
         parallel_slots=max(1, inputs.parallel_slots // degree) if inputs.parallel_slots is not None else None,
     )
@@ -96,18 +85,13 @@ def grouped_as_built(inputs: PlanInputs, sharing: Sharing) -> PlanInputs:
     return in_groups_as_built(replace(found, placement=section), sharing.columns, at_home=True)
 
 
-def _member_of(unit: UnitProfile, sharing: Sharing, nodes: Nodes, divides: bool) -> UnitProfile:
-    """Return the costs of a learning block on one member: of what `cut_unit` divides, outputs stay whole.
-
-    State stays whole too, unless `divides`: tiles have pieces of their own.
-    """
-    whole = [name for name in CUT_BYTES if not (divides and name in STATE_BYTES)]
+def _member_of(unit: UnitProfile, sharing: Sharing, nodes: Nodes) -> UnitProfile:
+    """Return the costs of a learning block on one member: of what `cut_unit` divides, only state is; outputs stay whole."""
+    whole = [name for name in CUT_BYTES if name not in STATE_BYTES]
     return cut_unit(unit, sharing, nodes).model_copy(update={name: getattr(unit, name) for name in whole})
 
 
-def _with_ends(
-    units: tuple[UnitProfile, ...], inputs: PlanInputs, sharing: Sharing, nodes: Nodes, divides: bool
-) -> tuple[UnitProfile, ...]:
+def _with_ends(units: tuple[UnitProfile, ...], inputs: PlanInputs, sharing: Sharing, nodes: Nodes) -> tuple[UnitProfile, ...]:
     """Return the units with the costs of embedding and head on one member where tiles cut the vocabulary.
 
     The group sums one hidden state of each micro-batch: of a lookup in the forward, of the logits' input in the backward. All of
@@ -117,13 +101,13 @@ def _with_ends(
     embedding, head = inputs.tiled_ends
     moved = nodes.seconds(2 * units[min(1, last)].output_bytes * (degree - 1) / degree, degree, 1, 1 if degree == 2 else 2)
     found = list(units)
-    if embedding and divides:
+    if embedding:
         fields = STATE_BYTES if inputs.freeze_point == 0 else ("optimizer_bytes",)
         found[0] = _cut(found[0], fields, degree)
     if embedding and inputs.freeze_point == 0:
         found[0] = with_seconds(found[0], 1.0, moved / 2)
     if head:
-        fields = ("activation_bytes", "working_bytes", *(STATE_BYTES if divides else ()))
+        fields = ("activation_bytes", "working_bytes", *STATE_BYTES)
         found[last] = with_seconds(_cut(found[last], fields, degree), COMMON_SECONDS + (1 - COMMON_SECONDS) / degree, moved / 2)
     return tuple(found)
 

@@ -1,9 +1,8 @@
 """The largest model that fits: the most blocks, of the job's width, for which each family of shapes has memory on the workers.
 
 Bytes are those of the cost model (`planner.cost`), with nothing frozen. Blocks are equal, so the number of blocks that fit a
-stage is its free memory over the bytes of one block, and no search of cuts is needed. Groups that share state out as runs do
-(`Sharing.same_ranges`) have the bytes of a member in a run (`tensor.built`); other groups those on paper (`tensor.member_costs`),
-which are a run's where state is in one range.
+stage is its free memory over the bytes of one block, and no search of cuts is needed. Groups that share state out as runs do have
+the bytes of a member in a run (`tensor.built`); other groups those on paper (`tensor.member_costs`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -81,8 +80,7 @@ def largest_models(inputs: PlanInputs) -> tuple[Room, ...]:
         return ()
     free = replace(inputs, placement=inputs.placement.model_copy(update={"shard": NONE}))
     groups = dict[Sharing, Groups]()
-    ways = [one for way in ways_of_sharing(free) for one in (way, *_in_runs(way))]
-    for way in sorted(ways, key=lambda one: (one.group_size, one.depth, one.rows_split)):
+    for way in sorted(ways_of_sharing(free), key=lambda one: (one.group_size, one.depth, one.rows_split)):
         try:
             groups[way] = Groups(as_groups(free, way))
         except NoGroups:
@@ -92,13 +90,8 @@ def largest_models(inputs: PlanInputs) -> tuple[Room, ...]:
 
 def as_groups(inputs: PlanInputs, way: Sharing) -> PlanInputs:
     """Return the inputs with groups of a way of sharing in place of workers; NoGroups where the members cannot form them."""
-    return (grouped_as_built if way.same_ranges else grouped)(inputs, way)
-
-
-def _in_runs(way: Sharing) -> list[Sharing]:
-    """Return the way of runs in place of a way that cuts state by range and by tile; none in place of others."""
-    found = replace(way, same_ranges=True)
-    return [found] if way.not_built() and not found.not_built() else []
+    is_in_runs = way.columns > 1 and way.shard != NONE and not way.not_built()
+    return (grouped_as_built if is_in_runs else grouped)(inputs, way)
 
 
 def _room(inputs: PlanInputs, family: Family, groups: Mapping[Sharing, "Groups"]) -> Room:

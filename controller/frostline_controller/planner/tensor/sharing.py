@@ -20,15 +20,12 @@ class Sharing:
         depth: workers over which the hidden width of a block is cut as well; then rows are split too.
         shard: the way of sharing out the replicas' state, one of SHARD_WAYS.
         rows_split: between products each column has a part of a micro-batch's samples (sequence parallelism: of the tokens).
-        same_ranges: members of a group hold the same ranges of the state, as in runs that share state out; else tiles divide the
-            state too.
     """
 
     columns: int = 1
     depth: int = 1
     shard: ShardWay = NONE
     rows_split: bool = False
-    same_ranges: bool = False
 
     @property
     def group_size(self) -> int:
@@ -53,8 +50,4 @@ class Sharing:
 
     def not_built(self) -> str:
         """Return why no run can share in this way; empty where a run can. A refused way is advice, and in no plan of a run."""
-        if self.depth > 1:
-            return "no engine cuts the hidden width"
-        if self.columns > 1 and self.shard != NONE and not self.same_ranges:
-            return "no plan cuts state by range and by tile: members of a group hold the same ranges"
-        return ""
+        return "no engine cuts the hidden width" if self.depth > 1 else ""
