@@ -26,8 +26,9 @@ LAYOUTS = (
     grouped(1, 2, 2, shard="use"),
     grouped(1, 2, 2, shard="step", tensor_rows="split"),
     grouped(1, 2, 2, shard="use", tensor_rows="split"),
+    grouped(1, 2, 2),
 )
-"""State in several ranges."""
+"""State in several ranges of each tile, and of the rest."""
 TILED_LAYOUTS = (
     Layout(1, 1),
     Layout(1, 3),
@@ -38,7 +39,7 @@ TILED_LAYOUTS = (
     grouped(2, 1, 2, tensor_rows="split"),
     grouped(1, 2, 2, tensor_rows="split"),
 )
-"""State in pieces by tile, which replicas cannot share out."""
+"""State in a piece of each tile and one of the rest, which replicas cannot share out."""
 
 
 def walk(count: int) -> list[int]:
@@ -75,7 +76,7 @@ def journey(layouts: Sequence[Layout], case: Case) -> list[Segment]:
     return segments
 
 
-SAMPLE = (0, 7, 5, 9, 4, 8, 3, 9, 1, 7, 2)
+SAMPLE = (0, 7, 5, 9, 4, 8, 3, 10, 9, 1, 7, 2)
 """Groups that gather weights at each use, and groups that divide samples and share state out, from and to all other kinds."""
 WALKS = [
     (LAYOUTS, SAMPLE, 4),

@@ -5,6 +5,7 @@ from tests.mutants.plant import Edit, Mutant
 TRAINER = "trainer/frostline_trainer/"
 GROUPS = ("tests/integration/test_exactness_tensor_groups.py", "-k", "plain_loop")
 STATE = ("tests/unit/trainer/test_tile_state.py",)
+PIECES = ("tests/unit/trainer/test_tile_pieces.py",)
 AUDITS = ("tests/unit/trainer/test_group_audits.py",)
 ROWS = ("tests/unit/trainer/test_row_tiles.py",)
 VOCABULARY = ("tests/unit/trainer/test_vocabulary_tiles.py",)
@@ -12,16 +13,16 @@ MESSAGES = ("tests/unit/trainer/test_tensor_messages.py",)
 
 GROUP_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
-        "own-tiles-only",
-        "members of a group update from the gradients of their own tiles alone",
+        "ranges-from-a-tiles-beginning",
+        "a range of a tile has as many elements as it should, from the tile's first one on",
         (
             Edit(
-                TRAINER + "step/reduction.py",
-                "        if (group := self._groups.tensor) is not None and not self._divides_tiles:\n",
-                "        if (group := None) is not None:\n",
+                TRAINER + "step/parts.py",
+                "tile_views(unit, self.name, tensor, self.tile, self.low, self.high)",
+                "tile_views(unit, self.name, tensor, self.tile, 0, self.high - self.low)",
             ),
         ),
-        GROUPS,
+        PIECES,
     ),
     Mutant(
         "common-parameters-of-the-first",
@@ -38,12 +39,12 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "gathers-along-the-wrong-axis",
-        "weights of other replicas are gathered over the members of the group, which all have the same ranges",
+        "shares are exchanged and weights gathered over the members of a group, which have other tiles of the same ranges",
         (
             Edit(
-                TRAINER + "step/sharing.py",
-                "            self._replicas.all_gather(rows.view(-1), mine)\n",
-                "            (self._group or self._replicas).all_gather(rows.view(-1), mine)\n",
+                TRAINER + "step/reduction.py",
+                "sharing = Sharing(self._context, self._plan, index, replicas)\n",
+                "sharing = Sharing(self._context, self._plan, index, self._groups.tensor or replicas)\n",
             ),
         ),
         GROUPS,
@@ -78,8 +79,8 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 TRAINER + "step/tile_state.py",
-                "            (by_tile[tile] in kept, part.of(unit, weights[part.name]))\n",
-                "            (place == group.index, part.of(unit, weights[part.name]))\n",
+                "[(piece in kept, view) for view in part.of(unit, weights[part.name])]",
+                "[(tile // held == group.index, view) for view in part.of(unit, weights[part.name])]",
             ),
         ),
         STATE,
@@ -90,8 +91,8 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 TRAINER + "step/tile_state.py",
-                "            if piece in here and tile not in wanted:\n",
-                "            if False:\n",
+                "        if piece in here and part.tile not in wanted:\n",
+                "        if False:\n",
             ),
         ),
         STATE,
@@ -193,15 +194,31 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
         ("tests/integration/test_exactness_vocabulary_tiles.py", "-k", "tied"),
     ),
     Mutant(
-        "tied-elements-of-one-member",
-        "of a tied matrix a replica completes in its group only the elements of the copy that it updates",
+        "tied-elements-of-one-copy",
+        "of a tied matrix a member reduces only the elements that it owns of the embedding's copy",
         (
             Edit(
-                TRAINER + "step/sharing.py",
-                "        tied = self._shares[stage].tied[self._dp_rank]\n",
-                "        tied = {}\n",
+                TRAINER + "step/share.py",
+                "    for unit in (0, context.num_units - 1):\n        module, name",
+                "    for unit in (0,):\n        module, name",
             ),
         ),
         ("tests/integration/test_exactness_vocabulary_tiles.py", "-k", "shard"),
+    ),
+    Mutant(
+        "tiles-before-ranges",
+        "a group gathers a frozen block's tiles before their members have the other replicas' ranges of them",
+        (
+            Edit(
+                TRAINER + "step/reduction.py",
+                "        self._complete_ranges(units, everything)\n"
+                "        if everything and self._divides_tiles:\n"
+                "            self._complete_frozen(units)\n",
+                "        if everything and self._divides_tiles:\n"
+                "            self._complete_frozen(units)\n"
+                "        self._complete_ranges(units, everything)\n",
+            ),
+        ),
+        GROUPS,
     ),
 )

@@ -71,12 +71,6 @@ SHARE_MUTANTS: tuple[Mutant, ...] = (
         SHARED,
     ),
     Mutant(
-        "own-tiles-of-a-share",
-        "members of a group update their replica's share from the gradients of their own tiles alone",
-        (Edit(TRAINER + "step/sharing.py", "        for runs in self._cut[stage].values():\n", "        for runs in ():\n"),),
-        GROUPS,
-    ),
-    Mutant(
         "all-owners-report",
         "each member of a group tells the vote the norms of the share that all of it own",
         (

@@ -30,6 +30,6 @@ def _check_pieces(state: DurableState, job: Job, file: Path) -> None:
         return
     raise JobError(
         f"{file}: the run was begun by a version that cut each unit's state into {plan.state_ranges} ranges whatever tiles cut "
-        f"it; here each of {training.state_tiles} tiles has ranges of its own, and gradients' norms other bits: start a new run, or "
-        "go on with the version that began it"
+        f"it; here each of {training.state_tiles} tiles has ranges of its own, and gradients' norms other bits: start a new run, "
+        "or go on with the version that began it"
     )

@@ -37,11 +37,10 @@ nodes of today it is quicker than 1-D, 2-D, 3-D and planes in {wins} of the {pla
 P ranks are columns c x depth d x replicas r; M tokens, h the hidden width, q the side of a square or a cube. A block is query,
 key and value, the attention's output and a feed-forward four times as wide; its forward and backward are counted.
 
-**Ours is a layout here, not what a run does.** It divides weights by columns times replicas, c r. The engine divides the state of
-blocks by c *or* by r, not by both at once. With `training.state_ranges` above 1 and `placement.shard` each worker of a group has
-its replica's share of whole weights, 1 / r ([ADR 17](../adr/0017-state-sharding.md), 8), and gathers c times the weights that are
-counted here. With one range it has its tiles', 1 / c ([ADR 18](../adr/0018-tensor-tiles.md), 11), and replicas send what is
-counted here, but hold r times as much state.
+**Ours is what a run does.** It divides weights by columns times replicas, c r: with `training.state_ranges` of at least r and
+`placement.shard` a worker of a group has its replica's ranges of its own tiles ([ADR 17](../adr/0017-state-sharding.md), 8), of
+weights and moments with `use`, of moments alone with `step`. What no tile cuts, norms and the biases of row layers in a block, is
+divided by r alone, and is left out of the counts here. A fixed order of sums adds nothing.
 """
 
 ABOUT_CHECKS = "1-D over 3-D, elements a rank receives in the forward of a feed-forward; goal: the published digits."

@@ -62,16 +62,14 @@ def losses_of(model: Model) -> dict[str, torch.Tensor]:
     }  # fmt: skip
 
 
-@given(st.integers(1, 400), st.sampled_from((1, 2, 4, 8)), st.integers(1, 3), st.data())
-def test_tiles_of_a_vocabulary_cover_it_and_lie_in_any_run(entries: int, total: int, width: int, data: st.DataObject) -> None:
+@given(st.integers(1, 400), st.sampled_from((1, 2, 4, 8)), st.integers(1, 3))
+def test_tiles_of_a_vocabulary_cover_it_and_are_put_together(entries: int, total: int, width: int) -> None:
     try:
         one = VocabularyCut.of(entries, total)
     except ValueError:
         assert entries <= 8 * total * (total - 1)
         return
     whole = torch.arange(entries * width).view(entries, width)
-    low = data.draw(st.integers(0, entries * width))
-    values = whole.view(-1)[low : data.draw(st.integers(low, entries * width))]
     for held in (1, 2, 4, 8)[: total.bit_length()]:
         tiles = [one.tile(whole, held, place) for place in range(held)]
         assert torch.equal(one.whole(tiles), whole)
@@ -79,8 +77,8 @@ def test_tiles_of_a_vocabulary_cover_it_and_lie_in_any_run(entries: int, total: 
         each = total // held
         assert [len(tile) for tile in tiles] == [one.count(range(place * each, (place + 1) * each)) for place in range(held)]
         for place, tile in enumerate(tiles):
-            expected = [number for number in tile.view(-1).tolist() if number in values]
-            assert [number for run in one.run(values, low, whole.shape, held, place) for number in run.tolist()] == expected
+            view = one.view(whole, held, place)
+            assert torch.equal(view, tile) and view.data_ptr() == whole[view[0, 0] // width].data_ptr(), "in place"
     every = [one.tile(whole, total, tile) for tile in range(total)]
     for first in range(total):
         for last in range(first + 1, total + 1):
