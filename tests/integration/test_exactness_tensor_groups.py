@@ -24,9 +24,9 @@ from tests.wide_rows import all_wide
 
 EXACT = [
     (Case("gpt2_tied", inner_tiles=2, steps=4, freezing=((2, 1), (3, 3))), grouped(1, 1, 2)),
-    # Each tile's state is in ranges, and so is the state of what no tile cuts; replicas share the ranges out or do not.
-    (Case("gpt2_tied", inner_tiles=2, state_ranges=2, freezing=((2, 1),), steps=3), grouped(1, 1, 2)),
-    (Case("llama", "mixed_bfloat16", inner_tiles=4, state_ranges=3, freezing=((2, 3),), steps=3), grouped(1, 2, 2, shard="step")),
+    # Each tile's state is in ranges, and so is the state of what no tile cuts; a member may have several tiles.
+    (Case("gpt2_tied", inner_tiles=4, state_ranges=2, freezing=((2, 1),), steps=3), grouped(1, 2, 2, shard="step")),
+    (Case("llama", "mixed_bfloat16", inner_tiles=2, state_ranges=3, freezing=((2, 3),), steps=3), grouped(1, 2, 2, shard="step")),
     (Case("gpt2_tied", inner_tiles=2, state_ranges=3, freezing=((2, 3), (3, 0)), steps=3), grouped(1, 3, 2, shard="use")),
     # Messages between stages cross once a group: with stages in turn on a rank, in slices of cells.
     (Case("llama", "mixed_bfloat16", inner_tiles=2, freezing=((2, 1),), steps=3), grouped(2, 1, 2, 2, "interleaved_1f1b")),

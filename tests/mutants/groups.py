@@ -4,6 +4,7 @@ from tests.mutants.plant import Edit, Mutant
 
 TRAINER = "trainer/frostline_trainer/"
 GROUPS = ("tests/integration/test_exactness_tensor_groups.py", "-k", "plain_loop")
+SHARES = ("tests/integration/test_exactness_tensor_groups.py", "-k", "plain_loop and shard")
 STATE = ("tests/unit/trainer/test_tile_state.py",)
 PIECES = ("tests/unit/trainer/test_tile_pieces.py",)
 AUDITS = ("tests/unit/trainer/test_group_audits.py",)
@@ -47,7 +48,7 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
                 "sharing = Sharing(self._context, self._plan, index, self._groups.tensor or replicas)\n",
             ),
         ),
-        GROUPS,
+        SHARES,
     ),
     Mutant(
         "audits-in-its-own-place",
@@ -219,6 +220,6 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
                 "        self._complete_ranges(units, everything)\n",
             ),
         ),
-        GROUPS,
+        SHARES,
     ),
 )
