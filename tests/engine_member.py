@@ -23,10 +23,10 @@ from frostline_trainer.step.evaluation import evaluate
 from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.local_shards import weight_tensors
 from frostline_trainer.step.run_state import RunState
-from frostline_trainer.step.unit_state import export_piece, unit_digest
+from frostline_trainer.step.unit_state import export_piece, still_weights_of, unit_digest
 from frostline_trainer.step.usage import resident_bytes
 from frostline_trainer.step.vote import Ballot, hold_vote
-from frostline_trainer.tensor.state import cut_layers
+from frostline_trainer.tensor.state import layer_of
 from frostline_trainer.transport.collectives import open_store
 from tests.exact_cases import Case, build_case
 from tests.forming import form_groups
@@ -226,6 +226,7 @@ def describe(generation: Generation, run: Run, score: bool) -> None:
     gathers, by_tile = generation.placement.gathers_at_use, generation.placement.divides_tiles
     for unit, state in own_states(generation).items():
         held = run.units[unit] = dict[str, str]()
+        state = still_weights_of(context.cut.units[unit]) | state
         if gathers and unit >= generation.freeze_point:
             note_storages(context.cut.units[unit], run)
             generation.pipeline.gathering.use(unit)
@@ -251,8 +252,8 @@ def describe(generation: Generation, run: Run, score: bool) -> None:
 def check_tiles(generation: Generation, unit: int, name: str, weight: torch.Tensor) -> None:
     """Assert that this member computes with its tiles of a weight, and has no others in its module."""
     module, group = generation.context.cut.units[unit], generation.groups.tensor
-    parameter, layer = module.get_parameter(name), cut_layers(module)[name]
-    assert group is not None and layer.kept.held * group.size == layer.kept.total
+    parameter, layer = module.get_parameter(name), layer_of(module, name)
+    assert group is not None and layer is not None and layer.kept.held * group.size == layer.kept.total
     assert parameter.shape == layer.cut.shape_with(weight, layer.kept.total, layer.kept.numbers)
     own = [layer.cut.tile(weight, layer.kept.total, tile) for tile in layer.kept.numbers]
     assert torch.equal(layer.cut.whole(own).cpu(), parameter.cpu()), f"{name} is computed with as it is owned"

@@ -261,7 +261,8 @@ def adapt(model: PreTrainedModel, case: Case) -> None:
     layers = [name for name, one in model.named_modules() if id(one) in inside and isinstance(one, nn.Linear | Conv1D)]
     torch.manual_seed(oracle_seed("adapters", 0))
     sizes = {"r": ADAPTERS["rank"], "lora_alpha": ADAPTERS["alpha"]}
-    get_peft_model(model, LoraConfig(**sizes, lora_dropout=case.adapter_dropout, target_modules=layers))
+    config = LoraConfig(**sizes, lora_dropout=case.adapter_dropout, target_modules=layers)
+    get_peft_model(model, config, autocast_adapter_dtype=False)  # they have the type of all weights
     embedding = {id(parameter) for module in units[0] for parameter in module.parameters()}
     for module in units[-1]:
         for parameter in module.parameters():

@@ -85,11 +85,19 @@ class InTiles:
     def _block(self, block: nn.Module, plan: Plan) -> None:
         for (owner, columns, activation), packed in ((plan.first, plan.packed), (plan.second, 1)):
             module = block.get_submodule(owner)
-            self._columns([getattr(module, name) for name in columns], packed)
+            layers = [getattr(module, name) for name in columns]
+            self._columns([_below(layer) for layer in layers], packed)
+            for layer in layers:
+                if _below(layer) is not layer:  # with an adapter, whose second matrix is cut by rows
+                    self._columns([layer.lora_B["default"]], packed)
             if activation:
                 self._elementwise(getattr(module, activation))
         for row in (plan.first_row, plan.second_row):
-            self._row(block.get_submodule(row))
+            layer = block.get_submodule(row)
+            self._row(_below(layer))
+            if _below(layer) is not layer:
+                self._row(layer.lora_A["default"])
+                self._dropout(layer.lora_dropout["default"], f"layer.{row}")
         attention = block.get_submodule(plan.attention)
         self._configs.append((attention, attention.config))
         config = type(attention.config).from_dict(attention.config.to_dict())
@@ -198,6 +206,24 @@ class InTiles:
 
         self._forward(layer, forward)
 
+    def _dropout(self, module: nn.Module, site: str) -> None:
+        """Let a dropout of the inner width draw each tile's mask from the tile's seed."""
+        if not isinstance(module, nn.Dropout):
+            return
+        inner = module.forward
+
+        def forward(x: Tensor) -> Tensor:
+            if not module.training:
+                return x
+            seed, state, found = torch.initial_seed(), torch.get_rng_state(), []
+            for tile, one in enumerate(x.chunk(self.count, -1)):
+                torch.manual_seed(self._seed_of("tile", seed, site, tile))
+                found.append(inner(one.contiguous()))
+            torch.set_rng_state(state)
+            return torch.cat(found, -1)
+
+        self._forward(module, forward)
+
     def _elementwise(self, function: nn.Module) -> None:
         inner = function.forward
 
@@ -253,6 +279,11 @@ def layouts_of(
 
 def _tile(tiles_of: Callable[[Tensor], tuple[Tensor, ...]], tile: int, tensor: Tensor) -> Tensor:
     return tiles_of(tensor)[tile].detach()
+
+
+def _below(layer: nn.Module) -> nn.Module:
+    """Return the layer below an adapter, or the layer itself."""
+    return getattr(layer, "base_layer", layer)
 
 
 def _forked(x: Tensor, count: int) -> list[Tensor]:

@@ -70,10 +70,10 @@ class Job(Section):
                 f"training.token_cells is {self.training.token_cells} and model.adapters is given; adapters compute whole sequences: "
                 "set token_cells to 1"
             )
-        if self.training.tensor_tiles.inner > 1 and self.model.adapters is not None:
+        if self.training.tensor_tiles.rows > 1 and self.model.adapters is not None:
             raise ValueError(
-                f"training.tensor_tiles.inner is {self.training.tensor_tiles.inner} and model.adapters is given; adapters stand beside "
-                "whole matrices: set inner to 1"
+                f"training.tensor_tiles.rows is {self.training.tensor_tiles.rows} and model.adapters is given; adapters compute all "
+                "samples of a micro-batch: set rows to 1"
             )
         wanted = self.placement
         self._check_shape(

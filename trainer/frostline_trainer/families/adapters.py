@@ -13,6 +13,7 @@ from frostline_contract.job.data import ModelSection
 from frostline_trainer.families.base import CutModel, never_learns
 from frostline_trainer.families.configuring import one_line
 from frostline_trainer.process.lean_imports import import_peft
+from frostline_trainer.tensor.linear import TiledLinear
 
 PREFIX = "lora_"
 """Prefix of the submodules that peft adds to a layer."""
@@ -94,12 +95,12 @@ def adapted_pairs(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]
 
 
 def _is_linear(layer: nn.Module) -> bool:
-    return isinstance(layer, nn.Linear) or _is_transposed(layer)
+    return isinstance(layer, nn.Linear | TiledLinear) or _is_transposed(layer)
 
 
 def _is_transposed(layer: nn.Module) -> bool:
     """Whether a layer's weight is (in, out), as in GPT-2's linear layers."""
-    return type(layer).__name__ == "Conv1D"
+    return layer.cut.transposed if isinstance(layer, TiledLinear) else type(layer).__name__ == "Conv1D"
 
 
 def _matches(name: str, target: str) -> bool:

@@ -11,6 +11,7 @@ from frostline_trainer.generations.groups import Groups
 from frostline_trainer.prefix.dealing import DealtPrefix, all_have
 from frostline_trainer.prefix.prefix import PrefixReader
 from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.still_tiles import still_tiles_of_another
 from frostline_trainer.step.tile_state import exchanged_tiles
 from frostline_trainer.tensor.group import rows_in, tiles_in
 from frostline_trainer.tensor.install import share_tiles
@@ -85,7 +86,7 @@ class InGroup:
         else:
             ahead = (place - group.index) % group.size
             tiles = self._tiles_ahead(ahead)
-            with exchanged_tiles(group, units, tiles, ahead):
+            with exchanged_tiles(group, units, tiles, ahead), still_tiles_of_another(units, tiles):
                 for unit in units:
                     if row_tiles(unit).are_divided:
                         share_tiles(unit, tiles)

@@ -63,7 +63,7 @@ def keep_tiles(unit: nn.Module, table: Pieces, index: int, tiles: Tiles | None, 
     for name in layers:
         _keep_tiles_of(unit, name, [one for one in parts if one[1].name == name], wanted, here)
     for layer in set(layers.values()):
-        layer.kept = _without_group(tiles) if tiles is not None else layer.kept
+        layer.kept = without_group(tiles) if tiles is not None else layer.kept
 
 
 def _keep_tiles_of(unit: nn.Module, name: str, parts: Sequence[tuple[int, Part]], wanted: range, here: Collection[int]) -> None:
@@ -95,7 +95,7 @@ def _keep_tiles_of(unit: nn.Module, name: str, parts: Sequence[tuple[int, Part]]
     parameter.grad = None
 
 
-def _without_group(tiles: Tiles) -> Tiles:
+def without_group(tiles: Tiles) -> Tiles:
     """The same tiles for a module that outlives its group: it sums by the tiles that it computes (`TiledLinear.tiles`)."""
     return tiles if tiles.join is None else replace(tiles, join=_no_sum, rows=WHOLE)
 
@@ -153,7 +153,7 @@ def exchanged_tiles(group: Group, units: Iterable[nn.Module], tiles: Tiles, ahea
             for name, tensor in _weights_ahead(group, weights, shapes, ahead).items():
                 unit.get_parameter(name).data = tensor
         for layer in kept:
-            layer.kept = _without_group(tiles)
+            layer.kept = without_group(tiles)
         for unit, _ in cut:
             share_tiles(unit, tiles)
         yield

@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 from frostline_contract.pieces import Pieces
-from frostline_trainer.families.base import still_names
 from frostline_trainer.step.local_shards import forget_shards, local_shards, make_room, part_of, place_shards, weight_tensors
 from frostline_trainer.step.parts import Moments, flat, moments_of, parts_of, weights_of, write
+from frostline_trainer.step.still_tiles import hold_all_still_tiles, still_weights
 from frostline_trainer.step.tile_state import hold_all_tiles, make_room_for_tile, tiles_beside
 from frostline_trainer.tensor.state import cut_layers, has_memory
 
@@ -31,9 +31,8 @@ HOST = torch.device("cpu")
 
 
 def still_weights_of(unit: nn.Module) -> UnitState:
-    """The weights that never learn, with keys like those of a state."""
-    still = still_names(unit)
-    return {WEIGHT + name: tensor.detach() for name, tensor in unit.state_dict().items() if name in still}
+    """The whole weights that never learn, with keys like those of a state."""
+    return {WEIGHT + name: tensor for name, tensor in still_weights(unit).items()}
 
 
 def export_unit(index: int, unit: nn.Module, moments: Moments) -> UnitState:
@@ -72,6 +71,7 @@ def take_whole(unit: nn.Module) -> None:
     """Let the module be all of the unit's state, with memory for it; the caller loads the values."""
     forget_shards(unit)
     hold_all_tiles(unit)
+    hold_all_still_tiles(unit)
     _take_memory(unit)
 
 

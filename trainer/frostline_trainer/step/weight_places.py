@@ -8,6 +8,7 @@ from frostline_contract.plan import Plan
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.in_group import InGroup
 from frostline_trainer.step.local_shards import join_unit, shard_unit
+from frostline_trainer.step.still_tiles import hold_still_tiles
 from frostline_trainer.step.tile_state import keep_tiles
 from frostline_trainer.tensor.tiles import Tiles
 
@@ -36,8 +37,11 @@ class WeightPlaces:
         for unit in sorted({*table.units_of(self._needed), *(unit for unit, _ in own)}):
             module, gathers = units[unit], self._placement.gathers_at_use and unit >= freeze_point
             if table.state_tiles > 1:
+                tiles = self._tiles_in(unit, freeze_point)
                 join_unit(module, table)
-                keep_tiles(module, table, unit, self._tiles_in(unit, freeze_point), here)
+                keep_tiles(module, table, unit, tiles, here)
+                if tiles is not None:
+                    hold_still_tiles(module, tiles)
             if gathers:
                 shard_unit(module, table, here & set(table.of_unit(unit)))
             else:

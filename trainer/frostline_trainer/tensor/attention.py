@@ -1,4 +1,4 @@
-"""Attention and activation functions computed tile by tile, between column and row layers.
+"""Attention, activation functions and dropout computed tile by tile, between column and row layers.
 
 Attention modules of transformers look up a function by the name in their config. This file registers another function, which
 calls the original one for each tile of heads, on contiguous operands, with dropout seeded for each tile.
@@ -77,3 +77,20 @@ class TiledActivation(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         tiles = [self.function(tile.contiguous()) for tile in x.chunk(self.tiles.held, -1)]
         return joined([_ContiguousGradient.apply(tile) for tile in tiles], -1, 1)
+
+
+class TiledDropout(nn.Module):
+    """A dropout before a row layer's adapter, called for each tile with the tile's seed, so that a tile's mask does not depend on
+    which tiles are computed.
+
+    site: name within the unit, of the layer that has the adapter.
+    """
+
+    def __init__(self, function: nn.Module, tiles: Tiles, site: str) -> None:
+        super().__init__()
+        self.function, self.tiles, self.site = function, tiles, site
+
+    def forward(self, x: Tensor) -> Tensor:
+        tiles = [tile.contiguous() for tile in x.chunk(self.tiles.held, -1)]
+        found = by_tile(self.tiles, self.site, x.device, self.training, lambda place: self.function(tiles[place]))
+        return joined([_ContiguousGradient.apply(tile) for tile in found], -1, 1)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from frostline_contract.seeds import seed_of
+from frostline_trainer.families.base import never_learns
 from frostline_trainer.tensor.apart import ENTRY, GRADIENT, OUTPUT, UNIT, Apart, Results
 from frostline_trainer.tensor.install import tile_unit, tiled_layers
 from frostline_trainer.tensor.linear import TiledColumn, TiledRow
@@ -118,6 +119,7 @@ class Subject:
 
     def __init__(self, unit: nn.Module, inputs: dict[str, Tensor], entry: Tensor) -> None:
         self.unit = copy.deepcopy(unit).double().eval()
+        never_learns(self.unit, ())  # weights below adapters are checked as all others
         generator = torch.Generator().manual_seed(seed_of("tiles"))
 
         def drawn(like: Tensor) -> Tensor:

@@ -14,7 +14,8 @@ from transformers.activations import ACT2CLS
 from transformers.pytorch_utils import Conv1D
 
 from frostline_trainer.families.base import CutModel, Family
-from frostline_trainer.tensor.attention import PREFIX, TiledActivation
+from frostline_trainer.tensor.adapted import base_of, tile_adapted
+from frostline_trainer.tensor.attention import PREFIX, TiledActivation, TiledDropout
 from frostline_trainer.tensor.by_rows import RowWise, compute_by_rows
 from frostline_trainer.tensor.cut import Cut, VocabularyCut
 from frostline_trainer.tensor.layer import TiledLayer
@@ -132,7 +133,8 @@ def tile_unit(unit: nn.Module, table: TensorTable, tiles: Tiles, words: str = "t
         found = layers_named(unit, ending)
         if not found:
             raise ValueError(f"{words}: its tensor_table names {ending!r}, which is no module of it; correct the table")
-        for name, layer in found.items():
+        for name, found_layer in found.items():
+            layer = base_of(found_layer)
             if not isinstance(layer, nn.Linear | Conv1D):
                 raise ValueError(
                     f"{words}: its tensor_table names {ending!r}, and {name} is a {type(layer).__name__}; it takes nn.Linear and "
@@ -141,14 +143,16 @@ def tile_unit(unit: nn.Module, table: TensorTable, tiles: Tiles, words: str = "t
             one = Cut(ending in table.columns, isinstance(layer, Conv1D), table.parts.get(ending, 1))
             _check_width(layer, one, tiles, f"{words}, {name}")
             tiled = (TiledColumn if one.is_column else TiledRow)(layer, one, tiles)
-            _replace(unit, name, tiled)
+            if layer is found_layer:
+                _replace(unit, name, tiled)
+            else:
+                tile_adapted(found_layer, tiled, name)
             if isinstance(tiled, TiledColumn):
                 columns[name] = tiled
     for members in _groups(columns, table):
         Together(members)
-    for name, module in list(unit.named_modules()):
-        if any(isinstance(child, TiledColumn) for child in module.children()):
-            _tile_inside(module, name, tiles)
+    for name in dict.fromkeys(column.rpartition(".")[0] for column in columns):
+        _tile_inside(unit.get_submodule(name), name, tiles)
     unit.row_tiles = tiles.rows  # type: ignore[assignment]  a record, and no module
     if tiles.rows.total > 1:
         compute_by_rows(unit, tiles.rows, words)
@@ -168,7 +172,7 @@ def share_tiles(unit: nn.Module, tiles: Tiles) -> None:
     of_all_samples = replace(tiles, rows=WHOLE)
     unit.row_tiles = tiles.rows  # type: ignore[assignment]  a record, and no module
     for module in unit.modules():
-        if isinstance(module, TiledLayer | TiledActivation):
+        if isinstance(module, TiledLayer | TiledActivation | TiledDropout):
             is_of_vocabulary = isinstance(module, TiledLayer) and isinstance(module.cut, VocabularyCut)
             module.tiles = of_all_samples if is_of_vocabulary else tiles
         if isinstance(module, RowWise):

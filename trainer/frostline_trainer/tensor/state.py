@@ -5,12 +5,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from frostline_trainer.families.base import learnable
 from frostline_trainer.tensor.layer import TiledLayer
 
 
 def cut_layers(unit: nn.Module) -> dict[str, TiledLayer]:
-    """The layer of each parameter that tiles cut, by the parameter's name, in the unit's order."""
-    found = {name: _layer_of(unit, name) for name, _ in unit.named_parameters()}
+    """The layer of each parameter that tiles cut, by the parameter's name, in the unit's order. Those that never learn (below
+    adapters) are no state and left out."""
+    found = {name: layer_of(unit, name) for name in learnable(unit)}
     return {name: layer for name, layer in found.items() if layer is not None}
 
 
@@ -36,12 +38,12 @@ def release(tensor: Tensor) -> None:
 
 def is_cut(unit: nn.Module, name: str) -> bool:
     """Whether tiles cut a weight of the unit."""
-    return _layer_of(unit, name) is not None
+    return layer_of(unit, name) is not None
 
 
 def tile_size(unit: nn.Module, name: str, tile: int) -> int:
     """Elements of a tile of a parameter that tiles cut."""
-    layer = _layer_of(unit, name)
+    layer = layer_of(unit, name)
     assert layer is not None, f"{name} is not cut"
     return shape_with(layer, unit.get_parameter(name), range(tile, tile + 1)).numel()
 
@@ -59,7 +61,7 @@ def tile_views(unit: nn.Module, name: str, tensor: Tensor, tile: int, low: int, 
 
     tile: its number in the run; the parameter must have it.
     """
-    layer = _layer_of(unit, name)
+    layer = layer_of(unit, name)
     assert layer is not None and tile in layer.kept.numbers, f"{name} has no tile {tile}"
     rows = layer.cut.view(tensor, layer.kept.held, tile - layer.kept.first)
     if rows.is_contiguous():
@@ -73,7 +75,7 @@ def tile_views(unit: nn.Module, name: str, tensor: Tensor, tile: int, low: int, 
     return found + ([rows[end, : high - end * width]] if end * width < high else [])
 
 
-def _layer_of(unit: nn.Module, name: str) -> TiledLayer | None:
+def layer_of(unit: nn.Module, name: str) -> TiledLayer | None:
     """The layer that cuts a parameter; None if the parameter is not cut, like a row layer's bias."""
     owner, _, leaf = name.rpartition(".")
     layer = unit.get_submodule(owner)
