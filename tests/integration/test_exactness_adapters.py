@@ -84,6 +84,22 @@ def test_moves_buddies_and_checkpoints_carry_what_learns_alone(ranges: int, warm
     assert {run.digest for run in resumed} == {alone.digest}
 
 
+SHARED = (
+    (replace(CASES[0][0], state_ranges=2, freezing=((1, 1), (3, 4)), adapters="all", steps=4), Layout(2, 2, shard="step")),
+    # Replicas with unequal numbers of micro-batches, which gather blocks that learn nothing in one order.
+    (replace(GAP, state_ranges=3, adapter_dropout=0.1, freezing=((1, 2), (3, 3))), Layout(1, 3, shard="use")),
+    (replace(LEFT, state_ranges=3), Layout(2, 3, shard="use")),
+)
+
+
+@pytest.mark.parametrize(("case", "layout"), SHARED, ids=in_words)
+def test_replicas_share_out_what_learns(case: Case, layout: Layout, warm_workers: WarmWorkers) -> None:
+    runs = run_series(warm_workers, case, [Segment(layout, case.steps)])
+    assert differences(case, runs) == []
+    (alone,) = run_series(warm_workers, case, [Segment(Layout(1, 1), case.steps)], score=False)
+    assert 0 < max(run.moment_bytes for run in runs) < 0.8 * alone.moment_bytes
+
+
 RECOVERY = Case("gpt2_tied", freezing=((1, 1),), steps=12, adapters="all", adapter_dropout=0.1)
 """Freezes at steps 7 and 11, as hand-made decisions say."""
 

@@ -36,11 +36,6 @@ MISTAKES = [
         ["placement.shard=step", "training.state_ranges=4", "training.numerics=fast"],
         ["placement.shard is step and training.numerics is fast"],
     ),
-    (
-        "adapters shared out",
-        ["placement.shard=step", "training.state_ranges=4", 'model.adapters={"rank": 4}'],
-        ["placement.shard is step and model.adapters is given"],
-    ),
     ("path and hub", ["model.path=a", "model.hub=b"], ["path is 'a' and hub is 'b'; give one of them"]),
     ("more workers needed than there are", ["placement.pp_degree=3", "placement.dp_degree=2"], ["= 6 exceeds workers 4"]),
     ("min_workers above workers", ["placement.min_workers=9"], ["min_workers 9 exceeds workers 4"]),
@@ -108,9 +103,9 @@ MISTAKES = [
         ["tensor_tiles.inner is 2 and compile is true; tiles are not compiled"],
     ),
     (
-        "tiles and adapters",
-        ["training.tensor_tiles.inner=2", "model.adapters={blocks: all}"],
-        ["training.tensor_tiles.inner is 2 and model.adapters is given", "set inner to 1"],
+        "row tiles and adapters",
+        ["training.tensor_tiles={inner: 2, rows: 2}", "model.adapters={blocks: all}"],
+        ["training.tensor_tiles.rows is 2 and model.adapters is given", "set rows to 1"],
     ),
     (
         "more slices than cells",

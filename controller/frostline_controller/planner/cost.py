@@ -84,7 +84,9 @@ class CostModel:
         self.compute = self.forward + self.backward + self.recompute + self.fetch
         self.gradient_bytes = _sums(np.where(frozen, 0.0, column["parameter_bytes"] - column["still_bytes"]))
         self.state_bytes = _sums(np.array(inputs.unit_state_bytes, dtype=float))
-        not_shared = np.where(frozen, column["parameter_bytes"], 0.0) if inputs.gathers_at_use else column["parameter_bytes"]
+        not_shared = column["parameter_bytes"]
+        if inputs.gathers_at_use:
+            not_shared = np.where(frozen, not_shared, column["still_bytes"])
         self.shared_bytes = _sums(np.array(inputs.unit_state_bytes, dtype=float) - not_shared)
         self.activation_bytes = _sums(np.where(frozen, 0.0, column["activation_bytes"]))
         self.entry_bytes = _entries(column["output_bytes"], inputs.freeze_point)

@@ -2,8 +2,9 @@
 
 Each of r replicas has a part of the weights W of a unit that learns. The forward and the backward of each micro-batch gather the
 other replicas' parts, (r - 1) / r of W each time, and free them afterwards; no gather overlaps with computing. Uses of one unit
-right behind each other share a gather, which is not counted here. Frozen units are whole on each replica. Gradients are summed
-once a step, as without gathers: the fixed tree's order needs a replica's whole gradients until then.
+right behind each other share a gather, which is not counted here. Frozen units are whole on each replica, and so is what never
+learns, below adapters. Gradients are summed once a step, as without gathers: the fixed tree's order needs a replica's whole
+gradients until then.
 """
 
 from dataclasses import replace
@@ -23,10 +24,10 @@ def with_gathers(inputs: PlanInputs, replicas: int) -> PlanInputs:
     link = inputs.link
 
     def gathering(unit: UnitProfile) -> UnitProfile:
-        received = unit.parameter_bytes * (replicas - 1) / replicas
+        received = unit.gradient_bytes * (replicas - 1) / replicas
         seconds = link.reduce_latency_seconds + received / link.reduce_bandwidth_bytes_per_second
         return with_seconds(unit, 1.0, seconds).model_copy(
-            update={"working_bytes": unit.working_bytes + round((GATHERED_UNITS + 1 / replicas) * unit.parameter_bytes)}
+            update={"working_bytes": unit.working_bytes + round((GATHERED_UNITS + 1 / replicas) * unit.gradient_bytes)}
         )
 
     learning = map(gathering, inputs.units[inputs.freeze_point :])

@@ -52,9 +52,8 @@ def plan_shared_as_needed(inputs: PlanInputs, make_plan: Planner) -> PlannedPlac
 
 
 def may_share(inputs: PlanInputs) -> bool:
-    """Whether a run of these numerics can share state out: several ranges, exact sums, no adapters, our own planner."""
-    adapted = any(unit.still_bytes for unit in inputs.units)
-    return inputs.state_ranges > 1 and inputs.exact_numerics and not adapted and inputs.placement.planner == "optimal"
+    """Whether a run of these numerics can share state out: several ranges, exact sums, our own planner."""
+    return inputs.state_ranges > 1 and inputs.exact_numerics and inputs.placement.planner == "optimal"
 
 
 def with_shard(inputs: PlanInputs, shard: str) -> PlanInputs:

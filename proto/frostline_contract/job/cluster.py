@@ -49,7 +49,7 @@ class PlacementSection(Section):
     )
     shard: Literal["none", "step", "use", "auto"] = live(
         "none",
-        doc="How replicas share the state of a stage out. none: each owns all of it. step: each owns its ranges (training.state_ranges): optimizer moments, sum of gradients and update are of one replica (with tp_degree each member has those of its tiles), and weights are gathered before each step (what others call ZeRO-1 and ZeRO-2). use: weights are of one replica too, and each unit that learns is gathered before its forward and its backward of each micro-batch and freed afterwards (ZeRO-3, FSDP); not with compile or token_cells. auto: the planner's choice, step where memory needs it or where a shape that fits only so saves more than hysteresis, and use where nothing else fits. No bit of any result changes; exact numerics only, and not with adapters.",
+        doc="How replicas share the state of a stage out. none: each owns all of it. step: each owns its ranges (training.state_ranges): optimizer moments, sum of gradients and update are of one replica (with tp_degree each member has those of its tiles), and weights are gathered before each step (what others call ZeRO-1 and ZeRO-2). use: weights are of one replica too, and each unit that learns is gathered before its forward and its backward of each micro-batch and freed afterwards (ZeRO-3, FSDP); not with compile or token_cells. auto: the planner's choice, step where memory needs it or where a shape that fits only so saves more than hysteresis, and use where nothing else fits. No bit of any result changes; exact numerics only.",
     )
     tensor_rows: Literal["whole", "split", "auto"] = live(
         "whole",

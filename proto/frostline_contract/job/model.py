@@ -132,8 +132,6 @@ class Job(Section):
             raise ValueError(
                 f"{place}shard is {shard} and training.numerics is fast; only exact sums are shared out: set one back"
             )
-        if self.model.adapters is not None:
-            raise ValueError(f"{place}shard is {shard} and model.adapters is given, whose state is small: set shard to none")
         if ranges == 1:
             raise ValueError(
                 f"{place}shard is {shard} and training.state_ranges is 1, so that one replica would own everything; set "

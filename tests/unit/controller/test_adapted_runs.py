@@ -12,8 +12,11 @@ from frostline_controller.decisions.initial import initial_freeze_reason
 from frostline_controller.planner.adapted import with_adapters
 from frostline_controller.planner.cost import CostModel
 from frostline_controller.planner.forecast import forecast
+from frostline_controller.planner.gathers import with_gathers
+from frostline_controller.planner.tensor.built import in_groups_as_built
+from frostline_controller.planner.tensor.choice import ways_of_sharing
 from tests.unit.controller.freezing_run import entry, inputs_of
-from tests.unit.controller.planner_cases import inputs, unit
+from tests.unit.controller.planner_cases import inputs, members, unit
 
 FALLING = [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]
 VIT = {"hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4, "intermediate_size": 256, "patch_size": 4}
@@ -68,6 +71,37 @@ def test_a_forecast_begins_at_the_first_adapter_and_knows_how_narrow_they_are() 
     assert forecast(adapted, freeze_point=2).plans[0].inputs.freeze_point == 5
     with pytest.raises(ValueError, match="the model has the blocks 0 to 5"):
         forecast(job_with(adapters={"blocks": "last 7"}))
+
+
+def test_a_member_of_a_group_has_its_part_of_a_block_with_adapters() -> None:
+    """A part of what never learns, and of the adapters of one of their two matrices."""
+    adapted = unit(parameters=1100).model_copy(update={"still_bytes": 1000, "optimizer_bytes": 200})
+    asked = inputs([unit(), adapted, adapted, unit()], 4, freeze_point=2, tensor_tiles=4)
+    _, frozen, learning, _ = in_groups_as_built(asked, 4, at_home=True).units
+    assert (learning.still_bytes, learning.gradient_bytes, learning.optimizer_bytes) == (250, round(62.5), 125)
+    assert (frozen.still_bytes, frozen.parameter_bytes, frozen.optimizer_bytes) == (1000, 1100, 125)
+
+
+def test_replicas_gather_and_share_out_what_learns_alone() -> None:
+    adapted = unit(parameters=1100).model_copy(update={"still_bytes": 1000, "optimizer_bytes": 200})
+    asked = inputs([unit(), adapted, unit()], 2, freeze_point=1, state_ranges=2)
+    gathering = replace(asked, placement=asked.placement.model_copy(update={"shard": "use"}))
+    one, two = (with_gathers(gathering, 2).units[1], with_gathers(gathering, 4).units[1])
+    assert one.working_bytes - adapted.working_bytes == 250 and two.working_bytes - adapted.working_bytes == 225
+    shared = CostModel(gathering).shared_bytes
+    assert shared[2] - shared[1] == 300, "weights and moments of the adapters"
+
+
+def test_workers_are_planned_to_share_a_model_with_adapters() -> None:
+    job = parse_job(job_with(adapters={"blocks": "last half"}).model_dump() | {
+        "training": {"steps": 100, "state_ranges": 2, "tensor_tiles": {"inner": 2}}, "placement": {"workers": 2, "tp_degree": 2},
+    })  # fmt: skip
+    (plan, *_) = forecast(job).plans
+    assert plan.planned.placement.degrees["tp_columns"] == 2
+    adapted = unit(parameters=1100).model_copy(update={"still_bytes": 1000})
+    ways = list(ways_of_sharing(inputs([unit(), adapted, unit()], members(4, per_node=4))))
+    assert any(way.columns > 1 for way in ways) and any(way.shard != "none" for way in ways)
+    assert all(way.has_whole_rows for way in ways), "adapters compute all samples"
 
 
 def test_a_block_between_adapters_is_not_taken_for_one_that_has_settled() -> None:

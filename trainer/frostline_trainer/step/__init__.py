@@ -10,7 +10,7 @@ Stages and their pipelines: `stage`, `pipeline`, `crossing`, `saved_forward`, `s
 Kernels: `precision`, `alignment`, `backward_thread`.
 Gradients: `gradients`, `tree`, `exchange`, `reduction`, `norms`, `in_group`; of shared-out state `share`, `sharing`.
 Vote and commit: `vote`, `committing`, `optimizer`.
-State: `unit_state`, `parts`, `local_shards`, `tile_state`, `weight_places`, `packing`, `digests`.
+State: `unit_state`, `parts`, `local_shards`, `tile_state`, `still_tiles`, `weight_places`, `packing`, `digests`.
 Devices: `fence`, `device_clock`, `device_trail`, `transfer`, `side_copies`.
 Measurements: `phases`, `spending`, `tracing`, `link`, `usage`, `weighing`.
 """

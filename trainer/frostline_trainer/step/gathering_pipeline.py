@@ -45,9 +45,11 @@ class _SavedUnits(SavedForward):
     def backward(self, inputs: Sequence[torch.Tensor] | None = None) -> None:
         root, gradient = self.root, self.gradient
         for one in self._last_first():
-            torch.autograd.backward(root, gradient)
+            if root.requires_grad:  # nothing learns before the first adapters, and units are gathered in one order all the same
+                torch.autograd.backward(root, gradient)
             if self.units:
-                root, gradient = self.units[-1].output, _passed_on(one)
+                root = self.units[-1].output
+                gradient = _passed_on(one) if root.requires_grad else None
 
     def backward_input(self, weights: Sequence[nn.Parameter], recomputes: bool) -> None:
         root, gradient, kept = self.root, self.gradient, list(self.units)
@@ -80,9 +82,14 @@ def uses(kind: Kind, stage: Stage, upstream_learns: bool) -> list[int]:
     places = list(range(stage.num_frozen, len(stage.units)))
     if kind is Kind.FORWARD:
         return places
-    if kind is Kind.INPUT_GRADIENT and not upstream_learns:
+    if not upstream_learns and (kind is Kind.INPUT_GRADIENT or not _learns(stage)):
         return []
     return places[::-1]
+
+
+def _learns(stage: Stage) -> bool:
+    """Whether any weight of the stage learns: blocks without adapters, in a model with adapters, have none."""
+    return any(parameter.requires_grad for unit in stage.units for parameter in unit.parameters())
 
 
 class GatheringPipeline(Pipeline):

@@ -124,7 +124,7 @@ class Sharing:
         """The replicas' messages with the parts of a unit that each owns, one row a replica."""
         weights = weights_of(module)
         room = max((placed[-1].end for placed in places if placed), default=0)
-        device = next(iter(weights.values())).device
+        device = next(module.parameters()).device  # also of a unit whose weights never learn
         rows = torch.empty(len(places), room, dtype=torch.uint8, device=device)
         if not room:
             return rows

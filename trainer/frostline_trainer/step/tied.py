@@ -9,13 +9,15 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
+from frostline_trainer.families.base import still_names
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.transport.transport import Transport
 
 
 def tie_learns(context: RunContext, freeze_point: int) -> bool:
     """Whether there is a tied matrix and both of its copies learn."""
-    return context.cut.tied is not None and freeze_point == 0
+    tied = context.cut.tied
+    return tied is not None and freeze_point == 0 and tied[0] not in still_names(context.cut.units[0])
 
 
 def is_frozen_tie(context: RunContext, freeze_point: int, unit: int, name: str) -> bool:

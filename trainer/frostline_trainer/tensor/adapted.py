@@ -3,7 +3,7 @@
 Beside a column layer (hidden to inner), every worker computes the first matrix' product whole, and the second matrix is a column
 layer itself: its input is only as wide as the adapter's rank, and so is the gradient that is summed over tiles. Beside a row
 layer (inner to hidden), the first matrix is a row layer, whose sum over tiles is as wide as the rank, and every worker computes
-the second one's product whole. peft's own layer adds the two products. The layer's weights below the adapter never learn, and are cut like those of any layer.
+the second one's product whole. peft's own layer adds the two products. The weights below the adapter are cut as any layer's.
 """
 
 from torch import nn

@@ -30,8 +30,11 @@ from frostline_controller.planner.tensor.member_costs import (
 from frostline_controller.planner.tensor.nodes import Nodes
 from frostline_controller.planner.tensor.sharing import Sharing
 
-STATE_BYTES = ("parameter_bytes", "optimizer_bytes")
-"""Fields of CUT_BYTES that are state."""
+STATE_BYTES = ("parameter_bytes", "optimizer_bytes", "still_bytes")
+"""Fields of CUT_BYTES that are weights or state."""
+ADAPTERS_CUT = 0.5
+"""Share of an adapter's elements that tiles cut: the matrix at the inner width, of the two beside a square layer. Beside a wider
+one more of them are cut."""
 
 
 def rows_of_group(inputs: PlanInputs, degree: int) -> TensorRows:
@@ -59,7 +62,9 @@ def in_groups_as_built(inputs: PlanInputs, degree: int, at_home: bool) -> PlanIn
     sharing = Sharing(columns=degree, rows_split=splits_rows)
     shares = [inputs.freeze_point <= number and 0 < number < inputs.num_units - 1 for number in range(inputs.num_units)]
     units = tuple(
-        _member_of(unit, sharing, nodes) if own else _frozen_on(unit, degree if 0 < number < inputs.num_units - 1 else 1)
+        _member_of(unit, sharing, nodes)
+        if own
+        else _with_state(unit, degree if 0 < number < inputs.num_units - 1 else 1, ("optimizer_bytes",))
         for number, (unit, own) in enumerate(zip(inputs.units, shares, strict=True))
     )
     units = _with_ends(units, inputs, sharing, nodes)
@@ -87,8 +92,24 @@ def grouped_as_built(inputs: PlanInputs, sharing: Sharing) -> PlanInputs:
 
 def _member_of(unit: UnitProfile, sharing: Sharing, nodes: Nodes) -> UnitProfile:
     """Return the costs of a learning block on one member: of what `cut_unit` divides, only state is; outputs stay whole."""
-    whole = [name for name in CUT_BYTES if name not in STATE_BYTES]
-    return cut_unit(unit, sharing, nodes).model_copy(update={name: getattr(unit, name) for name in whole})
+    found = cut_unit(unit, sharing, nodes).model_copy(update={name: getattr(unit, name) for name in CUT_BYTES})
+    return _with_state(found, sharing.columns, STATE_BYTES)
+
+
+def _with_state(unit: UnitProfile, members: int, fields: Sequence[str]) -> UnitProfile:
+    """Return the costs of a block with these fields on one of the members that own its tiles.
+
+    What never learns below adapters is cut as the block is; of the adapters' own elements some are whole on each member.
+    """
+    cut = ADAPTERS_CUT if unit.still_bytes else 1.0
+    learning = 1 - cut + cut / members
+    still = unit.still_bytes / members
+    found = {
+        "parameter_bytes": still + (unit.parameter_bytes - unit.still_bytes) * learning,
+        "optimizer_bytes": unit.optimizer_bytes * learning,
+        "still_bytes": still,
+    }
+    return unit.model_copy(update={name: round(found[name]) for name in fields})
 
 
 def _with_ends(units: tuple[UnitProfile, ...], inputs: PlanInputs, sharing: Sharing, nodes: Nodes) -> tuple[UnitProfile, ...]:
@@ -115,8 +136,3 @@ def _with_ends(units: tuple[UnitProfile, ...], inputs: PlanInputs, sharing: Shar
 def _cut(unit: UnitProfile, fields: Sequence[str], degree: int) -> UnitProfile:
     """Return the unit with a member's part of these fields."""
     return unit.model_copy(update={name: round(getattr(unit, name) / degree) for name in fields})
-
-
-def _frozen_on(unit: UnitProfile, members: int) -> UnitProfile:
-    """Return the costs of a frozen block on one of the members that own its tiles: whole weights, a part of the moments."""
-    return _cut(unit, ("optimizer_bytes",), members) if members > 1 else unit

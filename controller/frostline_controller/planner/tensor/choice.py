@@ -71,13 +71,13 @@ class SharingChoice:
 def ways_of_sharing(inputs: PlanInputs) -> Iterator[Sharing]:
     """Yield every way of sharing that the members and the numerics allow, the plain way first.
 
-    Columns lie in one node; split rows are whole samples. Adapters, fast numerics and the paper's planner allow only the plain
-    way. For a job that shares state out, ways without that are left out.
+    Columns lie in one node; split rows are whole samples. Fast numerics and the paper's planner allow only the plain way, and
+    adapters neither a depth nor split rows. For a job that shares state out, ways without that are left out.
     """
     plain = Sharing(shard=inputs.placement.shard)
     yield plain
     adapted, greedy = any(unit.still_bytes for unit in inputs.units), inputs.placement.planner != "optimal"
-    if adapted or greedy or not inputs.exact_numerics:
+    if greedy or not inputs.exact_numerics:
         return
     ways = [way for way in SHARD_WAYS if inputs.placement.shard == NONE or way != NONE]
     for columns in powers_of_two(nodes_of(inputs).devices):
@@ -85,6 +85,8 @@ def ways_of_sharing(inputs: PlanInputs) -> Iterator[Sharing]:
             divides = inputs.micro_batch_size % max(columns, depth) == 0
             rows = [False] * (depth == 1 or divides) + [True] * (columns > 1 and depth == 1 and divides)
             found = [Sharing(columns, depth, way, split) for split in rows for way in ways]
+            if adapted:
+                found = [one for one in found if one.has_whole_rows]
             yield from (one for one in found if one.group_size <= len(inputs.members) and one != plain)
 
 
