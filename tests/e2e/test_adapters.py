@@ -12,7 +12,7 @@ from transformers import ViTForImageClassification
 
 from frostline_contract.pieces import Pieces
 from frostline_trainer.checkpoints.reading import complete_checkpoints, load_piece
-from tests.e2e.runs import Ended, Workshop, slowed
+from tests.e2e.runs import Ended, Workshop, merged, slowed
 
 ADAPTED: dict[str, Any] = {
     "model": {"adapters": {"rank": 4, "dropout": 0.1, "blocks": "last half"}},
@@ -47,6 +47,31 @@ def test_a_kill_that_only_a_checkpoint_answers_and_a_resume_end_with_one_workers
     assert [plan["start"] for plan in ended.plans].count("checkpoint") == 2, ended.story()
     checked = workshop.command("verify", str(ended.folder), "--steps", "1,27,60")
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+IN_TILES: dict[str, Any] = {
+    **ADAPTED,
+    "training": {"tensor_tiles": {"inner": 2}, "steps": 40},
+    "placement": {"tp_degree": 2, "pp_degree": 2, "dp_degree": 1},
+    "reshapes": [{"step": 8, "pp_degree": 1, "dp_degree": 2, "tp_degree": 2}],
+    # Slow steps, so that the shape has been prepared by then; the run goes on with what is left.
+    "faults": [{"kind": "kill_worker", "step": 20, "worker": 1, "phase": "schedule"}, *slowed(8, 0.25, workers=4)],
+}
+
+
+@pytest.mark.wide
+def test_groups_reshape_lose_a_member_and_leave_one_workers_model(workshop: Workshop, tmp_path: Path) -> None:
+    ended = workshop.run(tmp_path / "run", IN_TILES, "--workers", "4")
+    assert ended.code == 0 and ended.fault(0), ended.story()
+    degrees = [plan["placement"]["degrees"] for plan in ended.plans]
+    assert degrees[0] == {"pp": 2, "dp": 1, "tp_columns": 2} and {"pp": 1, "dp": 2, "tp_columns": 2} in degrees, ended.story()
+    checked = workshop.command("verify", str(ended.folder), "--steps", "1,12,27,40")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    on_one = {"placement": {"tp_degree": 1, "pp_degree": 1}, "reshapes": [], "faults": []}
+    alone = workshop.run(tmp_path / "alone", merged(IN_TILES, on_one), "--workers", "1")
+    assert (ended.digest, ended.numerics) == (alone.digest, alone.numerics)
+    saved = [(one.folder / "model" / "adapter_model.safetensors").read_bytes() for one in (ended, alone)]
+    assert saved[0] == saved[1]
 
 
 def test_the_prefix_is_frozen_and_cached_from_step_1_and_checkpoints_hold_what_learns(alone: Ended) -> None:
