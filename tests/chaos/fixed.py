@@ -15,7 +15,7 @@ from tests.chaos.cases import (
     Case,
     planned,
 )
-from tests.chaos.jobs import IN_CELLS, LOADED, SHARED, TILED, TILED_AND_SHARED
+from tests.chaos.jobs import ADAPTED_IN_TILES, IN_CELLS, LOADED, SHARED, TILED, TILED_AND_SHARED
 
 COMMIT_PHASES = ("exchange", "prepared", "vote", "seen", "commit", "committed")
 """Before PREPARED, between PREPARED and the vote, in the vote, after it, in the update, after the update."""
@@ -94,6 +94,16 @@ def jobs() -> list[Case]:
         case("in-an-audit", [planned("kill_worker", 15, 1, "audit")], shape=(2, 2), audit_every=5),
         case("early", [killed, planned("kill_worker", 26, 0, "freeze")], variant="early", shape=(2, 2), cache=True),
         case("adapted", [killed, planned("kill_worker", 26, 0, "freeze")], variant="adapted", shape=(2, 2), cache=True),
+        case(
+            "adapted-groups",
+            [killed, planned("kill_worker", 26, 0, "freeze")],
+            variant=ADAPTED_IN_TILES,
+            shape=(1, 2),
+            tp=2,
+            reshapes=((24, 2, 1),),
+            reshapes_tp=(2,),
+            cache=True,
+        ),
         case("fixed-speed", [killed, planned("leave", 26, 2)], worker_cpus=0.25),
         case(
             "fixed-speed-early",

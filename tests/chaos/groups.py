@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.chaos.cases import Case
-from tests.chaos.jobs import TILED, TILED_AND_SHARED
+from tests.chaos.jobs import ADAPTED, ADAPTED_IN_TILES, TILED, TILED_AND_SHARED
 
 GROUP = 2
 """Workers of a group: as many as there are tiles."""
@@ -22,12 +22,17 @@ SHAPES: dict[int, tuple[tuple[int, int], ...]] = {
 
 
 def with_groups(case: Case) -> Case:
-    """Return the case with groups, shared-out state, both or neither; other variants than blocks in tiles stay as they are."""
-    if case.variant != TILED:
-        return case
+    """Return the case with groups, shared-out state, both or neither; other variants than blocks in tiles stay as they are.
+
+    Half of the cases with adapters get tiles.
+    """
     rng = random.Random(f"frostline chaos groups {case.seed}")
+    if case.variant == ADAPTED and rng.random() < 0.5:
+        case = replace(case, variant=ADAPTED_IN_TILES)
+    if case.variant not in (TILED, ADAPTED_IN_TILES):
+        return case
     chosen: dict[str, Any] = {}
-    if rng.random() < 0.7:
+    if case.variant == TILED and rng.random() < 0.7:
         shards = [rng.choice(("step", "use", "none")) for _ in range(len(case.reshapes) + 1)]
         chosen |= {"variant": TILED_AND_SHARED, "shard": shards[0], "reshapes_shard": tuple(shards[1:])}
     if case.aim in ("whole", "outside") and None not in case.shape and rng.random() < 0.8:
@@ -38,4 +43,6 @@ def with_groups(case: Case) -> Case:
             for (step, pp, dp), tp in zip(case.reshapes, degrees, strict=True)
         ]
         chosen |= {"shape": rng.choice(shapes), "tp": GROUP, "reshapes": tuple(reshapes), "reshapes_tp": degrees}
-    return replace(case, **chosen, tensor_rows=rng.choice(("whole", "split")))
+    if case.variant == TILED:
+        chosen["tensor_rows"] = rng.choice(("whole", "split"))
+    return replace(case, **chosen)

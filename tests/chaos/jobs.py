@@ -169,6 +169,7 @@ _ADAPTED = Variant(
     num_units=8,
 )
 """Two blocks between others have no adapters: they learn nothing and hand gradients on."""
+ADAPTED = _ADAPTED.name
 
 RANGES = 6
 """The number of ranges: as many as there are ever replicas."""
@@ -192,6 +193,17 @@ _SHARED = (_in_ranges(_VIT), _in_ranges(_TIED))
 SHARED = tuple(variant.name for variant in _SHARED)
 """Variants whose replicas may share out their state."""
 TILED = _TILED.name
+
+_ADAPTED_IN_TILES = Variant(
+    "adapted-tiled",
+    {
+        **_ADAPTED.values,
+        "name": "chaos-adapted-tiled",
+        "training": {**_ADAPTED.values["training"], "tensor_tiles": {"inner": 2}},
+    },
+    num_units=8,
+)
+ADAPTED_IN_TILES = _ADAPTED_IN_TILES.name
 
 _TILED_AND_SHARED = _in_ranges(_TILED)
 TILED_AND_SHARED = _TILED_AND_SHARED.name
@@ -220,5 +232,6 @@ _IN_CELLS = (_in_cells(_TIED), _in_cells(_in_ranges(_TIED)), _in_cells(_HURT_TEX
 IN_CELLS = dict(zip((_TIED.name, SHARED[1], _HURT.name), (variant.name for variant in _IN_CELLS), strict=True))
 """The variant with cells by the name of the one without."""
 
-_MADE = (_VIT, _TIED, _HURT, _REPLICAS, _LOADED, _EARLY, _ADAPTED, *_SHARED, _TILED, _TILED_AND_SHARED, *_IN_CELLS)
+_PLAIN = (_VIT, _TIED, _HURT, _REPLICAS, _LOADED, _EARLY, _ADAPTED)
+_MADE = (*_PLAIN, *_SHARED, _TILED, _ADAPTED_IN_TILES, _TILED_AND_SHARED, *_IN_CELLS)
 VARIANTS = {variant.name: variant for variant in _MADE}

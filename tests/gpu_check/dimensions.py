@@ -11,6 +11,7 @@ from tests.gpu_check.setting import Setting
 from tests.hand_made_plans import Layout, Segment, run_series
 from tests.integration import (
     test_exactness_adapters,
+    test_exactness_adapters_in_tiles,
     test_exactness_cells,
     test_exactness_row_tiles,
     test_exactness_tensor_groups,
@@ -30,6 +31,7 @@ TABLES: dict[str, Sequence[Row]] = {
     "tiles of the vocabulary": test_exactness_vocabulary_tiles.CASES,
     "shared state": test_sharding.EXACT,
     "adapters": test_exactness_adapters.CASES,
+    "adapters in tiles": test_exactness_adapters_in_tiles.CASES,
 }
 """What `make test` computes on a CPU, row by row."""
 MORE_TABLES: dict[str, Sequence[Row]] = {
@@ -38,6 +40,8 @@ MORE_TABLES: dict[str, Sequence[Row]] = {
     "divided samples": test_exactness_row_tiles.MORE_EXACT,
     "tiles of the vocabulary": test_exactness_vocabulary_tiles.MORE,
     "shared state": test_sharding.MORE_EXACT,
+    "adapters": test_exactness_adapters.SHARED,
+    "adapters in tiles": test_exactness_adapters_in_tiles.MORE_CASES,
 }
 """What the wide target computes besides; it comes last, as far as the time of this part goes."""
 

@@ -86,7 +86,7 @@ def test_moves_buddies_and_checkpoints_carry_what_learns_alone(ranges: int, warm
 
 SHARED = (
     (replace(CASES[0][0], state_ranges=2, freezing=((1, 1), (3, 4)), adapters="all", steps=4), Layout(2, 2, shard="step")),
-    # Replicas with unequal numbers of micro-batches, which gather blocks that learn nothing in one order.
+    # Blocks of which nothing is gathered; in the last row a whole stage of them.
     (replace(GAP, state_ranges=3, adapter_dropout=0.1, freezing=((1, 2), (3, 3))), Layout(1, 3, shard="use")),
     (replace(LEFT, state_ranges=3), Layout(2, 3, shard="use")),
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from frostline_contract.usage import Held
-from frostline_controller.recovery.facts import GoOn
+from frostline_controller.recovery.facts import GoBack, GoOn
 from frostline_trainer.families.base import learnable
 from frostline_trainer.step.local_shards import weight_bytes
 from frostline_trainer.tensor.state import cut_layers, layer_of
@@ -33,7 +33,7 @@ CASES = (
     (GAP, grouped(1, 2, 2)),
 )
 """Every kind of layer, in one worker, in a group with a pipeline and in one with replicas. Every step is audited."""
-WIDE_CASES = (
+MORE_CASES = (
     (replace(GAP, dtype="bfloat16", inner_tiles=4), grouped(1, 1, 4)),
     (Case("vit", "float64", inner_tiles=4, adapters="all", freezing=((1, 1),), optimizer="sgd", steps=3), Layout(1, 1)),
     (Case("llama", "mixed_bfloat16", ((1, 1), (2, 4), (3, 1)), inner_tiles=2, adapters="all", adapter_dropout=0.1, steps=4),
@@ -51,7 +51,7 @@ def in_words(value: object) -> str:
     return f"{value.family}-{value.dtype}" if isinstance(value, Case) else str(value)
 
 
-@pytest.mark.parametrize(("case", "layout"), [*CASES, *all_wide(*WIDE_CASES)], ids=in_words)
+@pytest.mark.parametrize(("case", "layout"), [*CASES, *all_wide(*MORE_CASES)], ids=in_words)
 def test_a_shape_has_the_bits_of_plain_peft_in_tiles(case: Case, layout: Layout, warm_workers: WarmWorkers) -> None:
     assert differences(case, run_series(warm_workers, case, [Segment(layout, case.steps)])) == []
 
@@ -80,17 +80,24 @@ def test_reshapes_between_group_sizes_move_what_learns_alone(warm_workers: WarmW
     assert whole(resumed) == alone.units and {run.digest for run in resumed} == {alone.digest}
 
 
-def test_a_lost_member_of_a_group_costs_no_step(warm_workers: WarmWorkers, tmp_path: Path) -> None:
-    """The other one is the buddy of its tiles, and has the whole of what never learns: it goes on alone."""
+@pytest.mark.parametrize(
+    ("nodes", "answer"), [(("north", "south"), GoOn), *all_wide(((), GoBack))], ids=["with a buddy", "without one"]
+)
+def test_a_lost_member_of_a_group_is_in_no_result(
+    nodes: tuple[str, ...], answer: type, warm_workers: WarmWorkers, tmp_path: Path
+) -> None:
+    """The other one is the buddy of its tiles, or reads them from a checkpoint, and has the whole of what never learns."""
     case = Case("gpt2_tied", inner_tiles=2, adapters="all", adapter_dropout=0.1, freezing=((1, 1),), steps=12)
     folders = [tmp_path / name for name in ("alone", "group")]
     for folder in folders:
         folder.mkdir()
     alone = run_with_faults(warm_workers, folders[0], [Layout(1, 1)], case=case)
     layouts, faults = (grouped(1, 1, 2), Layout(1, 1, workers=(0,))), [kill(1, 8, "schedule")]
-    ended = run_with_faults(warm_workers, folders[1], layouts, faults, case, nodes=("north", "south"), dying=range(2))
-    assert [type(one) for one in ended.run.answers] == [GoOn]
-    assert_undisturbed(ended, alone)
+    ended = run_with_faults(warm_workers, folders[1], layouts, faults, case, nodes=nodes, dying=range(2))
+    assert [type(one) for one in ended.run.answers] == [answer]
+    assert ended.outcome.digest == alone.outcome.digest
+    if answer is GoOn:
+        assert_undisturbed(ended, alone)
 
 
 def test_a_member_holds_its_tiles_of_what_learns_and_of_what_never_does(warm_workers: WarmWorkers) -> None:

@@ -137,7 +137,7 @@ def test_tiles_of_what_never_learns_come_from_the_whole_and_are_told_as_they_are
         assert {layer_of(unit, name).kept.first for name in cut} == {2}  # type: ignore[union-attr]
     assert {layer_of(unit, name).kept.first for name in cut} == {0}  # type: ignore[union-attr]
     with torch.no_grad():
-        unit.get_parameter(wrong := "layer.attn.c_proj.base_layer.weight").view(-1)[0] += 1.0
+        unit.get_parameter(wrong := "layer.attn.c_attn.base_layer.weight").view(-1)[0] += 1.0
     assert not torch.equal(still_weights(unit)[wrong], still[wrong]), "a wrong copy on the device is told"
     hold_all_still_tiles(unit)
     assert all(torch.equal(unit.get_parameter(name), one) for name, one in still.items() if name != wrong)

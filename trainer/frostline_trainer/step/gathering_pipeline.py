@@ -45,7 +45,7 @@ class _SavedUnits(SavedForward):
     def backward(self, inputs: Sequence[torch.Tensor] | None = None) -> None:
         root, gradient = self.root, self.gradient
         for one in self._last_first():
-            if root.requires_grad:  # nothing learns before the first adapters, and units are gathered in one order all the same
+            if root.requires_grad:  # else nothing learns up to here: blocks before the first one with adapters
                 torch.autograd.backward(root, gradient)
             if self.units:
                 root = self.units[-1].output
@@ -82,14 +82,9 @@ def uses(kind: Kind, stage: Stage, upstream_learns: bool) -> list[int]:
     places = list(range(stage.num_frozen, len(stage.units)))
     if kind is Kind.FORWARD:
         return places
-    if not upstream_learns and (kind is Kind.INPUT_GRADIENT or not _learns(stage)):
+    if kind is Kind.INPUT_GRADIENT and not upstream_learns:
         return []
     return places[::-1]
-
-
-def _learns(stage: Stage) -> bool:
-    """Whether any weight of the stage learns: blocks without adapters, in a model with adapters, have none."""
-    return any(parameter.requires_grad for unit in stage.units for parameter in unit.parameters())
 
 
 class GatheringPipeline(Pipeline):

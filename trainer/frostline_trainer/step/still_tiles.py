@@ -41,7 +41,7 @@ def hold_still_tiles(unit: nn.Module, tiles: Tiles) -> None:
         whole = wholes.pop(name, parameter.data)
         own = whole
         if tiles.held < tiles.total:
-            wholes[name] = whole.cpu()
+            wholes[name] = whole = whole.cpu()  # on a GPU a view would keep the whole there
             own = layer.cut.tile(whole, tiles.total // tiles.held, tiles.first // tiles.held)
         parameter.data = own.to(parameter.device)
     for layer in set(layers.values()):
