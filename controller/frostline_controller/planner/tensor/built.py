@@ -101,6 +101,8 @@ def _with_state(unit: UnitProfile, members: int, fields: Sequence[str]) -> UnitP
 
     What never learns below adapters is cut as the block is; of the adapters' own elements some are whole on each member.
     """
+    if members == 1:
+        return unit
     cut = ADAPTERS_CUT if unit.still_bytes else 1.0
     learning = 1 - cut + cut / members
     still = unit.still_bytes / members
