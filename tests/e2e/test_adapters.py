@@ -52,22 +52,24 @@ def test_a_kill_that_only_a_checkpoint_answers_and_a_resume_end_with_one_workers
 IN_TILES: dict[str, Any] = {
     **ADAPTED,
     "training": {"tensor_tiles": {"inner": 2}, "steps": 40},
-    "placement": {"tp_degree": 2, "pp_degree": 2, "dp_degree": 1},
-    "reshapes": [{"step": 8, "pp_degree": 1, "dp_degree": 2, "tp_degree": 2}],
-    # Slow steps, so that the shape has been prepared by then; the run goes on with what is left.
+    "placement": {"tp_degree": 2, "pp_degree": 1, "dp_degree": 1, "pods_per_node": 4},
+    "reshapes": [{"step": 8, "pp_degree": 2, "dp_degree": 1, "tp_degree": 2}],
+    # Slow steps, so that the shape has been prepared by then. All pods share a node, so that no tile has a buddy.
     "faults": [{"kind": "kill_worker", "step": 20, "worker": 1, "phase": "schedule"}, *slowed(8, 0.25, workers=4)],
 }
 
 
 @pytest.mark.wide
 def test_groups_reshape_lose_a_member_and_leave_one_workers_model(workshop: Workshop, tmp_path: Path) -> None:
+    """A group that goes back to a checkpoint reads what never learns anew, of which its modules had tiles."""
     ended = workshop.run(tmp_path / "run", IN_TILES, "--workers", "4")
     assert ended.code == 0 and ended.fault(0), ended.story()
     degrees = [plan["placement"]["degrees"] for plan in ended.plans]
-    assert degrees[0] == {"pp": 2, "dp": 1, "tp_columns": 2} and {"pp": 1, "dp": 2, "tp_columns": 2} in degrees, ended.story()
+    assert degrees[0] == {"pp": 1, "dp": 1, "tp_columns": 2} and {"pp": 2, "dp": 1, "tp_columns": 2} in degrees, ended.story()
+    assert "checkpoint" in [plan["start"] for plan in ended.plans], ended.story()
     checked = workshop.command("verify", str(ended.folder), "--steps", "1,12,27,40")
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    on_one = {"placement": {"tp_degree": 1, "pp_degree": 1}, "reshapes": [], "faults": []}
+    on_one = {"placement": {"tp_degree": 1}, "reshapes": [], "faults": []}
     alone = workshop.run(tmp_path / "alone", merged(IN_TILES, on_one), "--workers", "1")
     assert (ended.digest, ended.numerics) == (alone.digest, alone.numerics)
     saved = [(one.folder / "model" / "adapter_model.safetensors").read_bytes() for one in (ended, alone)]
