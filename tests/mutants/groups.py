@@ -204,7 +204,7 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
                 "    for unit in (0,):\n        module, name",
             ),
         ),
-        ("tests/integration/test_exactness_vocabulary_tiles.py", "-k", "shard"),
+        SHARES,
     ),
     Mutant(
         "tiles-before-ranges",
