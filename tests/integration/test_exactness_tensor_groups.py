@@ -235,12 +235,13 @@ def test_a_share_in_a_group_is_committed_late_and_comes_back_where_it_was_torn(
 
 
 @pytest.mark.wide
+@pytest.mark.parametrize("shard", ["step", "use"])
 def test_one_lost_owner_of_a_share_in_a_group_costs_no_step(
-    undisturbed: Undisturbed, warm_workers: WarmWorkers, tmp_path: Path
+    shard: str, undisturbed: Undisturbed, warm_workers: WarmWorkers, tmp_path: Path
 ) -> None:
     """The vote has passed: the buddy has its tiles' moments and gradients, the other member of its group those of what no tile
     cuts, and they commit them late if need be."""
-    layouts, nodes = (PAIRS, Layout(1, 3, shard="step")), ("north", "south") * 2
+    layouts, nodes = (replace(PAIRS, shard=shard), Layout(1, 3, shard=shard)), ("north", "south") * 2
     ended = run_with_faults(warm_workers, tmp_path, layouts, [kill(2, 8, "seen")], tiled(3), nodes=nodes, dying=range(4))
     assert [type(one) for one in ended.run.answers] == [GoOn]
     assert_undisturbed(ended, undisturbed(3))
