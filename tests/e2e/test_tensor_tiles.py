@@ -72,3 +72,20 @@ def test_groups_reshape_lose_a_member_and_leave_what_one_process_repeats(worksho
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "all the same bits" in checked.stdout
     assert_one_workers_model(ended, GROUPS, workshop, tmp_path)
+
+
+HALVED: dict[str, Any] = {
+    **TILES,
+    "placement": {"tp_degree": 4, "pp_degree": 1, "dp_degree": 1},
+    "reshapes": [],
+    "faults": [{"kind": "kill_worker", "step": 9, "worker": 1, "phase": "schedule"}, *slowed(3, 0.1, workers=4)],
+}
+
+
+@pytest.mark.wide
+def test_a_group_of_four_that_loses_a_member_goes_on_as_a_group_of_two(workshop: Workshop, tmp_path: Any) -> None:
+    ended = workshop.run(tmp_path / "run", HALVED, "--workers", "4")
+    assert ended.code == 0 and ended.fault(0), ended.story()
+    columns = [plan["placement"]["degrees"]["tp_columns"] for plan in ended.plans]
+    assert columns[0] == 4 and 2 in columns, ended.story()
+    assert_one_workers_model(ended, HALVED, workshop, tmp_path)
