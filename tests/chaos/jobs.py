@@ -7,7 +7,7 @@ cells. Everything here is numerics; cases change the rest.
 from dataclasses import dataclass, replace
 from typing import Any
 
-from frostline_contract.pieces import Pieces, tiles_of_state
+from frostline_contract.pieces import Pieces
 from tests.e2e.runs import TINY_DIGITS
 
 STEPS = 40
@@ -52,7 +52,7 @@ class Variant:
     def num_pieces(self) -> int:
         """The number of pieces of the run's state."""
         inner = self.values["training"].get("tensor_tiles", {}).get("inner", 1)
-        return Pieces.cut(self.num_units, self.state_ranges, tiles_of_state(self.state_ranges, inner)).count
+        return Pieces.cut(self.num_units, self.state_ranges, inner).count
 
     def quiet(self) -> dict[str, Any]:
         """Return the job of the undisturbed run: no cache, and no more workers than its numerics need."""
