@@ -17,7 +17,7 @@ from tests.warm_workers import WarmWorkers
 
 LAYOUTS = (
     Layout(1, 1),
-    Layout(2, 2),
+    grouped(1, 2, 2),
     Layout(1, 4, shard="step"),
     Layout(2, 2, shard="use"),
     grouped(1, 1, 4),
@@ -26,7 +26,6 @@ LAYOUTS = (
     grouped(1, 2, 2, shard="use"),
     grouped(1, 2, 2, shard="step", tensor_rows="split"),
     grouped(1, 2, 2, shard="use", tensor_rows="split"),
-    grouped(1, 2, 2),
 )
 """State in several ranges of each tile, and of the rest."""
 TILED_LAYOUTS = (
@@ -76,7 +75,7 @@ def journey(layouts: Sequence[Layout], case: Case) -> list[Segment]:
     return segments
 
 
-SAMPLE = (0, 7, 5, 9, 4, 8, 3, 10, 9, 1, 7, 2)
+SAMPLE = (0, 7, 5, 9, 4, 8, 3, 9, 1, 7, 2)
 """Groups that gather weights at each use, and groups that divide samples and share state out, from and to all other kinds."""
 WALKS = [
     (LAYOUTS, SAMPLE, 4),
