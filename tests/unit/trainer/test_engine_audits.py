@@ -86,7 +86,7 @@ def test_with_one_replica_the_buddy_audits_and_without_buddies_each_member_itsel
     assert all(audit.judges == (audit.owner,) for audit in audits_of(plan_of(Layout(2, 1)), 7, 1, 9, 8))
 
 
-def test_members_of_a_group_audit_each_other_without_a_replica() -> None:
+def test_members_of_a_group_audit_each_other_or_another_replicas_group() -> None:
     audits = audits_of(plan_of(Layout(2, 1, tp_columns=2)), 7, 1, 9, 8)
     assert [(audit.stage, audit.owner, audit.judges) for audit in audits] == [
         (0, 0, (1,)),
@@ -96,4 +96,6 @@ def test_members_of_a_group_audit_each_other_without_a_replica() -> None:
     ]
     shape, audits = Layout(1, 2, tp_columns=2).shape, audits_of(plan_of(Layout(1, 2, tp_columns=2)), 7, 1, 9, 8)
     assert [(audit.replica, audit.owner) for audit in audits] == [(shape.dp_rank(member), member) for member in range(4)]
-    assert all(sorted((audit.owner, *audit.judges)) == [0, 1, 2, 3] for audit in audits)
+    for audit in audits:  # a group audits another one together, each member the one in its place
+        (judge,) = audit.judges
+        assert (shape.dp_rank(judge), shape.tp_rank(judge)) == (1 - audit.replica, shape.tp_rank(audit.owner))
