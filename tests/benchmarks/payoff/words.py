@@ -42,7 +42,8 @@ METHOD = f"""## How it is measured
   every size.)
 - **Static.** Fast numerics, nothing elastic, no scores on the guard split. Every pipeline depth, number of replicas and
   micro-batch size that fits is costed by the planner from measured unit times; replicas that do not fit otherwise share
-  their state out (`-shared`), which needs exact numerics. What is predicted to take more than {PRUNE:g} times the least is
+  their state out (`-shared`), which needs exact numerics. A pipeline's schedule is the planner's choice, of those without
+  bubbles too. What is predicted to take more than {PRUNE:g} times the least is
   left out, each of the others takes 12 steps, and the one with the least median of the last eight is run whole.
 - **Elastic.** Exact numerics, the task's own freezing, cache on, micro-batch size and leaves as `auto` settles them, for
   text tasks `placement.shard: auto`. Text tasks freeze the embedding and one of six blocks from step 1
@@ -55,7 +56,8 @@ METHOD = f"""## How it is measured
   (three). With twice the learning rate three units lost 0.2 (five) and static 0.6. No test split took part; margin, tasks
   and seeds are as before.
 - **Pairs.** Both arms take turns in one go on one machine, every other pair in reverse order. Timed runs do not score the
-  test split.
+  test split. A line's `load` says how much else the machine did: on the other processor, and a loop of products of matrices
+  took 0 to 6 % longer beside such work.
 - **Accuracy.** Placement changes no bit, so one worker stands for all shapes of the same numerics; where a timed run of
   the same machine has the same numerics and seed, its digest is compared. With `--device cuda` that worker computes on a
   GPU: the same policy and numerics, with that device's bits.

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
 
 from frostline_contract.plan import StateTag
+from frostline_trainer.families.base import still_names
 from frostline_trainer.faults.flaw import Flaw, flip_first
 from frostline_trainer.generations.groups import lone_groups
 from frostline_trainer.replication.audited_step import ComputationDiffers
@@ -157,3 +159,16 @@ def test_of_copies_that_differ_the_odd_one_is_named_or_all_who_hold_one(
     for one in found:
         assert isinstance(one, CopiesDiffer)
         assert (one.workers, one.detail) == (named, holders)
+
+
+@pytest.mark.parametrize("culprit", range(3))
+def test_a_wrong_weight_below_adapters_is_found_at_any_replica_that_shares_state_out(culprit: int) -> None:
+    """Such weights are no state: no piece has them, and no gather of the owners' weights mends them."""
+    case = replace(CASE, adapters="all", state_ranges=3, audit_every=0)
+
+    def wrong(contexts: list[RunContext]) -> None:
+        unit = contexts[culprit].cut.units[3]
+        flip_first(unit.get_parameter(min(still_names(unit))))
+
+    found = of_members(Layout(1, 3, shard="step"), 1, 0, wrong, lambda generation: compare_copies(generation, 1, 0), case)
+    assert [isinstance(one, CopiesDiffer) and one.workers for one in found] == [(f"w{culprit}",)] * 3

@@ -1,11 +1,18 @@
-"""Compares the copies of each piece, at owners in all replicas and at the buddy, before checkpoints and at the end of a run."""
+"""Compares the copies of each piece, at its owners and at the buddy, before checkpoints and at the end of a run."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 import xxhash
+from torch import nn
 
+from frostline_trainer.families.base import still_names
 from frostline_trainer.replication.wrong_bits import WrongBits
+from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.generation import Generation
-from frostline_trainer.step.unit_state import export_piece, still_weights_of
+from frostline_trainer.step.unit_state import UnitState, export_piece, still_weights_of
 
 DIGEST_BYTES = 16
 ABSENT = bytes(DIGEST_BYTES)
@@ -19,45 +26,77 @@ class CopiesDiffer(WrongBits):
     """
 
 
+@dataclass(frozen=True)
+class _Copies:
+    """The copies of one thing that all its holders have with the same bits.
+
+    Args:
+        unit: whose it is.
+        holders: worker ids.
+        digest: returns the digest of this member's copy; None if it has none now.
+    """
+
+    unit: int
+    holders: tuple[str, ...]
+    digest: Callable[[], bytes | None]
+
+
 def compare_copies(generation: Generation, step: int, agreed_step: int) -> int:
-    """Compare weights and moments of every piece over all members that hold it, by XXH3 digests. Collective. Returns `step`.
+    """Compare weights and moments of every piece, and weights below adapters, over all members that hold them, by XXH3 digests.
+    Collective. Returns `step`.
 
     Only in exact numerics: with fast ones the library's all-reduce promises no bits. Raises CopiesDiffer, on all members alike.
 
     agreed_step: the step after which the copies were equal in the last comparison.
     """
-    context, plan, degree = generation.context, generation.plan, generation.placement.owners_each
-    if not context.exact or (degree == 1 and not any(plan.buddies)):
+    every = [*_of_pieces(generation), *_of_what_never_learns(generation)] if generation.context.exact else []
+    most = max((len(one.holders) for one in every), default=0)
+    if most < 2:
         return step
-    digests = torch.zeros(context.pieces.count, degree + 1, DIGEST_BYTES, dtype=torch.int32)
-    worker = generation.worker_id
-    places = {piece: plan.owners(piece).index(worker) for piece in plan.pieces_of(worker)}
-    places |= dict.fromkeys(plan.replicas_kept_by(worker), degree)
-    for piece, place in places.items():
-        if context.holdings.state(piece) is not None:
+    digests, worker = torch.zeros(len(every), most, DIGEST_BYTES, dtype=torch.int32), generation.worker_id
+    for row, one in enumerate(every):
+        if worker in one.holders and (digest := one.digest()) is not None:
             generation.moved()
-            digests[piece, place] = torch.tensor(list(_fast_digest(generation, piece)), dtype=torch.int32)
+            digests[row, one.holders.index(worker)] = torch.tensor(list(digest), dtype=torch.int32)
     generation.world.all_reduce_sum(digests)
-    for piece in range(context.pieces.count):
-        holders = dict(enumerate(plan.owners(piece))) | {degree: plan.buddies[piece] if plan.buddies else ""}
-        rows = [bytes(row) for row in digests[piece].tolist()]
-        held = {holder: rows[place] for place, holder in holders.items() if rows[place] != ABSENT}
+    for one, rows in zip(every, digests.tolist(), strict=True):
+        held = {holder: bytes(row) for holder, row in zip(one.holders, rows, strict=False) if bytes(row) != ABSENT}
         if len(set(held.values())) > 1:
-            raise _differ(generation, context.pieces.unit_of(piece), held, step, agreed_step)
+            raise _differ(generation, one.unit, held, step, agreed_step)
     return step
 
 
-def _fast_digest(generation: Generation, piece: int) -> bytes:
-    """The digest of a piece's whole state and, in a unit's first piece, of its weights that never learn.
+def _of_pieces(generation: Generation) -> Iterator[_Copies]:
+    """Of each piece, at its owners and at its buddy."""
+    context, plan, table = generation.context, generation.plan, generation.context.pieces
+    for piece in range(table.count):
+        buddy = plan.buddies[piece] if plan.buddies else ""
+        holders = (*plan.owners(piece), *((buddy,) if buddy else ()))
+        yield _Copies(table.unit_of(piece), holders, partial(_digest_of_piece, context, piece))
 
-    It is used within the run only, so it need not be the SHA-256 of checkpoints and results.
-    """
-    context, digest = generation.context, xxhash.xxh3_128()
+
+def _of_what_never_learns(generation: Generation) -> Iterator[_Copies]:
+    """Of each unit's weights below adapters, at all members that compute it: they have no owner, and nobody sends them."""
+    for number, unit in enumerate(generation.context.cut.units):
+        if still_names(unit):
+            holders = tuple(generation.placement.owners(number))
+            yield _Copies(number, holders, partial(_digest_of_still, unit))
+
+
+def _digest_of_piece(context: RunContext, piece: int) -> bytes | None:
+    if context.holdings.state(piece) is None:
+        return None
     table = context.pieces
-    unit = context.cut.units[table.unit_of(piece)]
-    state = export_piece(table, piece, unit, context.moments)
-    if table.place_of(piece) == 0:
-        state |= still_weights_of(unit)
+    return _fast_digest(export_piece(table, piece, context.cut.units[table.unit_of(piece)], context.moments))
+
+
+def _digest_of_still(unit: nn.Module) -> bytes:
+    return _fast_digest(still_weights_of(unit))
+
+
+def _fast_digest(state: UnitState) -> bytes:
+    """The digest of a state. It is used within the run only, so it need not be the SHA-256 of checkpoints and results."""
+    digest = xxhash.xxh3_128()
     for key in sorted(state):
         digest.update(key.encode())
         digest.update(state[key].cpu().contiguous().view(-1).view(torch.uint8).numpy())
