@@ -109,8 +109,7 @@ class ParallelShape:
 
     def computers_of(self, pp_rank: int, tile: int, tiles: int) -> tuple[int, ...]:
         """The global ranks that compute one of `tiles` tiles of a pipeline rank's stages, one a replica, ascending."""
-        tp_rank = tile * self.tp_degree // tiles
-        return tuple(global_rank for global_rank in self.owners_of(pp_rank) if self.tp_rank(global_rank) == tp_rank)
+        return tuple(one for one in self.owners_of(pp_rank) if tile in self.tiles_of(self.tp_rank(one), tiles))
 
     def tiles_of(self, tp_rank: int, tiles: int) -> range:
         """The tiles, of `tiles` each stage has, that the rank at a place in its group computes: consecutive, as many for each."""

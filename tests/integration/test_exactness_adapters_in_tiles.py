@@ -80,6 +80,23 @@ def test_reshapes_between_group_sizes_move_what_learns_alone(warm_workers: WarmW
     assert whole(resumed) == alone.units and {run.digest for run in resumed} == {alone.digest}
 
 
+SHARED = (
+    Segment(grouped(1, 2, 2, shard="use"), 2, 1, domains=(0, 0, 1, 1)),
+    Segment(grouped(1, 2, 2, shard="step"), 3, 3, domains=(0, 0, 1, 1)),
+    Segment(grouped(1, 1, 2), 4, 3, domains=(0, 1)),
+    Segment(grouped(1, 2, 2, shard="use"), 6, 1, domains=(0, 0, 1, 1)),
+)
+"""Blocks freeze at step 3 and learn again from step 5 on, while shares come and go."""
+
+
+@pytest.mark.wide
+def test_shares_and_groups_come_and_go_over_adapters(warm_workers: WarmWorkers) -> None:
+    case = Case("gpt2_tied", inner_tiles=2, adapters="all", state_ranges=2, freezing=((1, 1), (3, 3), (5, 1)), steps=6)
+    alone, runs = lone_run(warm_workers, case), run_series(warm_workers, case, SHARED)
+    assert losses_of(runs) == alone.losses and whole(runs) == alone.units
+    assert {run.digest for run in runs if run.units} == {alone.digest}
+
+
 def test_a_lost_member_of_a_group_costs_no_step(warm_workers: WarmWorkers, tmp_path: Path) -> None:
     """The other one is the buddy of its tiles, and has the whole of what never learns: it goes on alone."""
     case = Case("gpt2_tied", inner_tiles=2, adapters="all", adapter_dropout=0.1, freezing=((1, 1),), steps=12)

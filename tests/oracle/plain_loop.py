@@ -18,8 +18,8 @@ from transformers import PreTrainedModel
 from tests.oracle.anatomy import IGNORED, Anatomy, anatomy_of
 from tests.oracle.cells import CellLoop
 from tests.oracle.norms import norm_of
-from tests.oracle.ranges import ranges_of
-from tests.oracle.tiles import InTiles, layouts_of
+from tests.oracle.ranges import layouts_of, ranges_of
+from tests.oracle.tiles import InTiles
 
 
 @dataclass(frozen=True)

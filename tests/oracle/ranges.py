@@ -1,4 +1,11 @@
-"""The elements of a unit's tensors in each range of its state, by the rule of docs/protocols.md."""
+"""The layouts of a unit's state, and the elements of a layout's tensors in each range, by the rules of docs/protocols.md."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from torch import Tensor, nn
+
+from tests.oracle.tiles import InTiles
 
 
 def ranges_of(sizes: list[int], state_ranges: int) -> list[list[tuple[int, int]]]:
@@ -16,3 +23,18 @@ def ranges_of(sizes: list[int], state_ranges: int) -> list[list[tuple[int, int]]
             before += count
         found.append(inside)
     return found
+
+
+def layouts_of(
+    state: Sequence[nn.Parameter], tiles: InTiles | None
+) -> list[list[tuple[nn.Parameter, Callable[[Tensor], Tensor]]]]:
+    """Return the tensors of each layout of a unit's state: (parameter, what gives the layout's part of a tensor of its shape)."""
+    cut = tiles.parts if tiles is not None else {}
+    found = [[(parameter, lambda tensor: tensor) for parameter in state if id(parameter) not in cut]]
+    for tile in range(tiles.count if tiles is not None else 0):
+        found.append([(one, partial(_tile, cut[id(one)], tile)) for one in state if id(one) in cut])
+    return found
+
+
+def _tile(tiles_of: Callable[[Tensor], tuple[Tensor, ...]], tile: int, tensor: Tensor) -> Tensor:
+    return tiles_of(tensor)[tile].detach()

@@ -5,9 +5,8 @@ backward are a tree of identities here: a tensor with two readers gets the sum o
 tree of such forks is the pairwise tree, in whatever order the readers come.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -264,21 +263,6 @@ class InTiles:
     def _forward(self, module: nn.Module, forward: Callable[[Tensor], Tensor]) -> None:
         module.forward = forward
         self._changed.append((module, "forward"))
-
-
-def layouts_of(
-    state: Sequence[nn.Parameter], tiles: InTiles | None
-) -> list[list[tuple[nn.Parameter, Callable[[Tensor], Tensor]]]]:
-    """Return the tensors of each layout of a unit's state: (parameter, what gives the layout's part of a tensor of its shape)."""
-    cut = tiles.parts if tiles is not None else {}
-    found = [[(parameter, lambda tensor: tensor) for parameter in state if id(parameter) not in cut]]
-    for tile in range(tiles.count if tiles is not None else 0):
-        found.append([(one, partial(_tile, cut[id(one)], tile)) for one in state if id(one) in cut])
-    return found
-
-
-def _tile(tiles_of: Callable[[Tensor], tuple[Tensor, ...]], tile: int, tensor: Tensor) -> Tensor:
-    return tiles_of(tensor)[tile].detach()
 
 
 def _below(layer: nn.Module) -> nn.Module:

@@ -78,6 +78,11 @@ def turns_of(inputs: PlanInputs) -> int:
     return 1 if inputs.quota is None else 2 * QUOTA_TURNS
 
 
+def can_be_simulated(inputs: PlanInputs, num_stages: int, micro_batches: int, slices: Sequence[int]) -> bool:
+    """Return whether a replica's step has few enough operations to be simulated; a longer one is costed in closed form."""
+    return turns_of(inputs) * 2 * num_stages * micro_batches * max(1, len(slices)) <= MOST_OPERATIONS
+
+
 def simulated_memory(
     model: CostModel,
     stage_bounds: Sequence[int],
@@ -147,8 +152,8 @@ def simulated_cost(
     inputs = model.inputs
     counts = replica_micro_batches(inputs, leaf_bounds)
     is_plain = inputs.token_cells == 1 and not schedule_named(schedule).splits
-    operations = turns_of(inputs) * 2 * shape.num_stages * max(counts) * max(1, len(slices))
-    if shape.pp_degree == 1 or operations > MOST_OPERATIONS or (is_plain and inputs.quota is None):
+    is_short = can_be_simulated(inputs, shape.num_stages, max(counts), slices)
+    if shape.pp_degree == 1 or not is_short or (is_plain and inputs.quota is None):
         return closed
     peak = closed.peak_bytes if is_plain else _simulated_peak(model, stage_bounds, leaf_bounds, shape, schedule, slices)
     slowest = slowest_replica(counts, speeds)

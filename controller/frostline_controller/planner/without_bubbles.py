@@ -16,6 +16,7 @@ from frostline_controller.planner.candidates import Candidate
 from frostline_controller.planner.cost import CostModel
 from frostline_controller.planner.cuts import PartitionTable, StageCosts
 from frostline_controller.planner.leaves import deal_evenly
+from frostline_controller.planner.simulated_step import can_be_simulated
 from frostline_controller.planner.split_costs import are_measured
 
 WORTH = 1.03
@@ -52,8 +53,8 @@ def without_bubbles(
     tried: list[tuple[float, Candidate]] = []
     for near in _promising(model, candidates, least / WORTH)[:SHAPES]:
         for name, virtual in _allowed(near):
-            turns = _turns(near, virtual)
-            if turns > left:
+            turns, costs = _turns(near, virtual), near.table.costs
+            if turns > left or not can_be_simulated(inputs, near.pp * virtual, costs.micro_batches, near.slices):
                 over += 1
                 continue
             left -= turns

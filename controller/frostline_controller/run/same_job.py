@@ -12,21 +12,19 @@ def check_same_job(state: DurableState, job: Job, file: Path) -> None:
     A state without digests, or of a version with other fields, says nothing about it. Also raise where the plan that runs cuts
     state into other pieces than a run of this job does: a version before this one began the run.
     """
-    _check_pieces(state, job, file)
     now = section_digests(job)
-    if state.job_digests.get("fields") != now["fields"]:
-        return
     changed = [name for name, digest in now.items() if state.job_digests.get(name) != digest]
-    if changed:
+    if changed and state.job_digests.get("fields") == now["fields"]:
         raise JobError(
             f"{file}: is not the job that the run was started with: fixed fields differ in {', '.join(changed)}; restore the "
             "file, or start a new run"
         )
+    _check_pieces(state, job, file)
 
 
 def _check_pieces(state: DurableState, job: Job, file: Path) -> None:
     training, plan = job.training, state.current
-    if plan is None or training.state_ranges != plan.state_ranges or training.state_tiles == plan.state_tiles:
+    if plan is None or plan.state_tiles > 1 or training.state_tiles == 1 or not 1 < training.state_ranges == plan.state_ranges:
         return
     raise JobError(
         f"{file}: the run was begun by a version that cut each unit's state into {plan.state_ranges} ranges whatever tiles cut "

@@ -14,7 +14,7 @@ from frostline_controller.planner.quota import Quota
 from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.timed_step import timed_step
 from frostline_controller.planner.without_bubbles import ALIKE, LONG, SPLITTING, WORTH
-from tests.unit.controller.planner_cases import inputs, unit
+from tests.unit.controller.planner_cases import inputs, members, unit
 
 
 def known(into: float = 0.5, weights: float = 0.55, units: int = 16, **fields: object) -> PlanInputs:
@@ -113,6 +113,15 @@ def test_what_would_take_too_long_to_be_run_on_paper_is_told(monkeypatch: pytest
     monkeypatch.setattr("frostline_controller.planner.without_bubbles.TURNS", 4 * 3 * (8 + 4))
     found = make_plan(known())
     assert found.placement.schedule == SPLITTING[0] and "(4 more would take too long" in found.reason
+
+
+def test_no_schedule_is_chosen_that_only_the_closed_form_could_judge() -> None:
+    """Under a quota a step is simulated several times, so that fewer operations are too many."""
+    sixteen = {"placement": {"workers": 16, "pp_degree": 16}, "members": members(16)}
+    about = known(0.3, 0.4, units=32, num_microbatches=200, reduction_leaves=4, **sixteen)
+    assert make_plan(about).placement.schedule in SPLITTING
+    found = make_plan(replace(about, quota=Quota(0.4, 0.001)))
+    assert found.placement.schedule == "1f1b" and "5 would take too long to be simulated" in found.reason
 
 
 def test_a_step_with_next_to_no_bubble_is_not_looked_at() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from frostline_contract.annotations import FENCE, PLAN
-from frostline_contract.job import load_job, parse_job, section_digests
+from frostline_contract.job import Job, load_job, parse_job, section_digests
 from frostline_controller.cluster.local.backend import LocalBackend
 from frostline_controller.local_run import exit_codes
 from frostline_controller.local_run.errors import UserMistake
@@ -206,6 +206,20 @@ def test_a_run_whose_tiles_had_no_ranges_of_their_own_is_refused(stopped: Path) 
         state = DurableState(current=plan.model_copy(update={"state_ranges": 3, "state_tiles": tiles_then}))
         said = complaint(check_same_job, state, job, stopped / "job.yaml")
         assert ("start a new run, or go on with the version that began it" in said) == (tiles_then == 1), said
+
+
+@pytest.mark.parametrize(("tiles_then", "tiles_now", "ranges"), [(4, 8, 1), (1, 2, 1), (2, 1, 3), (1, 2, 3)])
+def test_a_job_whose_tiles_were_edited_is_said_to_be_edited(stopped: Path, tiles_then: int, tiles_now: int, ranges: int) -> None:
+    plan, values = read_run(stopped).plans[-1].plan, job_values()
+
+    def job(inner: int) -> Job:
+        tiles = {"tensor_tiles": {"inner": inner}, "state_ranges": ranges}
+        return parse_job(values | {"training": values["training"] | tiles})
+
+    current = plan.model_copy(update={"state_ranges": ranges, "state_tiles": tiles_then})
+    state = DurableState(current=current, job_digests=section_digests(job(tiles_then)))
+    said = complaint(check_same_job, state, job(tiles_now), stopped / "job.yaml")
+    assert "fixed fields differ in training" in said and "restore the file" in said, said
 
 
 def test_from_scratch_is_taken_at_its_word(stopped: Path) -> None:

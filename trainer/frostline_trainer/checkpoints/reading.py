@@ -119,9 +119,9 @@ def load_piece(folder: Path, manifest: dict, table: Pieces, piece: int) -> UnitS
     ranges, tiles = manifest.get("state_ranges", 1), manifest.get("state_tiles", 1)
     if ranges > 1 and tiles == 1 and table.state_tiles > 1:
         raise ValueError(
-            f"{folder}: each unit's state is in {ranges} ranges of the whole unit, as with training.tensor_tiles.inner above 1 "
-            "it was before each tile's state was in ranges of its own; their gradients' norms had other bits, so that no run of "
-            "this program continues it: begin a new run, or continue with the program that wrote it"
+            f"{folder}: each unit's state is in {ranges} ranges of the whole unit, and training.tensor_tiles.inner is "
+            f"{table.state_tiles}: if the run that wrote it had 1, set it to that; else it is of a version before tiles had "
+            "ranges of their own, and norms had other bits: begin a new run, or continue with the program that wrote it"
         )
     for cut, found, wanted, field in (
         ("ranges", ranges, table.ranges, "training.state_ranges"),

@@ -15,7 +15,8 @@ gradient that it sends.
 
 If the state is sharded over replicas (`placement.shard`), the owners of each piece are in one replica; the first of them sends
 its part of the gradient. The buddy may be another replica of the stage: it has a copy of the weights of the piece anyway, which
-counts as state then; with `placement.shard: use` it keeps them in local shards.
+counts as state then; with `placement.shard: use` it keeps them in local shards. In groups this holds of its own tiles; others lie
+beside its module (`step/tile_state.py`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -58,8 +59,7 @@ class UnitReplication:
         freeze_point: The first unit that learns; a freeze makes a new replication.
 
     Attributes:
-        kept_units: Numbers of the units whose replicas are kept: whole units, since all pieces of a unit have one buddy and are
-            updated together.
+        kept_units: Numbers of the units of which pieces are kept; pieces of a unit with the same owners have one buddy.
     """
 
     def __init__(self, context: RunContext, plan: Plan, index: int, world: Group, freeze_point: int) -> None:

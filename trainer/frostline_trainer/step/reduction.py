@@ -1,7 +1,7 @@
 """Reduces the gradients of all stages of one member over the replicas (docs/protocols.md 1.2, 2.2).
 
-If every replica owns the whole state of its stages, each gets the whole gradient (all-reduce). If the state is sharded over the
-replicas (`step.sharing`), each gets the gradient of its own pieces (reduce-scatter). The callers do not depend on which.
+If replicas share no state out, each member gets the whole gradient of what it computes (all-reduce). If the state is sharded over
+the replicas (`step.sharing`), each gets the gradient of its own pieces (reduce-scatter). The callers do not depend on which.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -70,7 +70,7 @@ class Reduction:
         self.sharing = self._make_sharing(index)
 
     def _make_sharing(self, index: int) -> Sharing | None:
-        """The sharing of state over replicas; None if every replica owns the whole state of its stages."""
+        """The sharing of state over replicas; None if replicas do not share it out."""
         if not self._plan.placement.is_sharded:
             return None
         replicas = self._groups.replicas

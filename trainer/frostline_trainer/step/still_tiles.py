@@ -30,13 +30,19 @@ def _wholes(unit: nn.Module) -> dict[str, torch.Tensor]:
     return vars(unit).setdefault("still_wholes", {})
 
 
+def _held(unit: nn.Module) -> dict[str, range]:
+    """The tiles that the module has of each such weight, by name, where they are not all; may be changed."""
+    return vars(unit).setdefault("still_held", {})
+
+
 @torch.no_grad()
 def hold_still_tiles(unit: nn.Module, tiles: Tiles) -> None:
     """Let a module hold these tiles of the weights that never learn, on its device."""
-    layers, wholes = _still_layers(unit), _wholes(unit)
+    layers, wholes, held = _still_layers(unit), _wholes(unit), _held(unit)
     for name, layer in layers.items():
-        if tiles.numbers == layer.kept.numbers:
+        if tiles.numbers == held.get(name, range(layer.kept.total)):  # not `kept`, which a bias that learns may have changed
             continue
+        held[name] = tiles.numbers
         parameter = unit.get_parameter(name)
         whole = wholes.pop(name, parameter.data)
         own = whole

@@ -2,7 +2,8 @@
 
 Bytes are those of the cost model (`planner.cost`), with nothing frozen. Blocks are equal, so the number of blocks that fit a
 stage is its free memory over the bytes of one block, and no search of cuts is needed. Groups that share state out as runs do have
-the bytes of a member in a run (`tensor.built`); other groups those on paper (`tensor.member_costs`).
+the bytes of a member in a run (`tensor.built`); other groups those on paper (`tensor.member_costs`), where embedding and head are
+whole.
 """
 
 from collections.abc import Callable, Iterator, Mapping
