@@ -14,10 +14,11 @@ from frostline_trainer.data.split import first_samples
 from frostline_trainer.families.registry import family_named
 from frostline_trainer.step.building import stage_settings
 from frostline_trainer.step.optimizer import Moments, UnitOptimizer
+from frostline_trainer.step.parts import flat
 from frostline_trainer.step.stage import Stage
 from frostline_trainer.tensor.group import tiles_in
 from frostline_trainer.tensor.install import table_of, tile_unit, tiled_layers
-from frostline_trainer.tensor.state import is_cut, tile_view
+from frostline_trainer.tensor.state import is_cut, tile_size, tile_views
 from frostline_trainer.transport.collectives import Group
 from tests.exact_cases import Case, build_case
 from tests.forming import form_groups
@@ -74,7 +75,8 @@ def _by_tile(what: str, unit: torch.nn.Module, name: str, tensor: torch.Tensor, 
     if not is_cut(unit, name):
         return {f"{what} {name} common": _digest(tensor)}
     held = tiled_layers(unit)[name.rpartition(".")[0]].kept.numbers
-    return {f"{what} {name} {tile}": _digest(tile_view(unit, name, tensor.detach(), tile)) for tile in held}
+    tiles = {tile: tile_views(unit, name, tensor.detach(), tile, 0, tile_size(unit, name, tile)) for tile in held}
+    return {f"{what} {name} {tile}": _digest(flat(views)) for tile, views in tiles.items()}
 
 
 def _digest(tensor: torch.Tensor) -> str:
