@@ -104,8 +104,8 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 "proto/frostline_contract/shape.py",
-                "tp_rank = tile * self.tp_degree // tiles",
-                "tp_rank = tile % self.tp_degree",
+                "if tile in self.tiles_of(self.tp_rank(one), tiles))",
+                "if tile % self.tp_degree == self.tp_rank(one))",
             ),
         ),
         ("tests/unit/test_contract_groups.py",),
