@@ -113,7 +113,11 @@ def check_imports(copy: Path) -> None:
         raise PlantError(f"imports do not come from the copy {copy}: {foreign or done.stderr}")
 
 
+def import_path(tree: Path, *further: Path) -> str:
+    """Return the PYTHONPATH with which a tree's own packages are imported. further: folders that come last."""
+    return os.pathsep.join(map(str, (*(tree / root for root in IMPORT_ROOTS), *further)))
+
+
 def _environment(copy: Path) -> dict[str, str]:
     # Without bytecode: two edits of one file within a second and of one length would look alike to Python's cache.
-    paths = os.pathsep.join(str(copy / root) for root in IMPORT_ROOTS)
-    return {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    return {**os.environ, "PYTHONPATH": import_path(copy), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}

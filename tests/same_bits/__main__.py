@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.benchmarks.against.trees import ROOT, check_out
-from tests.mutants.plant import IMPORT_ROOTS
+from tests.mutants.plant import import_path
 
 JOBS = ("*/*.yaml", "*/glue/*.yaml")
 NOT_JOBS = "clusters"
@@ -87,8 +87,8 @@ def _extensions(folder: Path) -> Path:
 
 def _run(tree: Path, job: Path, place: Path, extensions: Path) -> Ended:
     """Run a job briefly with a tree's packages. The run directory is in `place` for as long as it is needed."""
-    roots = [str(tree / root) for root in (*IMPORT_ROOTS, ".")] + [str(extensions)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(roots), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    path = import_path(tree, tree, extensions)
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     with tempfile.TemporaryDirectory(dir=place) as folder:
         words = ["run", "-f", job, "--out", Path(folder) / "run", "--quiet", "--workers", "1"]
         words += [word for setting in BRIEF for word in ("--set", setting)]

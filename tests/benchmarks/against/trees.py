@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.benchmarks.against.cases import Sample
-from tests.mutants.plant import IMPORT_ROOTS
+from tests.mutants.plant import import_path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -39,7 +39,7 @@ class Side:
 
     def __init__(self, tree: Path, case: str, log: Path) -> None:
         self._tree, self._log = tree, log
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(tree / root) for root in (*IMPORT_ROOTS, "."))}
+        environment = {**os.environ, "PYTHONPATH": import_path(tree, tree)}
         with open(log, "ab") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.benchmarks.against.side", case], cwd=tree, env=environment,

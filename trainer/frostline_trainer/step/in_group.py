@@ -79,8 +79,10 @@ class InGroup:
             units: those of a stage.
         """
         group = self._group
-        if self._whole is None or group is None:
-            for unit in units if self._whole is not None else ():
+        if self._whole is None:
+            yield
+        elif group is None:
+            for unit in units:
                 share_tiles(unit, self._whole)
             yield
         else:

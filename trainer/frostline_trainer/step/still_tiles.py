@@ -56,9 +56,8 @@ def hold_still_tiles(unit: nn.Module, tiles: Tiles) -> None:
 
 def hold_all_still_tiles(unit: nn.Module) -> None:
     """Let a module hold all tiles of the weights that never learn."""
-    for layer in _still_layers(unit).values():
-        hold_still_tiles(unit, Tiles(layer.kept.total))
-        return
+    if (kept := _kept(unit)) is not None:
+        hold_still_tiles(unit, Tiles(kept.total))
 
 
 @torch.no_grad()

@@ -17,6 +17,7 @@ from frostline_contract.pieces import Pieces
 from frostline_trainer.step.parts import Part, flat, parts_of, weights_of
 from frostline_trainer.tensor.group import gather_runs
 from frostline_trainer.tensor.install import share_tiles
+from frostline_trainer.tensor.layer import TiledLayer
 from frostline_trainer.tensor.rows import WHOLE
 from frostline_trainer.tensor.state import cut_layers, has_memory, release, shape_with, tile_size
 from frostline_trainer.tensor.tiles import Tiles
@@ -60,15 +61,25 @@ def keep_tiles(unit: nn.Module, table: Pieces, index: int, tiles: Tiles | None, 
     parts = [(piece, part) for piece in table.of_unit(index) if table.tile_of(piece) is not None
              for part in parts_of(table, piece, unit)]  # fmt: skip
     layers = cut_layers(unit)
-    for name in layers:
-        _keep_tiles_of(unit, name, [one for one in parts if one[1].name == name], wanted, here)
+    for name, layer in layers.items():
+        _keep_tiles_of(unit, name, layer, [one for one in parts if one[1].name == name], wanted, here)
     for layer in set(layers.values()):
         layer.kept = without_group(tiles) if tiles is not None else layer.kept
 
 
-def _keep_tiles_of(unit: nn.Module, name: str, parts: Sequence[tuple[int, Part]], wanted: range, here: Collection[int]) -> None:
-    """Let one parameter have these tiles. parts: (piece, part) of all its tiles. Other arguments as of `keep_tiles`."""
-    parameter, layer, beside = unit.get_parameter(name), cut_layers(unit)[name], tiles_beside(unit)
+def _keep_tiles_of(
+    unit: nn.Module, name: str, layer: TiledLayer, parts: Sequence[tuple[int, Part]], wanted: range, here: Collection[int]
+) -> None:
+    """Let one parameter have these tiles.
+
+    Args:
+        unit, here: as of `keep_tiles`.
+        name: of the parameter.
+        layer: that has it.
+        parts: (piece, part) of all its tiles.
+        wanted: numbers of the tiles.
+    """
+    parameter, beside = unit.get_parameter(name), tiles_beside(unit)
     inside = layer.kept.numbers if has_memory(parameter) else range(0)
     apart = {piece: beside.pop((piece, name)) for piece, _ in parts if (piece, name) in beside}
 
