@@ -86,6 +86,12 @@ class Case:
     inner_tiles: int = 1
     vocabulary_tiles: bool = False
     row_tiles: int = 1
+    hidden_tiles: int = 1
+
+    @property
+    def cut(self) -> tuple[int, int, int]:
+        """How state is cut, as of `Pieces.cut`: ranges, tiles, and hidden tiles of them at each inner one."""
+        return self.state_ranges, self.inner_tiles * self.hidden_tiles, self.hidden_tiles
 
     def freeze_point_at(self, step: int) -> int:
         """Return the freeze point in force in `step`."""
@@ -166,7 +172,12 @@ def job_of(case: Case) -> Job:
                 "precision": case.dtype,
                 "loss_chunk_tokens": case.loss_chunk_tokens,
                 "token_cells": case.cells,
-                "tensor_tiles": {"inner": case.inner_tiles, "vocabulary": case.vocabulary_tiles, "rows": case.row_tiles},
+                "tensor_tiles": {
+                    "inner": case.inner_tiles,
+                    "vocabulary": case.vocabulary_tiles,
+                    "rows": case.row_tiles,
+                    "hidden": case.hidden_tiles,
+                },
                 "activation_checkpointing": case.activation_checkpointing,
                 "numerics": case.numerics,
                 "batch": case.batch,
@@ -243,6 +254,7 @@ def oracle_trace(case: Case) -> Trace:
         inner_tiles=case.inner_tiles,
         vocabulary_tiles=case.vocabulary_tiles,
         row_tiles=case.row_tiles,
+        hidden_tiles=case.hidden_tiles,
         state_ranges=case.state_ranges,
     )
     model = small_model(case.family, dtype, case.dropout, BLOCKS, tokens=case.tokens).to(case.device)

@@ -156,11 +156,11 @@ def numerics(record: StepRecord) -> tuple[Any, ...]:
 class HandMadeRun:
     """Leads workers through generations. ended(): ids of workers whose processes have ended. layouts: by number of workers left.
 
-    cut: how many ranges each unit's state has, and how many tiles with pieces of their own. initial: freeze point of step 1.
+    cut: how each unit's state is cut, as `exact_cases.Case.cut`. initial: freeze point of step 1.
     """
 
     def __init__(self, service: HandController, ended: Any, layouts: Mapping[int, Layout], domains: Mapping[str, str],
-                 decisions: Sequence[Decision] = (), cut: tuple[int, int] = (1, 1), backend: Backend = GLOO,
+                 decisions: Sequence[Decision] = (), cut: tuple[int, int, int] = (1, 1, 1), backend: Backend = GLOO,
                  initial: int = 0) -> None:  # fmt: skip
         self.service, self.received = service, service.received
         self._ended, self._layouts, self._domains, self._decisions = ended, layouts, domains, tuple(decisions)
@@ -280,7 +280,7 @@ class HandMadeRun:
         return PlanDraft(
             generation=next_generation(), lineage=lineage, placement=placement, first_worker=self._store(placement.workers),
             freeze_point=max(freeze_point, self._initial), decision_number=decision, domains=self._domains,
-            state_ranges=self._cut[0], state_tiles=self._cut[1],
+            state_ranges=self._cut[0], state_tiles=self._cut[1], hidden_tiles=self._cut[2],
         )  # fmt: skip
 
     def _store(self, workers: Sequence[str]) -> Worker:

@@ -25,8 +25,8 @@ def next_generation() -> GenerationId:
 @dataclass(frozen=True)
 class Layout:
     """A shape with its schedule, and optionally the workers that take part (by number, in global rank order), the number of token
-    cells of each slice, whether the replicas share out the state, how many workers share the tiles of each stage, and whether
-    they divide samples."""
+    cells of each slice, whether the replicas share out the state, how many workers share the tiles of each stage along either
+    width, and whether they divide samples."""
 
     pp_degree: int
     dp_degree: int
@@ -37,11 +37,12 @@ class Layout:
     shard: str = "none"
     tp_columns: int = 1
     tensor_rows: str = "whole"
+    tp_depth: int = 1
 
     @property
     def shape(self) -> ParallelShape:
         folded = is_folded(self.schedule)
-        return ParallelShape(self.pp_degree, self.dp_degree, self.virtual_stages, self.tp_columns, folded=folded)
+        return ParallelShape(self.pp_degree, self.dp_degree, self.virtual_stages, self.tp_columns, self.tp_depth, folded)
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -66,16 +67,19 @@ class Layout:
         chunks = f" x{self.virtual_stages}" if self.virtual_stages > 1 else ""
         parts = f" in {'+'.join(map(str, self.slices))}" if self.slices else ""
         sharded = f" shard {self.shard}" if self.shard != "none" else ""
-        tiles = f" tp {self.tp_columns}{' rows' * (self.tensor_rows == 'split')}" if self.tp_columns > 1 else ""
+        depth = f" x {self.tp_depth}" if self.tp_depth > 1 else ""
+        rows = " rows" if self.tensor_rows == "split" else ""
+        tiles = f" tp {self.tp_columns}{depth}{rows}" if self.shape.tp_degree > 1 else ""
         return f"({self.pp_degree}, {self.dp_degree}){tiles}{chunks} {self.schedule}{parts}{sharded}"
 
 
 def grouped(
     pp_degree: int, dp_degree: int, tp_columns: int, *rest: object, workers: tuple[int, ...] | None = None, shard: str = "none",
-    slices: tuple[int, ...] = (), tensor_rows: str = "whole",
+    slices: tuple[int, ...] = (), tensor_rows: str = "whole", depth: int = 1,
 ) -> Layout:  # fmt: skip
     """Return a layout with groups. rest: virtual stages and schedule, as of `Layout`."""
-    named = {"workers": workers, "shard": shard, "slices": slices, "tp_columns": tp_columns, "tensor_rows": tensor_rows}
+    tensor = {"tp_columns": tp_columns, "tp_depth": depth, "tensor_rows": tensor_rows}
+    named = {"workers": workers, "shard": shard, "slices": slices, **tensor}
     return Layout(pp_degree, dp_degree, *rest, **named)  # type: ignore[arg-type]
 
 
@@ -128,7 +132,7 @@ def make_plan(segment: Segment, before: Plan | None, ports: list[int], resume: t
 
     case: says how state is cut; None: a piece a unit.
     """
-    cut = (case.state_ranges, case.inner_tiles) if case is not None else (1, 1)
+    cut = case.cut if case is not None else (1, 1, 1)
     placement = segment.layout.placement(segment.freeze_point, segment.bounds)
     sources: tuple[str, ...] = ()
     if before is not None:
@@ -157,17 +161,18 @@ def make_plan(segment: Segment, before: Plan | None, ports: list[int], resume: t
         store_port=ports[segment.layout.numbers[0]],
         state_ranges=cut[0],
         state_tiles=cut[1],
+        hidden_tiles=cut[2],
     )
 
 
 def buddies_in(
-    placement: Placement, domains: tuple[int, ...], state_ranges: int = 1, state_tiles: int = 1
+    placement: Placement, domains: tuple[int, ...], state_ranges: int = 1, state_tiles: int = 1, hidden_tiles: int = 1
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Return (buddies, uncovered) by piece.
 
     A piece whose owners share a domain is kept by the next member, by global rank, in another domain.
     """
-    table = Pieces.cut(placement.stage_bounds[-1], state_ranges, state_tiles)
+    table = Pieces.cut(placement.stage_bounds[-1], state_ranges, state_tiles, hidden_tiles)
     domain = dict(zip(placement.workers, domains, strict=bool(domains)))
     buddies, uncovered = [], []
     for piece in range(table.count if domains else 0):

@@ -17,7 +17,7 @@ def named_by_index(values: Mapping[str, Any], members: Callable[[], tuple[str, .
         ValueError: for a worker that is no participant.
     """
     found = {name: value for name, value in values.items() if name not in ("sources", "buddies")}
-    found |= {name: values.get(name) or 1 for name in ("state_ranges", "state_tiles")}
+    found |= {name: values.get(name) or 1 for name in ("state_ranges", "state_tiles", "hidden_tiles")}
     for older, name in (("sources", "source_indices"), ("buddies", "buddy_indices")):
         if values.get(older) and not values.get(name):
             places = {worker: place for place, worker in enumerate((*members(), *values.get("leavers", ())))}

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from frostline_contract.record import Frozen
+from frostline_contract.tile_grid import TileGrid
 
 COMMON = "common"
 """Key of the part that holds all uncut tensors: the whole of a unit's state, unless its tiles have pieces of their own."""
@@ -48,6 +49,7 @@ class Pieces:
         num_units: of the model.
         ranges: into how many ranges each tile's flat layout is cut (`training.state_ranges`).
         tiles: keys of each unit's tiles, in order.
+        hidden: into how many of these tiles the hidden width is cut at each inner tile (`TileGrid`).
 
     Raises:
         ValueError: for fewer than one range, or no tile.
@@ -56,26 +58,33 @@ class Pieces:
     num_units: int
     ranges: int = 1
     tiles: tuple[str, ...] = (COMMON,)
+    hidden: int = 1
 
     def __post_init__(self) -> None:
         if self.ranges < 1 or not self.tiles:
             raise ValueError(f"{self.ranges} ranges of {len(self.tiles)} tiles; each unit's state needs at least one of both")
 
     @classmethod
-    def cut(cls, num_units: int, ranges: int = 1, tiles: int = 1) -> "Pieces":
+    def cut(cls, num_units: int, ranges: int = 1, tiles: int = 1, hidden: int = 1) -> "Pieces":
         """The table of a run.
 
         Args:
             num_units: of the model.
             ranges: `training.state_ranges`.
-            tiles: that have pieces of their own (`training.tensor_tiles.inner`); 1: none has.
+            tiles: that have pieces of their own, those of the grid of `training.tensor_tiles`; 1: none has.
+            hidden: of them at each inner tile.
         """
-        return cls(num_units, ranges, (COMMON, *map(str, range(tiles)))) if tiles > 1 else cls(num_units, ranges)
+        return cls(num_units, ranges, (COMMON, *map(str, range(tiles))), hidden) if tiles > 1 else cls(num_units, ranges)
 
     @property
     def state_tiles(self) -> int:
         """Tiles that have pieces of their own; 1 where none has."""
         return max(1, len(self.tiles) - 1)
+
+    @property
+    def grid(self) -> TileGrid:
+        """The grid of the tiles that have pieces of their own; a single tile where none has."""
+        return TileGrid(self.state_tiles // self.hidden, self.hidden)
 
     def tile_of(self, number: int) -> int | None:
         """The tile whose piece this is; None for what no tile cuts."""

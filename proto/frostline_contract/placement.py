@@ -143,7 +143,7 @@ class Placement(Shaped):
         if pp_rank is None:
             return []
         tile, number = pieces.tile_of(piece), pieces.piece(piece).range
-        ranks = self.shape.owners_of(pp_rank) if tile is None else self.shape.computers_of(pp_rank, tile, pieces.state_tiles)
+        ranks = self.shape.owners_of(pp_rank) if tile is None else self.shape.computers_of(pp_rank, tile, pieces.grid)
         if self.is_sharded:
             dp_rank = self.shape.dp_rank_of_share(pieces.ranges, number)
             ranks = tuple(global_rank for global_rank in ranks if self.shape.dp_rank(global_rank) == dp_rank)

@@ -68,7 +68,7 @@ class Plan(Frozen):
         job_revision: of the job that the members follow (`frostline_contract.job.job_revision`).
         prefix_tile: how many samples frozen units compute together, the same in every plan of a run.
         backend: the transport of activations and gradients between members. The plan names it, so that all use the same one.
-        state_ranges, state_tiles: how each unit's state is cut (`Pieces.cut`); the same in every plan of a run.
+        state_ranges, state_tiles, hidden_tiles: how each unit's state is cut (`Pieces.cut`); the same in every plan of a run.
     """
 
     generation: GenerationId
@@ -101,6 +101,7 @@ class Plan(Frozen):
     backend: Backend = GLOO
     state_ranges: int = Field(default=1, ge=1)
     state_tiles: int = Field(default=1, ge=1)
+    hidden_tiles: int = Field(default=1, ge=1)
 
     @model_validator(mode="before")
     @classmethod
@@ -113,7 +114,7 @@ class Plan(Frozen):
     @cached_property
     def pieces(self) -> Pieces:
         """The table of the run's pieces."""
-        return Pieces.cut(self.placement.stage_bounds[-1], self.state_ranges, self.state_tiles)
+        return Pieces.cut(self.placement.stage_bounds[-1], self.state_ranges, self.state_tiles, self.hidden_tiles)
 
     @property
     def start_tag(self) -> StateTag | None:

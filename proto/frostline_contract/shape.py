@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from frostline_contract.mesh import Mesh, in_words
+from frostline_contract.mesh import Mesh
+from frostline_contract.tile_grid import WHOLE, TileGrid
 
 
 @dataclass(frozen=True)
@@ -107,13 +108,18 @@ class ParallelShape:
         """The global ranks that compute a pipeline rank's stages, one a replica where tensors are not cut, ascending."""
         return self.mesh.ranks_at(pp=pp_rank)
 
-    def computers_of(self, pp_rank: int, tile: int, tiles: int) -> tuple[int, ...]:
-        """The global ranks that compute one of `tiles` tiles of a pipeline rank's stages, one a replica, ascending."""
-        return tuple(one for one in self.owners_of(pp_rank) if tile in self.tiles_of(self.tp_rank(one), tiles))
+    def computers_of(self, pp_rank: int, tile: int, grid: TileGrid) -> tuple[int, ...]:
+        """The global ranks that compute one of a grid's tiles of a pipeline rank's stages, one a replica, ascending."""
+        return tuple(one for one in self.owners_of(pp_rank) if tile in self.tiles_of(self.tp_rank(one), grid))
 
-    def tiles_of(self, tp_rank: int, tiles: int) -> range:
-        """The tiles, of `tiles` each stage has, that the rank at a place in its group computes: consecutive, as many for each."""
-        return range(tp_rank * tiles // self.tp_degree, (tp_rank + 1) * tiles // self.tp_degree)
+    def tiles_of(self, tp_rank: int, grid: TileGrid) -> tuple[int, ...]:
+        """The numbers of a grid's tiles that the rank at a place in its group computes, ascending."""
+        return grid.numbers(*self.tile_ranges(tp_rank, grid))
+
+    def tile_ranges(self, tp_rank: int, grid: TileGrid) -> tuple[range, range]:
+        """The (inner, hidden) tiles that the rank at a place in its group computes: consecutive, as many for each rank."""
+        column, level = divmod(tp_rank, self.tp_depth)
+        return _share(column, self.tp_columns, grid.inner), _share(level, self.tp_depth, grid.hidden)
 
     def places_of_owners(self, dp_rank: int) -> range:
         """The places of one replica's ranks within each `owners_of`: one, or as many as share a stage tile by tile."""
@@ -135,16 +141,16 @@ class ParallelShape:
         """The replica whose `share_of(count)` contains `number`."""
         return ((number + 1) * self.dp_degree - 1) // count
 
-    def check_fits(self, num_units: int, freeze_point: int, reduction_leaves: int, inner_tiles: int = 1) -> None:
+    def check_fits(self, num_units: int, freeze_point: int, reduction_leaves: int, grid: TileGrid = WHOLE) -> None:
         """Raise ValueError where this shape cannot run a model (docs/protocols.md 1.14).
 
         Args:
             num_units: number of units of the model.
             freeze_point: units before it are frozen.
             reduction_leaves: training.reduction_leaves.
-            inner_tiles: tiles of each block.
+            grid: tiles of each matrix of a block.
         """
-        if problem := tiles_problem(self, inner_tiles):
+        if problem := tiles_problem(self, grid):
             raise ValueError(problem)
         trainable = num_units - freeze_point
         if self.num_stages > trainable:
@@ -159,25 +165,29 @@ class ParallelShape:
             )
 
 
-def tiles_problem(shape: ParallelShape, inner_tiles: int, field: str = "tp_columns") -> str:
+def tiles_problem(shape: ParallelShape, grid: TileGrid, columns: str = "tp_columns", depth: str = "tp_depth") -> str:
     """Why a shape's workers cannot share the tiles of blocks; empty where they can.
 
     Args:
         shape: the shape.
-        inner_tiles: tiles of each block.
-        field: name of the degree, for the text.
+        grid: tiles of each matrix of a block.
+        columns, depth: names of the two degrees, for the text.
     """
-    if shape.tp_depth > 1:
-        return f"shape {in_words(shape.degrees)} cuts the hidden width, which units compute whole: tp_depth must be 1"
-    columns = shape.tp_columns
-    if columns & (columns - 1):
-        return f"{field} is {columns}; only powers of two share the tiles of a block: 1, 2, 4 and so on"
-    if columns > inner_tiles:
-        return (
-            f"{field} {columns} exceeds training.tensor_tiles.inner {inner_tiles}: each worker needs a tile; raise inner in a "
-            f"new run or lower {field}"
-        )
+    cuts = ((columns, shape.tp_columns, "inner", grid.inner), (depth, shape.tp_depth, "hidden", grid.hidden))
+    for name, degree, field, tiles in cuts:
+        if degree & (degree - 1):
+            return f"{name} is {degree}; only powers of two share the tiles of a block: 1, 2, 4 and so on"
+        if degree > tiles:
+            return (
+                f"{name} {degree} exceeds training.tensor_tiles.{field} {tiles}: each worker needs a tile; raise {field} in a "
+                f"new run or lower {name}"
+            )
     return ""
+
+
+def _share(place: int, degree: int, tiles: int) -> range:
+    """The consecutive tiles of one of `degree` ranks, as many for each."""
+    return range(place * tiles // degree, (place + 1) * tiles // degree)
 
 
 def stages_of(pp_rank: int, pp_degree: int, virtual_stages: int, folded: bool = False) -> list[int]:

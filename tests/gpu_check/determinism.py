@@ -135,7 +135,8 @@ def one_worker(context: RunContext, freeze_point: int = 0) -> Plan:
     """Return the plan of one worker for any number of units."""
     placement = Layout(1, 1).placement(0).model_copy(update={"stage_bounds": (0, context.num_units)})
     return Plan(generation=GenerationId(incarnation=1, counter=0), lineage=0, start="fresh", freeze_point=freeze_point,
-                placement=placement, state_ranges=context.pieces.ranges, state_tiles=context.pieces.state_tiles)  # fmt: skip
+                placement=placement, state_ranges=context.pieces.ranges, state_tiles=context.pieces.state_tiles,
+                hidden_tiles=context.pieces.hidden)  # fmt: skip
 
 
 def ask_copies(setting: Setting) -> None:

@@ -86,7 +86,7 @@ def run_with_faults(pool: WarmWorkers, folder: Path, layouts: Sequence[Layout], 
         domains = {f"w{number}": node for number, node in enumerate(nodes)}
         by_count = {len(layout.numbers): layout for layout in layouts}
         run = HandMadeRun(service, lambda: {worker for worker, pid in processes.items() if _is_gone(pid)}, by_count, domains,
-                          DECISIONS, (case.state_ranges, case.inner_tiles), backend, case.freeze_point_at(1))  # fmt: skip
+                          DECISIONS, case.cut, backend, case.freeze_point_at(1))  # fmt: skip
         run.start(layouts[0])
         if reshape is not None:
             run.reshape(*reshape)

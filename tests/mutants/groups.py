@@ -104,7 +104,7 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 "proto/frostline_contract/shape.py",
-                "if tile in self.tiles_of(self.tp_rank(one), tiles))",
+                "if tile in self.tiles_of(self.tp_rank(one), grid))",
                 "if tile % self.tp_degree == self.tp_rank(one))",
             ),
         ),

@@ -28,8 +28,8 @@ class Recipe:
     schedule; 0 takes the number of batches. reduction_leaves: a power of two, at most the number of micro-batches.
     untie_on_freeze: the head's matrix starts equal to the embedding's and learns on its own from the first step.
     mixed_bfloat16: forwards under torch's autocast, and each unit's output but the head's rounded to bfloat16. cells: bounds of
-    token cells, () for whole sequences. inner_tiles: of the blocks' inner widths. state_ranges: ranges of each unit's state,
-    whose gradients have a norm each.
+    token cells, () for whole sequences. inner_tiles, hidden_tiles: of the blocks' inner widths and hidden width. state_ranges:
+    ranges of each unit's state, whose gradients have a norm each.
     """
 
     micro_batch_size: int
@@ -53,6 +53,7 @@ class Recipe:
     inner_tiles: int = 1
     vocabulary_tiles: bool = False
     row_tiles: int = 1
+    hidden_tiles: int = 1
     state_ranges: int = 1
 
 

@@ -46,7 +46,28 @@ def test_a_tile_is_owned_by_the_members_that_compute_it(tiles: int) -> None:
     assert owners == ["abef", *["ae"] * half, *["bf"] * half, "cdgh", *["cg"] * half, *["dh"] * half]
     assert placement.pieces_of(table, "f") == [0, *range(1 + half, 1 + tiles)]
     assert placement.divides and placement.divides_tiles
-    assert [list(placement.shape.tiles_of(place, tiles)) for place in range(2)] == [list(range(half)), list(range(half, tiles))]
+    assert [placement.shape.tiles_of(place, table.grid) for place in range(2)] == [
+        tuple(range(half)),
+        tuple(range(half, tiles)),
+    ]
+
+
+def test_a_tile_of_both_widths_is_owned_by_the_member_at_its_column_and_level() -> None:
+    """A group of two columns times two levels, whose neighbouring ranks differ in the level; each has 2 x 1 of 4 x 2 tiles."""
+    table = Pieces.cut(1, tiles=8, hidden=2)
+    assert table.grid == (4, 2)
+    placement = Placement(
+        degrees={"dp": 2, "pp": 1, "tp_columns": 2, "tp_depth": 2},
+        stage_bounds=(0, 1),
+        leaf_bounds=(0, 4, 8),
+        workers=tuple("abcdefgh"),
+    )
+    owners = ["".join(placement.owners_of(table, piece)) for piece in range(table.count)]
+    assert owners == ["abcdefgh", *["ae", "bf"] * 2, *["cg", "dh"] * 2]
+    assert [placement.shape.tiles_of(place, table.grid) for place in range(4)] == [(0, 2), (1, 3), (4, 6), (5, 7)]
+    assert placement.pieces_of(table, "g") == [0, 5, 7] and placement.owners_each == 8
+    columns = placement.model_copy(update={"degrees": {"dp": 1, "pp": 1, "tp_columns": 2}, "workers": tuple("ab")})
+    assert [columns.shape.tiles_of(place, table.grid) for place in range(2)] == [(0, 1, 2, 3), (4, 5, 6, 7)]
 
 
 @pytest.mark.parametrize("shard", ["step", "use"])
@@ -70,6 +91,9 @@ def test_a_range_of_a_tile_is_owned_by_the_member_of_its_replica_that_computes_t
 def test_a_degree_that_is_left_to_the_planner_may_be_any_up_to_the_tiles() -> None:
     assert [job(4, tp_degree=degree).most_tp_degree for degree in (None, 2, 1)] == [4, 2, 1]
     assert job(4).placement.tp_degree == 1, "no group without being asked"
+    both = parse_job({**job(4).model_dump(mode="json"), "training": {"steps": 9, "tensor_tiles": {"inner": 4, "hidden": 2}},
+                      "placement": {"tp_degree": None, "tp_depth": None}})  # fmt: skip
+    assert both.most_tp_degree == 8 and job(4).placement.tp_depth == 1
 
 
 @pytest.mark.parametrize(

@@ -68,10 +68,41 @@ MISTAKES = [
     ),
     ("compiled cells", ["training.token_cells=2", "training.compile=true"], ["compile is true; cells are not compiled"]),
     ("tiles that make no tree", ["training.tensor_tiles.inner=3"], ["tensor_tiles", "inner is 3; it must be a power of two"]),
+    ("hidden tiles that make no tree", ["training.tensor_tiles.hidden=6"], ["hidden is 6; it must be a power of two"]),
     (
-        "tiles of the hidden width",
-        ["training.tensor_tiles.hidden=2"],
-        ["hidden is 2; the hidden width is not cut (docs/adr/0021-depth.md): set it to 1"],
+        "hidden tiles and a vocabulary's",
+        ["training.tensor_tiles={inner: 2, hidden: 2, vocabulary: true}"],
+        ["hidden is 2 and vocabulary is true", "set vocabulary to false, or hidden to 1"],
+    ),
+    (
+        "hidden tiles and row tiles",
+        ["training.tensor_tiles={inner: 2, hidden: 2, rows: 2}"],
+        ["hidden is 2 and rows is 2", "set rows to 1, or hidden to 1"],
+    ),
+    (
+        "hidden tiles and adapters",
+        ["training.tensor_tiles.hidden=2", "model.adapters={blocks: all}"],
+        ["training.tensor_tiles.hidden is 2 and model.adapters is given", "set hidden to 1"],
+    ),
+    (
+        "compiled hidden tiles",
+        ["training.tensor_tiles.hidden=2", "training.compile=true"],
+        ["tensor_tiles.hidden is 2 and compile is true; tiles are not compiled"],
+    ),
+    (
+        "more levels than hidden tiles",
+        ["training.tensor_tiles={inner: 2, hidden: 2}", "placement.tp_depth=4"],
+        ["placement.tp_depth 4 exceeds training.tensor_tiles.hidden 2", "raise hidden in a new run or lower placement.tp_depth"],
+    ),
+    (
+        "a reshape to more levels than hidden tiles",
+        ['reshapes=[{"step": 3, "pp_degree": 1, "dp_degree": 1, "tp_depth": 2}]'],
+        ["reshapes.0.tp_depth 2 exceeds training.tensor_tiles.hidden 1"],
+    ),
+    (
+        "more workers in a group than there are",
+        ["training.tensor_tiles={inner: 4, hidden: 2}", "placement.tp_degree=4", "placement.tp_depth=2"],
+        ["pp_degree x dp_degree x tp_degree x tp_depth = 8 exceeds workers 4"],
     ),
     ("row tiles that make no tree", ["training.tensor_tiles={inner: 4, rows: 3}"], ["rows is 3; it must be a power of two"]),
     (

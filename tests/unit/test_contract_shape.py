@@ -51,7 +51,7 @@ def test_degrees_below_one_are_refused(values: tuple[int, int, int]) -> None:
         (ParallelShape(3, 4), 5, None),
         (ParallelShape(1, 1, tp_columns=2), 0, "tp_columns 2 exceeds training.tensor_tiles.inner 1: each worker needs a tile"),
         (ParallelShape(1, 1, tp_columns=3), 0, "tp_columns is 3; only powers of two share the tiles of a block"),
-        (ParallelShape(1, 1, tp_depth=2), 0, "shape tp_depth 2 x pp 1 x dp 1 cuts the hidden width"),
+        (ParallelShape(1, 1, tp_depth=2), 0, "tp_depth 2 exceeds training.tensor_tiles.hidden 1: each worker needs a tile"),
     ],
 )
 def test_shapes_that_do_not_fit(shape: ParallelShape, freeze_point: int, words: str | None) -> None:

@@ -106,6 +106,7 @@ class Replayer:
         plan = Plan(
             generation=VERIFYING, lineage=self.state.lineage, start="fresh", freeze_point=freeze_point, placement=placement,
             prefix_tile=self.prefix_tile, state_ranges=self.job.training.state_ranges, state_tiles=self.job.training.state_tiles,
+            hidden_tiles=self.job.training.tensor_tiles.hidden,
         )  # fmt: skip
         chain = tuple(self.state.codec_chain)
         return Generation(

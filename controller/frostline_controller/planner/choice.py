@@ -76,6 +76,7 @@ class PlanChoice:
             freeze_point=freeze_point, decision_number=decision_number, reason=reason,
             domains=self.domains((*placement.workers, *others)),
             state_ranges=facts.job.training.state_ranges, state_tiles=facts.job.training.state_tiles,
+            hidden_tiles=facts.job.training.tensor_tiles.hidden,
         )  # fmt: skip
 
     def stamped(self, plan: Plan) -> Plan:

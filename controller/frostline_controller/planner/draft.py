@@ -24,6 +24,7 @@ class PlanDraft:
         reason: for people.
         state_ranges: ranges of each unit's state, as the run's job says.
         state_tiles: tiles of each unit that have pieces of their own.
+        hidden_tiles: of them at each inner tile.
     """
 
     generation: GenerationId
@@ -36,11 +37,12 @@ class PlanDraft:
     reason: str = ""
     state_ranges: int = 1
     state_tiles: int = 1
+    hidden_tiles: int = 1
 
     @property
     def pieces(self) -> Pieces:
         """The table of the run's pieces."""
-        return Pieces.cut(self.placement.stage_bounds[-1], self.state_ranges, self.state_tiles)
+        return Pieces.cut(self.placement.stage_bounds[-1], self.state_ranges, self.state_tiles, self.hidden_tiles)
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of `Plan` that the draft determines."""
@@ -55,4 +57,5 @@ class PlanDraft:
             "reason": self.reason,
             "state_ranges": self.state_ranges,
             "state_tiles": self.state_tiles,
+            "hidden_tiles": self.hidden_tiles,
         }

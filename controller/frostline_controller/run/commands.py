@@ -11,7 +11,7 @@ from frostline_contract.job.cluster import ScheduledReshape
 from frostline_contract.job.load import list_mistakes
 from frostline_contract.mesh import Mesh, in_words, with_degrees
 from frostline_contract.run_status import RESUMABLE, RunStatus
-from frostline_contract.shape import ParallelShape, tiles_problem
+from frostline_contract.shape import ParallelShape
 from frostline_controller.cluster.backend import ClusterState
 from frostline_controller.planner.asked import check_asked
 from frostline_controller.recovery.budget import RetryBudget
@@ -228,11 +228,8 @@ def _reshape_asked(request: pb.CommandRequest) -> ScheduledReshape:
     given = {name: getattr(request, name) for name in WAYS if getattr(request, name)}
     try:
         shape = ParallelShape.of(degrees)
-        if shape.tp_depth > 1:
-            raise ValueError(tiles_problem(shape, shape.tp_columns))
-        return ScheduledReshape(
-            step=1, pp_degree=shape.pp_degree, dp_degree=shape.dp_degree, tp_degree=shape.tp_columns, **given
-        )  # fmt: skip
+        tensor = {"tp_degree": shape.tp_columns, "tp_depth": shape.tp_depth}
+        return ScheduledReshape(step=1, pp_degree=shape.pp_degree, dp_degree=shape.dp_degree, **tensor, **given)
     except ValidationError as error:
         raise InvalidRequest(f"reshape: {'; '.join(list_mistakes(error, ScheduledReshape))}") from None
     except ValueError as error:

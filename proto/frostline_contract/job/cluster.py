@@ -28,6 +28,13 @@ class PlacementSection(Section):
         "of every block that learns and holds their state, with shard: step or use its replica's ranges of it. Halved while workers do "
         "not suffice. null: the planner's choice, within one machine.",
     )
+    tp_depth: int | None = live(
+        1,
+        ge=1,
+        doc="Workers over which the hidden width of each of these tiles is cut as well: a power of two, at most "
+        "training.tensor_tiles.hidden. A group then has tp_degree x tp_depth workers. Halved while workers do not suffice, before "
+        "tp_degree is. null: the planner's choice, over several machines too.",
+    )
     initial_pp_degree: int | None = fixed(
         None, ge=1, doc="The pipeline's depth at the start (the paper's K0); later the planner's choice."
     )
@@ -92,9 +99,17 @@ class PlacementSection(Section):
     def _consistent(self) -> "PlacementSection":
         if self.min_workers > self.workers:
             raise ValueError(f"min_workers {self.min_workers} exceeds workers {self.workers}; lower min_workers or raise workers")
-        pinned = Mesh.of({"dp": self.dp_degree or 1, "pp": self.pp_degree or 1, "tp_columns": self.tp_degree or 1}).size
+        tensor = {"tp_degree": self.tp_degree or 1, "tp_depth": self.tp_depth or 1}
+        pinned = Mesh.of(
+            {
+                "dp": self.dp_degree or 1,
+                "pp": self.pp_degree or 1,
+                "tp_columns": tensor["tp_degree"],
+                "tp_depth": tensor["tp_depth"],
+            }
+        ).size
         if pinned > self.workers:
-            fields = "pp_degree x dp_degree" + (" x tp_degree" if (self.tp_degree or 1) > 1 else "")
+            fields = " x ".join(["pp_degree x dp_degree", *(name for name, degree in tensor.items() if degree > 1)])
             raise ValueError(f"{fields} = {pinned} exceeds workers {self.workers}; raise workers or lower a degree")
         return self
 
@@ -179,6 +194,7 @@ class ScheduledReshape(Section):
     pp_degree: int = fixed(ge=1, doc="Pipeline depth.")
     dp_degree: int = fixed(ge=1, doc="Replicas.")
     tp_degree: int = fixed(1, ge=1, doc="Workers that share each stage tile by tile, as placement.tp_degree says of a run.")
+    tp_depth: int = fixed(1, ge=1, doc="Workers over which the hidden width is cut, as placement.tp_depth says of a run.")
     schedule: str = fixed("1f1b", doc="Schedule.")
     virtual_stages: int = fixed(1, ge=1, doc="Stages a rank.")
     slices: int | None = fixed(None, ge=1, doc="As placement.slices; null: as there.")
@@ -188,7 +204,9 @@ class ScheduledReshape(Section):
     @property
     def degrees(self) -> dict[str, int]:
         """The shape, its degrees by axis name."""
-        return check_degrees({"dp": self.dp_degree, "pp": self.pp_degree, "tp_columns": self.tp_degree})
+        return check_degrees(
+            {"dp": self.dp_degree, "pp": self.pp_degree, "tp_columns": self.tp_degree, "tp_depth": self.tp_depth}
+        )
 
 
 FAULTS_OF_A_WORKER = ("kill_worker", "raise", "tear", "late_commit", "stop", "deadlock", "slow", "cut", "kill_in_checkpoint",

@@ -75,10 +75,14 @@ class Job(Section):
                 f"training.tensor_tiles.rows is {self.training.tensor_tiles.rows} and model.adapters is given; adapters compute all "
                 "samples of a micro-batch: set rows to 1"
             )
+        if self.training.tensor_tiles.hidden > 1 and self.model.adapters is not None:
+            raise ValueError(
+                f"training.tensor_tiles.hidden is {self.training.tensor_tiles.hidden} and model.adapters is given; adapters read the "
+                "whole hidden width: set hidden to 1"
+            )
         wanted = self.placement
-        self._check_shape(
-            "placement.", wanted.dp_degree or 1, wanted.tp_degree or 1, wanted.slices, wanted.shard, wanted.tensor_rows
-        )  # fmt: skip
+        shape = ParallelShape(1, wanted.dp_degree or 1, tp_columns=wanted.tp_degree or 1, tp_depth=wanted.tp_depth or 1)
+        self._check_shape("placement.", shape, wanted.slices, wanted.shard, wanted.tensor_rows)
         if self.placement.backend == "nccl" and self.training.device == "cpu":
             raise ValueError("placement.backend is nccl and training.device is cpu; NCCL needs GPUs: use auto or gloo")
         pods = self.placement.pods
@@ -107,20 +111,21 @@ class Job(Section):
             )
         wanted = self.placement
         shard, tensor_rows = asked.shard or wanted.shard, asked.tensor_rows or wanted.tensor_rows
-        self._check_shape(place, asked.dp_degree, asked.tp_degree, asked.slices, shard, tensor_rows)
+        self._check_shape(place, ParallelShape.of(asked.degrees), asked.slices, shard, tensor_rows)
 
-    def _check_shape(self, place: str, dp_degree: int, tp_degree: int, slices: int | None, shard: str, tensor_rows: str) -> None:
+    def _check_shape(self, place: str, shape: ParallelShape, slices: int | None, shard: str, tensor_rows: str) -> None:
         """Raise ValueError where no run of this job can have such a shape. place: as in `check_reshape`."""
         if (slices or 1) > self.training.num_cells:
             raise ValueError(
                 f"{place}slices is {slices} and training.token_cells makes {self.training.num_cells} cells, of which a slice holds at "
                 "least one; lower it or raise token_cells"
             )
-        self._check_sharding(place, shard, dp_degree)
-        tiles, field = self.training.tensor_tiles, f"{place}tp_degree"
-        if problem := tiles_problem(ParallelShape(1, 1, tp_columns=tp_degree), tiles.inner, field):
+        self._check_sharding(place, shard, shape.dp_degree)
+        tiles, fields = self.training.tensor_tiles, (f"{place}tp_degree", f"{place}tp_depth")
+        if problem := tiles_problem(shape, tiles.grid, *fields):
             raise ValueError(problem)
-        if problem := rows_problem(tensor_rows, tp_degree, tiles.rows, field):
+        field = " x ".join(fields if shape.tp_depth > 1 else fields[:1])
+        if problem := rows_problem(tensor_rows, shape.tp_degree, tiles.rows, field):
             raise ValueError(problem)
 
     def _check_sharding(self, place: str, shard: str, dp_degree: int) -> None:
@@ -156,9 +161,10 @@ class Job(Section):
 
     @property
     def most_tp_degree(self) -> int:
-        """The most workers that may share a stage: placement.tp_degree; one for each tile where that is the planner's choice."""
-        asked = self.placement.tp_degree
-        return self.training.tensor_tiles.inner if asked is None else asked
+        """The most workers that may share a stage: placement.tp_degree x tp_depth, where the planner chooses one for each tile."""
+        grid, wanted = self.training.tensor_tiles.grid, self.placement
+        columns = grid.inner if wanted.tp_degree is None else wanted.tp_degree
+        return columns * (grid.hidden if wanted.tp_depth is None else wanted.tp_depth)
 
     @property
     def tiled_ends(self) -> tuple[bool, bool]:

@@ -3,6 +3,7 @@
 from pydantic import model_validator
 
 from frostline_contract.job.section import Section, fixed
+from frostline_contract.tile_grid import TileGrid
 
 TILES_MAX = 1024
 
@@ -22,7 +23,13 @@ class TensorTiles(Section):
         later=True,
         doc="Whether tiles cut the vocabulary too: the embedding's matrix and, in language modeling, the head's and its logits.",
     )
-    hidden: int = fixed(1, ge=1, le=TILES_MAX, doc="Tiles of the hidden width: only 1 (ADR 21 says why).")
+    hidden: int = fixed(
+        1,
+        ge=1,
+        le=TILES_MAX,
+        doc="Tiles of the hidden width in the blocks' matrices, a power of two: the largest placement.tp_depth. Not with vocabulary "
+        "or rows.",
+    )
     rows: int = fixed(
         1,
         ge=1,
@@ -33,9 +40,7 @@ class TensorTiles(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "TensorTiles":
-        if self.hidden > 1:
-            raise ValueError(f"hidden is {self.hidden}; the hidden width is not cut (docs/adr/0021-depth.md): set it to 1")
-        for name in ("inner", "rows"):
+        for name in ("inner", "hidden", "rows"):
             if (number := getattr(self, name)) & (number - 1):
                 raise ValueError(f"{name} is {number}; it must be a power of two")
         if self.rows > self.inner:
@@ -44,4 +49,15 @@ class TensorTiles(Section):
             )
         if self.vocabulary and self.inner == 1:
             raise ValueError("vocabulary is true and inner is 1; one tile cuts nothing: set inner to 2 or more")
+        if self.hidden > 1 and (self.vocabulary or self.rows > 1):
+            other, back = ("vocabulary is true", "false") if self.vocabulary else (f"rows is {self.rows}", "1")
+            raise ValueError(
+                f"hidden is {self.hidden} and {other}; with tiles of the hidden width the blocks' matrices alone are cut: set "
+                f"{other.split()[0]} to {back}, or hidden to 1"
+            )
         return self
+
+    @property
+    def grid(self) -> TileGrid:
+        """The tiles of each matrix of a block."""
+        return TileGrid(self.inner, self.hidden)

@@ -105,9 +105,11 @@ class TrainingSection(Section):
             raise ValueError(f"epochs is {self.epochs} and steps is {self.steps}; give exactly one of them")
         if self.reduction_leaves != AUTO and self.reduction_leaves & (self.reduction_leaves - 1):
             raise ValueError(f"reduction_leaves is {self.reduction_leaves}; it must be a power of two")
-        if self.tensor_tiles.inner > 1 and self.compile:
+        if self.state_tiles > 1 and self.compile:
+            field = "inner" if self.tensor_tiles.inner > 1 else "hidden"
             raise ValueError(
-                f"tensor_tiles.inner is {self.tensor_tiles.inner} and compile is true; tiles are not compiled: set one of them back"
+                f"tensor_tiles.{field} is {getattr(self.tensor_tiles, field)} and compile is true; tiles are not compiled: set one of "
+                "them back"
             )
         if self.tensor_tiles.rows > 1 and (self.micro_batch_size == AUTO or self.micro_batch_size % self.tensor_tiles.rows):
             raise ValueError(
@@ -166,7 +168,7 @@ class TrainingSection(Section):
     @property
     def state_tiles(self) -> int:
         """Tiles of each unit that have pieces of their own; 1: none has."""
-        return self.tensor_tiles.inner
+        return self.tensor_tiles.grid.size
 
     @property
     def automatic(self) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ def test_a_manifest_says_how_many_tiles_have_pieces(tmp_path: Path) -> None:
     assert (manifest["version"], manifest["state_ranges"], manifest["state_tiles"]) == (2, 1, 2)
     assert [entry["file"] for entry in manifest["pieces"]][:3] == [f"unit-000.{place}.safetensors" for place in range(3)]
     assert torch.equal(load_piece(mine.folder, manifest, TILED, 4)["weight/a"], content(7, 4)["weight/a"])
-    with pytest.raises(ValueError, match=r"state is in 2 tiles, training\.tensor_tiles\.inner is 1"):
+    with pytest.raises(ValueError, match=r"state is in 2 inner tiles, training\.tensor_tiles\.inner is 1"):
         load_piece(mine.folder, manifest, TABLE, 0)
 
 
@@ -65,7 +65,7 @@ def test_a_checkpoint_that_is_cut_otherwise_is_refused_with_the_field(tmp_path: 
         load_piece(cut.folder, read_manifest(cut.folder), TABLE, 0)
     with pytest.raises(ValueError, match=r"state is in 1 ranges, training\.state_ranges is 2"):
         load_piece(whole.folder, read_manifest(whole.folder), CUT, 0)
-    with pytest.raises(ValueError, match=r"state is in 1 tiles, training\.tensor_tiles\.inner is 4"):
+    with pytest.raises(ValueError, match=r"state is in 1 inner tiles, training\.tensor_tiles\.inner is 4"):
         load_piece(whole.folder, read_manifest(whole.folder), Pieces.cut(2, tiles=4), 0)
 
 

@@ -131,5 +131,6 @@ def with_digests(fields: dict, folder: Path, table: Pieces, generation: Generati
     described = {**fields, "digest": digest_of_pieces(table, counted)}
     if table.per_unit == 1:
         return {**described, "units": entries, "version": VERSION_OF_UNITS}
-    cut = {"state_ranges": table.ranges} | ({"state_tiles": table.state_tiles} if table.state_tiles > 1 else {})
+    tiles = {"state_tiles": table.state_tiles, "hidden_tiles": table.grid.hidden}
+    cut = {"state_ranges": table.ranges} | {name: count for name, count in tiles.items() if count > 1}
     return {**described, **cut, "pieces": entries, "version": VERSION_OF_PIECES}

@@ -65,10 +65,14 @@ class _ManifestOfUnits(_Manifest):
 
 
 class _ManifestOfPieces(_Manifest):
-    """The manifest of a run with several pieces a unit: `state_ranges` of each of `state_tiles`, and of the rest."""
+    """The manifest of a run with several pieces a unit: `state_ranges` of each of `state_tiles`, and of the rest.
+
+    hidden_tiles: of the tiles at each inner tile.
+    """
 
     state_ranges: int = Field(ge=1)
     state_tiles: int = Field(default=1, ge=1)
+    hidden_tiles: int = Field(default=1, ge=1)
     pieces: list[_Entry]
 
 
@@ -117,6 +121,7 @@ def load_piece(folder: Path, manifest: dict, table: Pieces, piece: int) -> UnitS
         ValueError: the file is missing, truncated or not the one in the manifest.
     """
     ranges, tiles = manifest.get("state_ranges", 1), manifest.get("state_tiles", 1)
+    hidden = manifest.get("hidden_tiles", 1)
     if ranges > 1 and tiles == 1 and table.state_tiles > 1:
         raise ValueError(
             f"{folder}: each unit's state is in {ranges} ranges of the whole unit, and training.tensor_tiles.inner is "
@@ -125,7 +130,8 @@ def load_piece(folder: Path, manifest: dict, table: Pieces, piece: int) -> UnitS
         )
     for cut, found, wanted, field in (
         ("ranges", ranges, table.ranges, "training.state_ranges"),
-        ("tiles", tiles, table.state_tiles, "training.tensor_tiles.inner"),
+        ("inner tiles", tiles // hidden, table.grid.inner, "training.tensor_tiles.inner"),
+        ("hidden tiles", hidden, table.grid.hidden, "training.tensor_tiles.hidden"),
     ):
         if found != wanted:
             raise ValueError(

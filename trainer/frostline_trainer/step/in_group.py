@@ -37,7 +37,7 @@ class InGroup:
     def __init__(self, context: RunContext, plan: Plan, index: int, groups: Groups) -> None:
         shape = self._shape = plan.placement.shape
         inner = context.job.training.tensor_tiles.inner
-        assert not (problem := tiles_problem(shape, inner)), problem
+        assert not (problem := tiles_problem(shape, context.job.training.tensor_tiles.grid)), problem
         self._context, self._group, self.speaks = context, groups.tensor, shape.tp_rank(index) == 0
         self._whole = context.tiles if inner > 1 else None
         self._splits_rows = plan.placement.splits_rows
