@@ -3,7 +3,9 @@
 from datetime import timedelta
 
 from frostline_contract.plan import Plan
-from frostline_trainer.generations.groups import DEFAULT_TIMEOUT, Formation, Groups
+from frostline_trainer.generations.formation import Formation
+from frostline_trainer.generations.groups import Groups
+from frostline_trainer.transport.collectives import DEFAULT_TIMEOUT
 from frostline_trainer.transport.traffic import Traffic
 
 

@@ -14,7 +14,8 @@ import psutil
 import torch
 
 from frostline_contract.plan import Plan
-from frostline_trainer.generations.groups import Formation, Groups
+from frostline_trainer.generations.formation import Formation
+from frostline_trainer.generations.groups import Groups
 from frostline_trainer.transport.collectives import Group
 from tests.forming import form_groups
 

@@ -36,7 +36,7 @@ def joined(table: Pieces, unit: int, module: nn.Module, pieces: Mapping[int, Uni
         name = key.partition("/")[2]
         layer, parameter = cut_layers(module)[name], module.get_parameter(name).cpu()
         like = parameter.detach() if found[0].dtype == parameter.dtype else parameter.detach().to(found[0].dtype)
-        whole[key] = layer.cut.put_together(like, layer.kept.held, range(table.state_tiles), found)
+        whole[key] = layer.cut.put_together(like, layer.kept.box, table.grid.all, found)
     return whole
 
 

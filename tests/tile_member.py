@@ -12,14 +12,14 @@ import torch
 from frostline_contract.plan import Plan
 from frostline_trainer.data.split import first_samples
 from frostline_trainer.families.registry import family_named
+from frostline_trainer.generations.groups import Groups
 from frostline_trainer.step.building import stage_settings
 from frostline_trainer.step.optimizer import Moments, UnitOptimizer
 from frostline_trainer.step.parts import flat
 from frostline_trainer.step.stage import Stage
-from frostline_trainer.tensor.group import tiles_in
+from frostline_trainer.tensor.group import hidden_in, tiles_in
 from frostline_trainer.tensor.install import table_of, tile_unit, tiled_layers
 from frostline_trainer.tensor.state import is_cut, tile_size, tile_views
-from frostline_trainer.transport.collectives import Group
 from tests.exact_cases import Case, build_case
 from tests.forming import form_groups
 from tests.group_member import FORMING
@@ -35,14 +35,15 @@ def train_blocks(worker_id: str, plan: dict[str, Any], case: Case) -> dict[str, 
     """
     torch.set_num_threads(1)
     groups = form_groups(Plan.model_validate(plan), worker_id, "gloo", FORMING)
-    found = _train(case, groups.lines.get("tp_columns", Group(None, "alone", 0, 1)))
+    found = _train(case, groups)
     groups.close()
     return found
 
 
-def _train(case: Case, group: Group) -> dict[str, str]:
-    context = build_case(replace(case, inner_tiles=1))
-    table, tiles = table_of(family_named(context.job.model.family), context.cut.model.config), tiles_in(group, case.inner_tiles)
+def _train(case: Case, groups: Groups) -> dict[str, str]:
+    context = build_case(replace(case, inner_tiles=1, hidden_tiles=1))
+    table = table_of(family_named(context.job.model.family), context.cut.model.config)
+    tiles = tiles_in(groups.columns, case.inner_tiles, hidden=hidden_in(groups.levels, case.hidden_tiles))
     units = [context.cut.units[index] for index in BLOCKS]
     for unit in units:
         tile_unit(unit, table, tiles)
@@ -58,23 +59,23 @@ def _train(case: Case, group: Group) -> dict[str, str]:
         found |= {f"{step} output": _digest(output), f"{step} entry": _digest(entry.grad)}
         for index, unit in zip(BLOCKS, units, strict=True):
             for name, parameter in unit.named_parameters():
-                found |= _by_tile(f"{step} {index} gradient", unit, name, parameter.grad, tiles.first)
+                found |= _by_tile(f"{step} {index} gradient", unit, name, parameter.grad)
         UnitOptimizer(context.job.training.optimizer, list(zip(BLOCKS, units, strict=True)), moments).step(RATE)
         for unit in units:
             unit.zero_grad(set_to_none=True)
     for index, unit in zip(BLOCKS, units, strict=True):
         for name, parameter in unit.named_parameters():
-            found |= _by_tile(f"{index} weight", unit, name, parameter, tiles.first)
+            found |= _by_tile(f"{index} weight", unit, name, parameter)
             for slot, moment in moments[index, name].items():
                 if moment.shape == parameter.shape:
-                    found |= _by_tile(f"{index} {slot}", unit, name, moment, tiles.first)
+                    found |= _by_tile(f"{index} {slot}", unit, name, moment)
     return found
 
 
-def _by_tile(what: str, unit: torch.nn.Module, name: str, tensor: torch.Tensor, first: int) -> dict[str, str]:
+def _by_tile(what: str, unit: torch.nn.Module, name: str, tensor: torch.Tensor) -> dict[str, str]:
     if not is_cut(unit, name):
         return {f"{what} {name} common": _digest(tensor)}
-    held = tiled_layers(unit)[name.rpartition(".")[0]].kept.numbers
+    held = tiled_layers(unit)[name.rpartition(".")[0]].kept.box.numbers
     tiles = {tile: tile_views(unit, name, tensor.detach(), tile, 0, tile_size(unit, name, tile)) for tile in held}
     return {f"{what} {name} {tile}": _digest(flat(views)) for tile, views in tiles.items()}
 

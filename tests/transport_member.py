@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from frostline_trainer.generations.groups import COLLECTIVES, CONNECTING
+from frostline_trainer.generations.formation import COLLECTIVES
+from frostline_trainer.generations.groups import CONNECTING
 from frostline_trainer.transport import nccl
 from frostline_trainer.transport.collectives import Group, connect_store
 from frostline_trainer.transport.transport import GlooTransport, Transport

@@ -21,13 +21,16 @@ def channels_of(pp_degree: int) -> int:
     return 2 * min(pp_degree - 1, 2)
 
 
-def most_communicator_bytes(workers: int, tp_degree: int = 1) -> int:
+def most_communicator_bytes(workers: int, tp_degree: int = 1, tp_depth: int = 1) -> int:
     """The most bytes planned for a member's communicators in any shape of `workers` workers, for two generations at once.
 
     Args:
         workers: number of workers.
-        tp_degree: of the wanted shape. Above 1 its workers have one more group, in which they sum over tiles.
+        tp_degree: workers that share a stage in the wanted shape. Above 1 its workers have one more group, in which they sum over
+            tiles.
+        tp_depth: levels of these. With columns as well a worker has a group along each, and the whole.
     """
-    groups = (0 if workers < 2 else LEVELS if workers >= 4 else 1) + (tp_degree > 1)
+    tensor = 3 if tp_degree > tp_depth > 1 else int(tp_degree > 1)
+    groups = (0 if workers < 2 else LEVELS if workers >= 4 else 1) + tensor
     blocks = channels_of(workers) * PAIR_CTAS + groups * GROUP_CTAS
     return GENERATIONS * blocks * CTA_BYTES

@@ -17,7 +17,7 @@ DEVICE_MUTANTS: tuple[Mutant, ...] = (
         "a generation's communicators are connected while the one that it continues is in a step on the same device",
         (
             Edit(
-                "trainer/frostline_trainer/generations/groups.py",
+                "trainer/frostline_trainer/generations/formation.py",
                 "        if self.plan.start != CONTINUE:\n            groups.connect()\n",
                 "        groups.connect()\n",
             ),

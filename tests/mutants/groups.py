@@ -53,7 +53,7 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "audits-in-its-own-place",
         "members of the only group compute their own tiles again, so that a broken one repeats itself",
-        (Edit(TRAINER + "replication/audits.py", "(holders[place - 1],)", "(holders[place],)"),),
+        (Edit(TRAINER + "replication/audits.py", "(holders[place - next_place],)", "(holders[place],)"),),
         AUDITS,
     ),
     Mutant(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from frostline_trainer.step.alignment import aligned
-from frostline_trainer.tensor.tiles import pairwise
+from frostline_trainer.tensor.pairs import pairwise
 from frostline_trainer.transport.collectives import Group
 from tests.tensor_layouts.layouts import ProductPlan, TensorLayout
 

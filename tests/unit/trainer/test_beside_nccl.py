@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 
 from frostline_contract.plan import NCCL, Plan
-from frostline_trainer.generations.groups import Formation, Groups, Interrupted
+from frostline_trainer.generations.formation import Formation
+from frostline_trainer.generations.groups import Groups, Interrupted
 from frostline_trainer.transport import collectives, nccl
 from frostline_trainer.transport.collectives import Group, open_store
 from tests.hand_made_plans import Layout, Segment, make_plan

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from frostline_trainer.generations.groups import Formation
+from frostline_trainer.generations.formation import Formation
 from frostline_trainer.process import worker
 from frostline_trainer.transport import nccl
 from frostline_trainer.transport.collectives import open_store

@@ -27,9 +27,10 @@ from frostline_trainer.tensor.dropout import by_tile
 from frostline_trainer.tensor.install import check_heads, table_of, tile_blocks, tile_unit, tiled_layers
 from frostline_trainer.tensor.layer import TiledLayer
 from frostline_trainer.tensor.linear import TiledLinear
+from frostline_trainer.tensor.pairs import pairwise
 from frostline_trainer.tensor.state import is_cut, tile_views
 from frostline_trainer.tensor.table import TensorTable, from_tp_plan
-from frostline_trainer.tensor.tiles import Tiles, cut, joined, pairwise
+from frostline_trainer.tensor.tiles import Tiles, cut, joined
 from tests.exact_cases import Case, build_case
 from tests.unit.trainer import families_cases
 

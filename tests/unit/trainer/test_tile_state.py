@@ -8,6 +8,7 @@ from torch import nn
 
 from frostline_contract.job.training import OptimizerSection
 from frostline_contract.pieces import Pieces
+from frostline_contract.shape import ParallelShape
 from frostline_trainer.step.local_shards import drop_shards, join_unit, shard_unit, weight_bytes
 from frostline_trainer.step.optimizer import Moments, UnitOptimizer
 from frostline_trainer.step.packing import pack, unpack
@@ -128,14 +129,14 @@ def test_a_group_gathers_a_frozen_blocks_tiles_and_overwrites_no_state(family: s
         module, (own, other) = copy.deepcopy(whole), ((FIRST, SECOND), (SECOND, FIRST))[group.index]
         keep_tiles(module, table, UNIT, half(group.index), [])
         keep_tiles(module, table, UNIT, Tiles(TILES), [])
-        gather_tiles(group, module, table, UNIT, pieces_of(table, COMMON, own))
+        gather_tiles(group, ParallelShape(1, 1, tp_columns=2), module, table, UNIT, pieces_of(table, COMMON, own))
         found = [tensor.clone() for tensor in module.state_dict().values()]
         with torch.no_grad():
             for piece in pieces_of(table, other):
                 for part in parts_of(table, piece, module):
                     write(part.of(module, module.get_parameter(part.name)), torch.full((part.high - part.low,), 5.0))
         kept = digests(module, {}, table, other)
-        gather_tiles(group, module, table, UNIT, table.of_unit(UNIT))
+        gather_tiles(group, ParallelShape(1, 1, tp_columns=2), module, table, UNIT, table.of_unit(UNIT))
         assert digests(module, {}, table, other) == kept, "a buddy's copy is state"
         return found, kept
 

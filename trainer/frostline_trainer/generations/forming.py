@@ -11,7 +11,8 @@ from frostline_contract.plan import CONTINUE, GenerationId, Plan
 from frostline_trainer.control.client import ControlClient
 from frostline_trainer.control.connection import Refused
 from frostline_trainer.control.mailbox import Mailbox
-from frostline_trainer.generations.groups import Formation, Groups
+from frostline_trainer.generations.formation import Formation
+from frostline_trainer.generations.groups import Groups
 from frostline_trainer.generations.plan_states import FORMED, PlanState
 from frostline_trainer.generations.watchdog import Watchdog
 from frostline_trainer.process.device_facts import host_identity

@@ -25,7 +25,7 @@ def install_tiles(context: RunContext) -> None:
     Raises ValueError, with field, value and remedy, if the model cannot be cut like this, or its family's table is wrong.
     """
     grid = context.job.training.tensor_tiles
-    if grid.inner == 1:
+    if grid.grid.size == 1:
         return
     family, cut = family_named(context.job.model.family), context.cut
     table = table_of(family, cut.model.config)

@@ -45,9 +45,11 @@ def audits_of(plan: Plan, seed: int, step: int, num_microbatches: int, num_leave
 
     The auditor is the stage's next owner, in another replica; with one owner, its buddy. In tensor-parallel groups it is the
     member of the next replica in the same place, so that a group audits another one together; with one replica a group audits
-    itself, each member computing in the next one's place.
+    itself, each member computing in the place of the next column at its level, or with one column in that of the next level: so
+    members that sum with each other do the work of members that do.
     """
     placement, shape, audits = plan.placement, plan.placement.shape, list[Audit]()
+    next_place = shape.tp_depth if shape.tp_columns > 1 else 1
     for replica in range(shape.dp_degree):
         leaves = placement.leaves_of(replica)
         numbers = [m for leaf in leaves for m in leaf_micro_batches(leaf, num_microbatches, num_leaves)]
@@ -59,7 +61,7 @@ def audits_of(plan: Plan, seed: int, step: int, num_microbatches: int, num_leave
             for place in shape.places_of_owners(replica):
                 if placement.divides_tiles:
                     same = shape.mesh.line(holders[place], "dp")  # one of each replica, in this place
-                    judges = (*same[replica + 1 :], *same[:replica]) or (holders[place - 1],)
+                    judges = (*same[replica + 1 :], *same[:replica]) or (holders[place - next_place],)
                 else:
                     successors = holders[place + 1 :] + holders[:place]
                     judges = successors or _stage_buddy(plan, stage) or (holders[place],)

@@ -22,6 +22,7 @@ from frostline_trainer.step.grid import Grid, in_words
 from frostline_trainer.step.optimizer import Moments
 from frostline_trainer.step.precision import Precision, precision_of
 from frostline_trainer.step.side_copies import SideCopies
+from frostline_trainer.tensor.hidden import Hidden
 from frostline_trainer.tensor.rows import Rows
 from frostline_trainer.tensor.tiles import Tiles
 from frostline_trainer.transport.traffic import Traffic
@@ -90,13 +91,13 @@ class RunContext:
     def pieces(self) -> Pieces:
         """The table of the run's pieces."""
         training = self.job.training
-        return Pieces.cut(self.num_units, training.state_ranges, training.state_tiles)
+        return Pieces.cut(self.num_units, training.state_ranges, training.state_tiles, training.tensor_tiles.hidden)
 
     @property
     def tiles(self) -> Tiles:
         """All tensor tiles of the run."""
         grid = self.job.training.tensor_tiles
-        return Tiles(grid.inner, rows=Rows(grid.rows))
+        return Tiles(grid.inner, rows=Rows(grid.rows), hidden=Hidden(grid.hidden))
 
     @property
     def precision(self) -> Precision:
@@ -114,11 +115,12 @@ class RunContext:
         training = self.job.training
         chunk = f"loss in chunks of {training.loss_chunk_tokens} tokens" if training.loss_chunk_tokens else ""
         compiled = compiler_versions(self.device.type) if training.compile else ""
-        inner, ranges = training.tensor_tiles.inner, training.state_ranges
-        cut = "inner widths and vocabulary" if training.tensor_tiles.vocabulary else "inner widths"
-        rows = f", samples in {training.tensor_tiles.rows}" if training.tensor_tiles.rows > 1 else ""
-        tiles = f"{cut} in {inner} tiles{rows}" if inner > 1 else ""
-        norms = f"norms of {ranges} ranges a {'unit' if inner == 1 else 'tile'}" if ranges > 1 else ""
+        grid, ranges, are_cut = training.tensor_tiles, training.state_ranges, training.state_tiles > 1
+        cut = "inner widths and vocabulary" if grid.vocabulary else "inner widths"
+        others = {"samples": grid.rows, "hidden width": grid.hidden}
+        beside = "".join(f", {name} in {count}" for name, count in others.items() if count > 1)
+        tiles = f"{cut} in {grid.inner} tiles{beside}" if are_cut else ""
+        norms = f"norms of {ranges} ranges a {'tile' if are_cut else 'unit'}" if ranges > 1 else ""
         return ", ".join(filter(None, (self.precision.numerics, chunk, compiled, in_words(self.grid), tiles, norms)))
 
     @property

@@ -13,7 +13,7 @@ from frostline_trainer.prefix.prefix import PrefixReader
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.still_tiles import still_tiles_of_another
 from frostline_trainer.step.tile_state import exchanged_tiles
-from frostline_trainer.tensor.group import rows_in, tiles_in
+from frostline_trainer.tensor.group import hidden_in, rows_in, tiles_in
 from frostline_trainer.tensor.install import share_tiles
 from frostline_trainer.tensor.rows import row_tiles
 from frostline_trainer.tensor.tiles import Tiles
@@ -36,10 +36,11 @@ class InGroup:
 
     def __init__(self, context: RunContext, plan: Plan, index: int, groups: Groups) -> None:
         shape = self._shape = plan.placement.shape
-        inner = context.job.training.tensor_tiles.inner
-        assert not (problem := tiles_problem(shape, context.job.training.tensor_tiles.grid)), problem
-        self._context, self._group, self.speaks = context, groups.tensor, shape.tp_rank(index) == 0
-        self._whole = context.tiles if inner > 1 else None
+        grid = context.job.training.tensor_tiles.grid
+        assert not (problem := tiles_problem(shape, grid)), problem
+        self._context, self._groups, self.speaks = context, groups, shape.tp_rank(index) == 0
+        self._group = groups.tensor
+        self._whole = context.tiles if grid.size > 1 else None
         self._splits_rows = plan.placement.splits_rows
         self._own = self._tiles_ahead(0) if self._group is not None else self._whole
         self._is_dealt: bool | None = None
@@ -95,11 +96,14 @@ class InGroup:
                 yield
 
     def _tiles_ahead(self, ahead: int) -> Tiles:
-        """The tiles of the member so many places on in the group."""
-        group, whole = self._group, self.whole
+        """The tiles of the member so many places on in the group: some columns, or, in a group of one column, some levels."""
+        group, whole, shape = self._group, self.whole, self._shape
         assert group is not None
+        columns, levels = divmod(ahead, shape.tp_depth)
+        assert shape.tp_columns == 1 or levels == 0, f"{ahead} places on, a line of columns is not one in {shape.degrees}"
         rows = rows_in(group, whole.rows.total, ahead) if self._splits_rows else whole.rows
-        return tiles_in(group, whole.total, rows, ahead)
+        hidden = hidden_in(self._groups.levels, whole.hidden.total, levels)
+        return tiles_in(self._groups.columns, whole.total, rows, columns, hidden)
 
     def begin(self) -> None:
         """Forget the agreement on how the prefix is read; called at each freeze point."""

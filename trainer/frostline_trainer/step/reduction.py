@@ -242,7 +242,7 @@ class Reduction:
         assert group is not None
         for unit, module in units:
             if unit < self._freeze_point:
-                gather_tiles(group, module, self._context.pieces, unit, kept)
+                gather_tiles(group, self._plan.placement.shape, module, self._context.pieces, unit, kept)
 
     def gathering(self, units: Iterable[tuple[int, nn.Module]]) -> Gathering | None:
         """The gathers of these units, those that learn; None if they are not gathered at each use."""

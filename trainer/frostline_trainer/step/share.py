@@ -189,7 +189,7 @@ def pieces_of_replica(table: Pieces, unit: int, dp_rank: int, shape: ParallelSha
 
 def pieces_of_member(table: Pieces, unit: int, shape: ParallelShape, dp_rank: int, tp_rank: int) -> list[int]:
     """The pieces of a unit that a member owns: those of its replica, without those of tiles that others of its group compute."""
-    tiles = (None, *shape.tiles_of(tp_rank, table.state_tiles))
+    tiles = (None, *shape.tiles_of(tp_rank, table.grid))
     return [piece for piece in pieces_of_replica(table, unit, dp_rank, shape) if table.tile_of(piece) in tiles]
 
 
@@ -199,7 +199,7 @@ def tied_elements(context: RunContext, shape: ParallelShape, dp_rank: int, tp_ra
     They are counted in the matrix with the member's tiles alone, where tiles cut the vocabulary.
     """
     table, found = context.pieces, list[Run]()
-    own = shape.tiles_of(tp_rank, table.state_tiles)
+    own = shape.tiles_of(tp_rank, table.grid)
     for unit in (0, context.num_units - 1):
         module, name = context.cut.units[unit], tied_name(context, unit)
         sizes = {tile: tile_size(module, name, tile) for tile in own} if is_cut(module, name) else {}

@@ -40,7 +40,7 @@ def hold_still_tiles(unit: nn.Module, tiles: Tiles) -> None:
     """Let a module hold these tiles of the weights that never learn, on its device."""
     layers, wholes, held = _still_layers(unit), _wholes(unit), _held(unit)
     for name, layer in layers.items():
-        if tiles.numbers == held.get(name, range(layer.kept.total)):  # not `kept`, which a bias that learns may have changed
+        if tiles.numbers == held.get(name, layer.kept.all.numbers):  # not `kept`, which a bias that learns may have changed
             continue
         held[name] = tiles.numbers
         parameter = unit.get_parameter(name)
@@ -57,7 +57,7 @@ def hold_still_tiles(unit: nn.Module, tiles: Tiles) -> None:
 def hold_all_still_tiles(unit: nn.Module) -> None:
     """Let a module hold all tiles of the weights that never learn."""
     if (kept := _kept(unit)) is not None:
-        hold_still_tiles(unit, Tiles(kept.total))
+        hold_still_tiles(unit, kept.all)
 
 
 @torch.no_grad()

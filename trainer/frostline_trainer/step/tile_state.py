@@ -14,6 +14,8 @@ import torch
 from torch import nn
 
 from frostline_contract.pieces import Pieces
+from frostline_contract.shape import ParallelShape
+from frostline_contract.tile_grid import TileBox, TileGrid
 from frostline_trainer.step.parts import Part, flat, parts_of, weights_of
 from frostline_trainer.tensor.group import gather_runs
 from frostline_trainer.tensor.install import share_tiles
@@ -42,7 +44,7 @@ def make_room_for_tile(unit: nn.Module, table: Pieces, piece: int) -> None:
 
 def _is_inside(unit: nn.Module, part: Part) -> bool:
     layer = cut_layers(unit)[part.name]
-    return part.tile in layer.kept.numbers and has_memory(unit.get_parameter(part.name))
+    return part.tile in layer.kept.box.numbers and has_memory(unit.get_parameter(part.name))
 
 
 @torch.no_grad()
@@ -57,7 +59,7 @@ def keep_tiles(unit: nn.Module, table: Pieces, index: int, tiles: Tiles | None, 
         here: pieces whose state this worker has or is to have; tiles of them that the module does not hold stay beside it, or get
             room there. All others are dropped.
     """
-    wanted = tiles.numbers if tiles is not None else range(0)
+    wanted = tiles.box if tiles is not None else None
     parts = [(piece, part) for piece in table.of_unit(index) if table.tile_of(piece) is not None
              for part in parts_of(table, piece, unit)]  # fmt: skip
     layers = cut_layers(unit)
@@ -68,7 +70,12 @@ def keep_tiles(unit: nn.Module, table: Pieces, index: int, tiles: Tiles | None, 
 
 
 def _keep_tiles_of(
-    unit: nn.Module, name: str, layer: TiledLayer, parts: Sequence[tuple[int, Part]], wanted: range, here: Collection[int]
+    unit: nn.Module,
+    name: str,
+    layer: TiledLayer,
+    parts: Sequence[tuple[int, Part]],
+    wanted: TileBox | None,
+    here: Collection[int],
 ) -> None:
     """Let one parameter have these tiles.
 
@@ -77,10 +84,11 @@ def _keep_tiles_of(
         name: of the parameter.
         layer: that has it.
         parts: (piece, part) of all its tiles.
-        wanted: numbers of the tiles.
+        wanted: the tiles; None: none.
     """
     parameter, beside = unit.get_parameter(name), tiles_beside(unit)
-    inside = layer.kept.numbers if has_memory(parameter) else range(0)
+    inside = layer.kept.box.numbers if has_memory(parameter) else ()
+    numbers = wanted.numbers if wanted is not None else ()
     apart = {piece: beside.pop((piece, name)) for piece, _ in parts if (piece, name) in beside}
 
     def known(piece: int, part: Part) -> torch.Tensor | None:
@@ -89,30 +97,43 @@ def _keep_tiles_of(
         return flat(part.of(unit, parameter.data))
 
     for piece, part in parts:
-        if piece in here and part.tile not in wanted:
+        if piece in here and part.tile not in numbers:
             own = known(piece, part)
             beside[piece, name] = own.clone() if own is not None else parameter.new_empty(part.high - part.low)
-    if wanted and (wanted != inside or any(piece in apart for piece, part in parts if part.tile in wanted)):
+    if wanted is None:
+        release(parameter)
+    elif numbers != inside or any(piece in apart for piece, part in parts if part.tile in numbers):
         found = dict[int, torch.Tensor]()
         for piece, part in parts:
-            own = known(piece, part) if part.tile in wanted else None
+            own = known(piece, part) if part.tile in numbers else None
             if own is not None and part.tile is not None:
                 if part.tile not in found:
                     found[part.tile] = parameter.new_empty(tile_size(unit, name, part.tile))
                 found[part.tile][part.low : part.high] = own
-        parameter.data = layer.cut.put_together(parameter, layer.kept.held, wanted, found)
-    elif not wanted:
-        release(parameter)
+        parameter.data = layer.cut.put_together(parameter, layer.kept.box, wanted, found)
     parameter.grad = None
 
 
 def without_group(tiles: Tiles) -> Tiles:
     """The same tiles for a module that outlives its group: it sums by the tiles that it computes (`TiledLinear.tiles`)."""
-    return tiles if tiles.join is None else replace(tiles, join=_no_sum, rows=WHOLE)
+    if not tiles.is_shared:
+        return tiles
+    hidden = tiles.hidden if tiles.hidden.exchange is None else replace(tiles.hidden, exchange=_NoExchange())
+    return replace(tiles, join=_no_sum if tiles.join is not None else None, rows=WHOLE, hidden=hidden)
 
 
 def _no_sum(node: torch.Tensor) -> torch.Tensor:
     raise AssertionError("held tiles are summed by nobody")
+
+
+class _NoExchange:
+    """The levels of a module that outlives its group."""
+
+    def sum(self, node: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("held hidden tiles are summed by nobody")
+
+    def gather(self, own: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("held hidden tiles are gathered by nobody")
 
 
 def hold_all_tiles(unit: nn.Module) -> None:
@@ -121,26 +142,30 @@ def hold_all_tiles(unit: nn.Module) -> None:
     layers = cut_layers(unit)
     for name, layer in layers.items():
         parameter = unit.get_parameter(name)
-        if layer.kept.held < layer.kept.total or not has_memory(parameter):
-            parameter.data, parameter.grad = layer.cut.put_together(parameter, layer.kept.held, range(layer.kept.total), {}), None
+        held, whole = layer.kept.box, layer.kept.grid.all
+        if held != whole or not has_memory(parameter):
+            parameter.data, parameter.grad = layer.cut.put_together(parameter, held, whole, {}), None
     for layer in set(layers.values()):
-        layer.kept = Tiles(layer.kept.total)
+        layer.kept = layer.kept.all
 
 
 @torch.no_grad()
-def gather_tiles(group: Group, unit: nn.Module, table: Pieces, index: int, kept: Collection[int]) -> None:
+def gather_tiles(group: Group, shape: ParallelShape, unit: nn.Module, table: Pieces, index: int, kept: Collection[int]) -> None:
     """All-gather the tiles of a unit whose module has room for all of them. Collective over a tensor group.
 
     Each member's own tiles must be whole, also where ranges of them are a copy.
 
-    kept: pieces whose state this member has; their weights are not overwritten.
+    Args:
+        group, shape: the group, and the shape that it is of.
+        unit, table, index: as of `keep_tiles`.
+        kept: pieces whose state this member has; their weights are not overwritten.
     """
-    held, weights = table.state_tiles // group.size, weights_of(unit)
+    places, weights = {tile: one for one in range(group.size) for tile in shape.tiles_of(one, table.grid)}, weights_of(unit)
     rows: list[list[tuple[bool, torch.Tensor]]] = [[] for _ in range(group.size)]
     for piece in table.of_unit(index):
         if (tile := table.tile_of(piece)) is not None:
             for part in parts_of(table, piece, unit):
-                rows[tile // held] += [(piece in kept, view) for view in part.of(unit, weights[part.name])]
+                rows[places[tile]] += [(piece in kept, view) for view in part.of(unit, weights[part.name])]
     gather_runs(group, rows)
 
 
@@ -153,14 +178,12 @@ def exchanged_tiles(group: Group, units: Iterable[nn.Module], tiles: Tiles, ahea
 
     tiles: those of the other member.
     """
-    cut = [
-        (unit, layers) for unit in units if (layers := cut_layers(unit)) and next(iter(layers.values())).kept.held == tiles.held
-    ]
+    cut = [(unit, layers) for unit in units if (layers := cut_layers(unit)) and _held_by(layers) == tiles.box.counts]
     own = [(unit, {name: unit.get_parameter(name).data for name in layers}) for unit, layers in cut]
     kept = {layer: layer.kept for _, layers in cut for layer in layers.values()}
     try:
         for unit, weights in own if ahead else ():
-            shapes = {name: shape_with(layer, weights[name], tiles.numbers) for name, layer in cut_layers(unit).items()}
+            shapes = {name: shape_with(layer, weights[name], tiles.box) for name, layer in cut_layers(unit).items()}
             for name, tensor in _weights_ahead(group, weights, shapes, ahead).items():
                 unit.get_parameter(name).data = tensor
         for layer in kept:
@@ -174,6 +197,11 @@ def exchanged_tiles(group: Group, units: Iterable[nn.Module], tiles: Tiles, ahea
                 unit.get_parameter(name).data = tensor
         for layer, before in kept.items():
             layer.kept = before
+
+
+def _held_by(layers: Mapping[str, TiledLayer]) -> TileGrid:
+    """How many tiles of its matrices a unit's module holds."""
+    return next(iter(layers.values())).kept.box.counts
 
 
 @torch.no_grad()

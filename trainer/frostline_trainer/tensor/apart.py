@@ -8,9 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from frostline_trainer.step.backward_thread import backward_in_own_thread
+from frostline_trainer.tensor.hidden import Hidden
+from frostline_trainer.tensor.pairs import pairwise
 from frostline_trainer.tensor.rows import WHOLE, Rows, row_tiles
 from frostline_trainer.tensor.state import cut_layers
-from frostline_trainer.tensor.tiles import Tiles, pairwise
+from frostline_trainer.tensor.tiles import Tiles
 
 OUTPUT, GRADIENT = "the output of ", "the gradient of "
 UNIT, ENTRY = f"{OUTPUT}the unit", f"{GRADIENT}the unit's input"
@@ -29,15 +31,20 @@ class Apart:
     """
 
     def __init__(self, whole: Tiles, make: Callable[[Tiles], nn.Module]) -> None:
-        size = min(whole.total, whole.rows.total) if whole.rows.total > 1 else whole.total
+        size = min(whole.total, whole.rows.total) if whole.rows.total > 1 else whole.grid.size
         self._barrier, self._slots = threading.Barrier(size, timeout=MEETING_SECONDS), [torch.empty(0)] * size
         self._units = [make(self._tiles(whole, place, size)) for place in range(size)]
 
     def _tiles(self, whole: Tiles, place: int, size: int) -> Tiles:
-        exchange, held = _BetweenThreads(self, place), whole.total // size
+        levels = whole.hidden.total
+        column, level = divmod(place, levels)
+        line = range(level, size, levels)  # the threads with the same hidden tile
+        exchange, held = _BetweenThreads(self, place, line), whole.total // len(line)
         of_rows = whole.rows.total // size
         rows = Rows(whole.rows.total, place * of_rows, of_rows, exchange) if of_rows else WHOLE
-        return Tiles(whole.total, place * held, held, exchange.sum, rows)
+        others = _BetweenThreads(self, place, range(column * levels, (column + 1) * levels))
+        hidden = Hidden(levels, level, 1, _BetweenLevels(others)) if levels > 1 else whole.hidden
+        return Tiles(whole.total, column * held, held, exchange.sum if len(line) > 1 else None, rows, hidden)
 
     def computed(self, results_of: Callable[[nn.Module], Results]) -> Results:
         """The results as of the whole unit: tiles' gradients and samples put together, results that all threads have alike once.
@@ -53,7 +60,7 @@ class Apart:
         results: Results = {}
         for name in first:
             if (layer := layers.get(name.removeprefix(GRADIENT))) is not None:
-                results[name] = layer.cut.whole([one[name] for one in found])
+                results[name] = layer.cut.whole([one[name] for one in found], layer.kept.hidden.total)
                 continue
             if divides_samples and (name.startswith(OUTPUT) or name == ENTRY):
                 results[name] = torch.cat([one[name] for one in found])
@@ -91,17 +98,38 @@ def _all_found(members: Sequence["Future[Results]"]) -> list[Results]:
 
 
 class _BetweenThreads:
-    """A `RowExchange` between the threads."""
+    """A `RowExchange` between some of the threads, while the others exchange in the same way.
 
-    def __init__(self, apart: Apart, place: int) -> None:
-        self._apart, self._place = apart, place
+    line: places of the threads that exchange.
+    """
+
+    def __init__(self, apart: Apart, place: int, line: range) -> None:
+        self._apart, self._place, self._line = apart, place, line
+
+    def all(self, own: Tensor) -> list[Tensor]:
+        """The tensors of these threads in their order."""
+        found = self._apart.exchange(self._place, own)
+        return [found[place] for place in self._line]
 
     def gather(self, own: Tensor) -> Tensor:
-        return torch.cat(self._apart.exchange(self._place, own))
+        return torch.cat(self.all(own))
 
     def scatter_sum(self, node: Tensor) -> Tensor:
-        nodes = self._apart.exchange(self._place, node)
-        return pairwise([one.chunk(len(nodes))[self._place] for one in nodes])
+        nodes = self.all(node)
+        return pairwise([one.chunk(len(nodes))[self._line.index(self._place)] for one in nodes])
 
     def sum(self, node: Tensor) -> Tensor:
-        return pairwise(self._apart.exchange(self._place, node))
+        return pairwise(self.all(node))
+
+
+class _BetweenLevels:
+    """A `LevelExchange` between some of the threads."""
+
+    def __init__(self, threads: _BetweenThreads) -> None:
+        self._threads = threads
+
+    def gather(self, own: Tensor) -> Tensor:
+        return torch.cat(self._threads.all(own), 1)
+
+    def sum(self, node: Tensor) -> Tensor:
+        return self._threads.sum(node)

@@ -18,8 +18,8 @@ from frostline_trainer.step.alignment import aligned
 from frostline_trainer.tensor.attention import TiledActivation
 from frostline_trainer.tensor.dropout import each_seeded
 from frostline_trainer.tensor.linear import TiledLinear, TiledRow
+from frostline_trainer.tensor.pairs import addend, pairwise
 from frostline_trainer.tensor.rows import Rows, row_tiles
-from frostline_trainer.tensor.tiles import addend, pairwise
 
 
 class RowWise:

@@ -49,14 +49,15 @@ def check_table(unit: nn.Module, table: TensorTable, whole: Tiles, inputs: dict[
         return copied
 
     together = made(whole)
-    of_rows = f" and {whole.rows.total} row tiles" if whole.rows.total > 1 else ""
-    layers, where = tiled_layers(together), f"{words}: in {whole.total} tiles{of_rows}"
+    others = {"row": whole.rows.total, "hidden": whole.hidden.total}
+    beside = "".join(f" and {count} {kind} tiles" for kind, count in others.items() if count > 1)
+    layers, where = tiled_layers(together), f"{words}: in {whole.total} tiles{beside}"
     row_layers = [name for name, layer in layers.items() if isinstance(layer, TiledRow)]
     results_of = partial(subject.computed, layers=row_layers)
     ways = three_ways(subject.unit, together, Apart(whole, made), results_of, where, ", ".join(layers))
     _check_asked(together, words)
     compare(*ways, where)
-    _check_dropouts(subject, made(Tiles(whole.total, 0, 1, lambda own: own)), words)
+    _check_dropouts(subject, made(Tiles(whole.total, 0, 1, lambda own: own, hidden=whole.hidden)), words)
 
 
 def _check_dropouts(subject: "Subject", one_tile: nn.Module, words: str) -> None:

@@ -1,4 +1,4 @@
-"""Tensor-parallel groups: the tiles of each rank, sums over the group, and gathers in it.
+"""Tensor-parallel groups: the tiles of each rank, sums over the group's columns or levels, and gathers in it.
 
 A sum of two nodes has the same bits in any order, so a group of two uses the library's all-reduce. Larger groups exchange chunks
 by an all-to-all, add them by pairs in rank order, and all-gather the sums. This moves as many bytes as a ring all-reduce, whose
@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from frostline_trainer.step.alignment import aligned
+from frostline_trainer.tensor.hidden import WHOLE_WIDTH, Hidden
+from frostline_trainer.tensor.pairs import pairwise
 from frostline_trainer.tensor.rows import WHOLE, Rows
-from frostline_trainer.tensor.tiles import Tiles, pairwise
+from frostline_trainer.tensor.tiles import Tiles
 from frostline_trainer.transport.collectives import Group
 
 
@@ -62,15 +64,54 @@ def rows_in(group: Group, total: int, ahead: int = 0) -> Rows:
     return Rows(total, (group.index + ahead) % group.size * held, held, GroupRows(group, ahead))
 
 
-def tiles_in(group: Group, total: int, rows: Rows = WHOLE, ahead: int = 0) -> Tiles:
+class GroupLevels:
+    """A `LevelExchange` over the levels of a tensor-parallel group. ahead: as of `hidden_in`."""
+
+    def __init__(self, group: Group, ahead: int = 0) -> None:
+        self._group, self._ahead = group, ahead
+
+    def gather(self, own: Tensor) -> Tensor:
+        """All levels' parts of the hidden width side by side; bytes are gathered, since not every library knows every type."""
+        size, own = self._group.size, own.contiguous()
+        found = own.new_empty(size, *own.shape)
+        self._group.all_gather(found.view(-1).view(torch.uint8), own.view(-1).view(torch.uint8))
+        return aligned(torch.cat([found[(place - self._ahead) % size] for place in range(size)], 1))
+
+    def sum(self, node: Tensor) -> Tensor:
+        """The sum of all levels' nodes, on each."""
+        return sum_nodes(self._group, node, self._ahead)
+
+
+def hidden_in(group: Group | None, total: int, ahead: int = 0) -> Hidden:
+    """The hidden tiles that a member of a group computes.
+
+    Args:
+        group: the member's line along the levels; None: it computes all hidden tiles.
+        total: hidden tiles of the run; a multiple of the number of levels.
+        ahead: as of `tiles_in`, in levels.
+    """
+    if group is None or group.size == 1:
+        return Hidden(total)
+    held = total // group.size
+    return Hidden(total, (group.index + ahead) % group.size * held, held, GroupLevels(group, ahead))
+
+
+def tiles_in(group: Group | None, total: int, rows: Rows = WHOLE, ahead: int = 0, hidden: Hidden = WHOLE_WIDTH) -> Tiles:
     """The tiles that a member of a group computes: consecutive ones, the same number for each member.
 
-    rows: the row tiles that it computes.
-    ahead: for work that all members compute again in each other's places (audits): the tiles of the member so many places on,
-    cyclically.
+    Args:
+        group: the member's line along the columns; None: it computes all inner tiles.
+        total: inner tiles of the run.
+        rows: the row tiles that it computes.
+        ahead: for work that all members compute again in each other's places (audits): the tiles of the member so many columns
+            on, cyclically.
+        hidden: the hidden tiles that it computes.
 
-    Raises ValueError if the group's size is no power of two, or exceeds the number of tiles.
+    Raises:
+        ValueError: the number of columns is no power of two, or exceeds the number of tiles.
     """
+    if group is None or group.size == 1:
+        return Tiles(total, rows=rows, hidden=hidden)
     if group.size & (group.size - 1):
         raise ValueError(f"tp_columns is {group.size}; only powers of two share the tiles of a block")
     if group.size > total:
@@ -78,11 +119,8 @@ def tiles_in(group: Group, total: int, rows: Rows = WHOLE, ahead: int = 0) -> Ti
             f"tp_columns {group.size} exceeds training.tensor_tiles.inner {total}: each rank needs a tile; raise it in a new run "
             "or take fewer columns"
         )
-    held = total // group.size
-    if group.size == 1:
-        return Tiles(total, rows=rows)
-    place = (group.index + ahead) % group.size
-    return Tiles(total, place * held, held, lambda node: sum_nodes(group, node, ahead), rows)
+    held, place = total // group.size, (group.index + ahead) % group.size
+    return Tiles(total, place * held, held, lambda node: sum_nodes(group, node, ahead), rows, hidden)
 
 
 def gather_runs(group: Group, rows: Sequence[Sequence[tuple[bool, Tensor]]]) -> None:

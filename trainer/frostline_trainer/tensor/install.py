@@ -141,7 +141,7 @@ def tile_unit(unit: nn.Module, table: TensorTable, tiles: Tiles, words: str = "t
                     "Conv1D: correct the table, or set training.tensor_tiles.inner to 1"
                 )
             one = Cut(ending in table.columns, isinstance(layer, Conv1D), table.parts.get(ending, 1))
-            _check_width(layer, one, tiles, f"{words}, {name}")
+            _check_widths(layer, one, tiles, f"{words}, {name}")
             tiled = (TiledColumn if one.is_column else TiledRow)(layer, one, tiles)
             if layer is found_layer:
                 _replace(unit, name, tiled)
@@ -226,12 +226,20 @@ def _groups(columns: dict[str, TiledColumn], table: TensorTable) -> Iterator[lis
         yield [layer]
 
 
-def _check_width(layer: nn.Module, one: Cut, tiles: Tiles, words: str) -> None:
-    width = layer.weight.shape[one.dim] // one.parts
-    if width % (tiles.total * WIDTH_OF):
+def _check_widths(layer: nn.Module, one: Cut, tiles: Tiles, words: str) -> None:
+    shape = layer.weight.shape
+    cuts = [("inner", tiles.total, shape[one.dim] // one.parts)]
+    cuts += [("hidden", tiles.hidden.total, shape[1 - one.dim])] if tiles.hidden.total > 1 else []
+    for field, total, width in cuts:
+        if width % (total * WIDTH_OF):
+            raise ValueError(
+                f"{words}: training.tensor_tiles.{field} is {total} and the width that it cuts is {width}; a tile's is a "
+                f"multiple of {WIDTH_OF}: lower {field}, or take a width that is a multiple of {WIDTH_OF * total}"
+            )
+    if tiles.hidden.total > 1 and one.parts > 1 and one.dim == 0:
         raise ValueError(
-            f"{words}: training.tensor_tiles.inner is {tiles.total} and the width that it cuts is {width}; a tile's is a "
-            f"multiple of {WIDTH_OF}: lower inner, or take a width that is a multiple of {WIDTH_OF * tiles.total}"
+            f"{words}: training.tensor_tiles.hidden is {tiles.hidden.total} and {one.parts} matrices are packed into the rows of "
+            "a weight, which hidden tiles do not cut: set hidden to 1"
         )
 
 

@@ -21,17 +21,22 @@ class TiledLayer(nn.Module):
         self.weight = self._held(layer.weight)
 
     def cuts(self, leaf: str) -> bool:
-        """Whether tiles cut the parameter `leaf`: the weight, and a column layer's bias."""
-        return leaf == "weight" or self.cut.is_column
+        """Whether tiles cut the parameter `leaf`: the weight, and a column layer's bias.
+
+        With hidden tiles matrices alone are cut: a tile's column bias would belong to all levels of the group.
+        """
+        return leaf == "weight" or (self.cut.is_column and self.kept.hidden.total == 1)
 
     def computed(self, parameter: Tensor) -> Tensor:
         """A parameter for computing with: a layer has the parameters of the tiles that it computes, and of no others."""
-        assert self.kept.numbers == self.tiles.numbers, f"tiles {self.kept.numbers} are held, {self.tiles.numbers} computed"
+        held, computed = self.kept.box, self.tiles.box
+        assert held == computed, f"tiles {held.numbers} are held, {computed.numbers} computed"
         return parameter
 
     def _held(self, parameter: nn.Parameter) -> nn.Parameter:
         """The part of a parameter that belongs to the held tiles."""
-        if self.tiles.held == self.tiles.total:
+        box, found = self.tiles.box, parameter.detach()
+        if box.counts == box.grid:
             return parameter
-        own = [self.cut.tile(parameter.detach(), self.tiles.total, tile) for tile in self.tiles.numbers]
-        return nn.Parameter(self.cut.whole(own).clone(), requires_grad=parameter.requires_grad)
+        own = {tile: self.cut.view(found, box.grid.all, tile) for tile in box.numbers}
+        return nn.Parameter(self.cut.put_together(found, box.grid.all, box, own), requires_grad=parameter.requires_grad)

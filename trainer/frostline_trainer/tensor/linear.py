@@ -15,80 +15,112 @@ from torch import Tensor, nn
 from frostline_trainer.step.alignment import aligned, is_aligned
 from frostline_trainer.tensor.cut import Cut
 from frostline_trainer.tensor.layer import TiledLayer
-from frostline_trainer.tensor.tiles import Tiles, addend, cut, joined
+from frostline_trainer.tensor.pairs import addend
+from frostline_trainer.tensor.tiles import Tiles, cut, joined
 
 
 class _Gradients:
     """The gradient of a weight, tile by tile: computed in place if tiles are contiguous in the weight, else put together."""
 
-    def __init__(self, one: Cut, weight: Tensor, held: int) -> None:
-        self._cut, self._tiles = one, []
-        self._whole = torch.empty_like(weight) if one.in_runs and held > 1 else None
-        self._places = [] if self._whole is None else one.places(self._whole, held)
+    def __init__(self, one: Cut, weight: Tensor, tiles: Tiles) -> None:
+        self._cut, self._levels, self._tiles = one, tiles.hidden.held, list[Tensor]()
+        self._whole = torch.empty_like(weight) if one.in_runs(tiles.box) and tiles.held > 1 else None
+        self._places = [] if self._whole is None else one.places(self._whole, tiles.box)
         if not all(is_aligned(place) for place in self._places):
             self._whole, self._places = None, []
 
     def add(self, rows: Tensor, gradient: Tensor) -> None:
-        """Compute the next tile's gradient. rows: the layer's input. gradient: of the layer's output."""
+        """Compute the next tile's gradient, in the order of the tiles' numbers.
+
+        rows: the tile's part of the layer's input. gradient: its part of the gradient of the layer's output.
+        """
         place = self._places[len(self._tiles)] if self._places else None
         self._tiles.append(self._cut.weight_gradient(rows, gradient, place))
 
     def whole(self) -> Tensor:
-        return self._cut.whole(self._tiles) if self._whole is None else self._whole
+        return self._cut.whole(self._tiles, self._levels) if self._whole is None else self._whole
 
 
 class _Columns(torch.autograd.Function):
-    """The autograd function of column layers with the same input. The input's gradient is one tree sum over tiles; a tile's
-    addend is the sum of its shares from all the layers, in their order."""
+    """The autograd function of column layers with the same input. The input's gradient is one tree sum over inner tiles for each
+    hidden tile; a tile's addend is the sum of its shares from all the layers, in their order."""
 
     @staticmethod
     def forward(ctx: Any, tiles: Tiles, cuts: tuple[Cut, ...], x: Tensor, *parameters: Tensor | None) -> tuple[Tensor, ...]:
-        rows, weights, biases = _rows(x), parameters[: len(cuts)], parameters[len(cuts) :]
-        ctx.save_for_backward(rows, *weights)
+        rows, weights, biases = tiles.hidden.parts(_rows(x)), parameters[: len(cuts)], parameters[len(cuts) :]
+        ctx.save_for_backward(*rows, *weights)
         ctx.tiles, ctx.cuts, ctx.shape = tiles, cuts, x.shape
-        outputs = []
-        for one, weight, bias in zip(cuts, weights, biases, strict=True):
-            products = []
-            for place in range(tiles.held):
-                product = one.product(rows, one.tile(weight, tiles.held, place))
-                products.append(product if bias is None else product.add_(one.tile(bias, tiles.held, place)))
-            outputs.append(joined(products, 1, one.parts).view(*x.shape[:-1], -1))
+        products = [
+            [one.product(part, tile) for part, tile in zip(rows, wide, strict=True)]
+            for one, weight in zip(cuts, weights, strict=True)
+            for wide in one.tiles(weight, tiles.box)
+        ]
+        sums, outputs = tiles.hidden.sums(products), []
+        for number, (one, bias) in enumerate(zip(cuts, biases, strict=True)):
+            found = sums[number * tiles.held : (number + 1) * tiles.held]
+            if bias is not None:
+                found = [own.add_(one.tile(bias, *_places_of_bias(tiles, place))) for place, own in enumerate(found)]
+            outputs.append(joined(found, 1, one.parts).view(*x.shape[:-1], -1))
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        rows, *weights = ctx.saved_tensors
-        tiles, cuts, need = ctx.tiles, ctx.cuts, ctx.needs_input_grad
+        tiles, cuts, need, saved = ctx.tiles, ctx.cuts, ctx.needs_input_grad, ctx.saved_tensors
+        rows, weights = saved[: tiles.hidden.held], saved[tiles.hidden.held :]
         need_weights, need_biases = need[3 : 3 + len(cuts)], need[3 + len(cuts) :]
-        terms: list[Tensor] = []
-        of_weights = [_Gradients(one, weight, tiles.held) for one, weight in zip(cuts, weights, strict=True)]
+        terms: list[list[Tensor]] = [[] for _ in rows]
+        of_weights = [_Gradients(one, weight, tiles) for one, weight in zip(cuts, weights, strict=True)]
         of_biases: list[list[Tensor]] = [[] for _ in cuts]
         flat = [_rows(gradient) for gradient in gradients]
-        for place in range(tiles.held):
-            term = None
-            for number, one in enumerate(cuts):
+        by_tile = zip(*(one.tiles(weight, tiles.box) for one, weight in zip(cuts, weights, strict=True)), strict=True)
+        for place, of_layers in enumerate(by_tile):
+            term: list[Tensor | None] = [None] * len(rows)
+            for number, (one, wide) in enumerate(zip(cuts, of_layers, strict=True)):
                 gradient = one.output_tile(flat[number], tiles.held, place)
-                if need[2]:
-                    share = addend(one.entry_gradient(gradient, one.tile(weights[number], tiles.held, place)))
-                    term = share if term is None else term + share
-                if need_weights[number]:
-                    of_weights[number].add(rows, gradient)
+                for level, tile in enumerate(wide):
+                    if need[2]:
+                        share, before = addend(one.entry_gradient(gradient, tile)), term[level]
+                        term[level] = share if before is None else before + share
+                    if need_weights[number]:
+                        of_weights[number].add(rows[level], gradient)
                 if need_biases[number]:
                     of_biases[number].append(gradient.sum(0))
-            if term is not None:
-                terms.append(term)
-        entry = _in_own_rows(tiles, terms, rows).view(ctx.shape) if terms else None
-        biases = [one.whole(gradients) if gradients else None for one, gradients in zip(cuts, of_biases, strict=True)]
+            for level, of_level in enumerate(term):
+                terms[level] += [of_level] if of_level is not None else []
+        entry = _in_own_rows(tiles, terms, ctx.shape, rows[0].dtype).view(ctx.shape) if need[2] else None
+        biases = _whole_biases(tiles, cuts, of_biases)
         found = [one.whole() if wanted else None for one, wanted in zip(of_weights, need_weights, strict=True)]
         return None, None, entry, *found, *biases
 
 
-def _in_own_rows(tiles: Tiles, terms: Sequence[Tensor], like: Tensor) -> Tensor:
-    """The sum over tiles in the shape of `like`; where members divide the samples, zero but for the own ones (`gathered`)."""
-    total = tiles.sum_of_own_rows(terms).to(like.dtype)
+def _places_of_bias(tiles: Tiles, place: int) -> tuple[int, int]:
+    """(inner tiles that a column layer's bias has, the place among them of the held one at `place`): all of them, where hidden
+    tiles cut matrices alone."""
+    return (tiles.held, place) if tiles.hidden.total == 1 else (tiles.total, tiles.first + place)
+
+
+def _whole_biases(tiles: Tiles, cuts: Sequence[Cut], found: Sequence[Sequence[Tensor]]) -> list[Tensor | None]:
+    """The gradients of column layers' biases, of all tiles that they have; None where there is none. Collective with hidden
+    tiles.
+
+    found: by layer the gradient of each held inner tile.
+    """
+    wanted = [number for number, own in enumerate(found) if own]
+    by_layer = dict(zip(wanted, (found[number] for number in wanted), strict=True))
+    if tiles.hidden.total > 1 and wanted:
+        own = torch.stack([torch.cat(of_tile) for of_tile in zip(*by_layer.values(), strict=True)])
+        parts = tiles.collected(own).split([by_layer[number][0].numel() for number in wanted], 1)
+        by_layer = {number: list(part.unbind(0)) for number, part in zip(wanted, parts, strict=True)}
+    return [one.whole(by_layer[number]) if number in by_layer else None for number, one in enumerate(cuts)]
+
+
+def _in_own_rows(tiles: Tiles, terms: Sequence[Sequence[Tensor]], shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """The sum over tiles in the shape of a layer's input, as a matrix; where members divide the samples, zero but for the own
+    ones (`gathered`). terms: as of `Tiles.hidden_sum`."""
+    total = tiles.hidden_sum(terms, dtype)
     if not tiles.rows.are_divided:
         return total
-    whole = torch.zeros_like(like)
+    whole = torch.zeros(shape.numel() // shape[-1], shape[-1], dtype=dtype, device=total.device)
     tiles.rows.own(whole).copy_(total)
     return whole
 
@@ -105,8 +137,11 @@ class _Row(torch.autograd.Function):
         entries = [cut(rows, 1, 1, tiles.held, place) for place in range(tiles.held)]
         ctx.save_for_backward(weight, *entries)
         ctx.tiles, ctx.cut, ctx.shape = tiles, one, x.shape
-        products = [addend(one.product(entry, one.tile(weight, tiles.held, place))) for place, entry in enumerate(entries)]
-        total = tiles.sum_of_own_rows(products).to(x.dtype)
+        by_tile = [
+            [addend(one.product(entry, tile)) for tile in wide]
+            for entry, wide in zip(entries, one.tiles(weight, tiles.box), strict=True)
+        ]
+        total = tiles.hidden_sum(list(zip(*by_tile, strict=True)), x.dtype)
         return (total + biases[0] if biases else total).view(-1, *x.shape[1:-1], total.shape[-1])
 
     @staticmethod
@@ -116,14 +151,19 @@ class _Row(torch.autograd.Function):
         own = gradient = _rows(output_gradient)
         if tiles.rows.exchange is not None:
             gradient = tiles.rows.exchange.gather(own)
+        parts = tiles.hidden.parts(gradient)
         of_entry = of_weight = None
         if need[2]:
-            shares = [one.entry_gradient(gradient, one.tile(weight, tiles.held, place)) for place in range(tiles.held)]
-            of_entry = joined(shares, 1, 1).view(ctx.shape)
+            shares = [
+                [one.entry_gradient(part, tile) for part, tile in zip(parts, wide, strict=True)]
+                for wide in one.tiles(weight, tiles.box)
+            ]
+            of_entry = joined(tiles.hidden.sums(shares), 1, 1).view(ctx.shape)
         if need[3]:
-            gradients = _Gradients(one, weight, tiles.held)
+            gradients = _Gradients(one, weight, tiles)
             for entry in entries:
-                gradients.add(entry, gradient)
+                for part in parts:
+                    gradients.add(entry, part)
             of_weight = gradients.whole()
         of_biases = [aligned(rows).sum(0) if any(need[4:]) else None for rows in own.chunk(max(1, len(need[4:])))]
         return None, None, of_entry, of_weight, *of_biases[: len(need[4:])]
@@ -143,7 +183,7 @@ class TiledLinear(TiledLayer):
 
     def __init__(self, layer: nn.Module, one: Cut, tiles: Tiles) -> None:
         super().__init__(layer, one, tiles)
-        self.bias = layer.bias if layer.bias is None or not one.is_column else self._held(layer.bias)
+        self.bias = self._held(layer.bias) if layer.bias is not None and self.cuts("bias") else layer.bias
         self.fanned: dict[str, tuple[Tensor, ...]] = {}
 
 
@@ -175,7 +215,7 @@ class TiledColumn(TiledLinear):
 
     def computing(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Input, weight and bias of the computed tiles, in the type of the computation."""
-        biases = () if self.bias is None else (self.computed(self.bias),)
+        biases = () if self.bias is None else (self.bias,)
         x, weight, *biases = _in_computing_type(x, self.computed(self.weight), *biases)
         return x, weight, next(iter(biases), None)
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from frostline_contract.tile_grid import TileBox
 from frostline_trainer.families.base import learnable
 from frostline_trainer.tensor.layer import TiledLayer
 
@@ -21,7 +22,7 @@ def whole_elements(unit: nn.Module, parameters: Mapping[str, Tensor]) -> int:
     layers, found = cut_layers(unit), 0
     for name, parameter in parameters.items():
         layer = layers.get(name)
-        shape = parameter.shape if layer is None else shape_with(layer, parameter, range(layer.kept.total))
+        shape = parameter.shape if layer is None else shape_with(layer, parameter, layer.kept.grid.all)
         found += shape.numel()
     return found
 
@@ -45,12 +46,12 @@ def tile_size(unit: nn.Module, name: str, tile: int) -> int:
     """Elements of a tile of a parameter that tiles cut."""
     layer = layer_of(unit, name)
     assert layer is not None, f"{name} is not cut"
-    return shape_with(layer, unit.get_parameter(name), range(tile, tile + 1)).numel()
+    return shape_with(layer, unit.get_parameter(name), layer.kept.grid.one(tile)).numel()
 
 
-def shape_with(layer: TiledLayer, parameter: Tensor, tiles: range) -> torch.Size:
-    """The shape that a parameter of a layer has with consecutive tiles, which need not be those that the layer keeps."""
-    return layer.cut.shape_with(parameter, layer.kept.held, tiles)
+def shape_with(layer: TiledLayer, parameter: Tensor, tiles: TileBox) -> torch.Size:
+    """The shape that a parameter of a layer has with some tiles, which need not be those that the layer keeps."""
+    return layer.cut.shape_with(parameter, layer.kept.box, tiles)
 
 
 def tile_views(unit: nn.Module, name: str, tensor: Tensor, tile: int, low: int, high: int) -> list[Tensor]:
@@ -62,8 +63,8 @@ def tile_views(unit: nn.Module, name: str, tensor: Tensor, tile: int, low: int, 
     tile: its number in the run; the parameter must have it.
     """
     layer = layer_of(unit, name)
-    assert layer is not None and tile in layer.kept.numbers, f"{name} has no tile {tile}"
-    rows = layer.cut.view(tensor, layer.kept.held, tile - layer.kept.first)
+    assert layer is not None, f"no tile cuts {name}"
+    rows = layer.cut.view(tensor, layer.kept.box, tile)
     if rows.is_contiguous():
         return [rows.view(-1)[low:high]]
     width = rows.shape[1]

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from frostline_contract.tile_grid import TileBox, TileGrid
 from frostline_trainer.step.alignment import aligned
+from frostline_trainer.tensor.hidden import WHOLE_WIDTH, Hidden
+from frostline_trainer.tensor.pairs import pairwise
 from frostline_trainer.tensor.rows import WHOLE, Rows
 
 Join = Callable[[Tensor], Tensor]
 """A rank's node -> the sum of all ranks' nodes, by pairs in rank order: the same bits on each rank."""
-HALVES = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Tiles:
         held: how many it computes, consecutively; a power of two.
         join: continues a sum over the group's ranks; None if this process holds all tiles.
         rows: the row tiles that it computes outside of tiled layers.
+        hidden: the hidden tiles of its matrices that it computes.
     """
 
     total: int
@@ -36,6 +39,7 @@ class Tiles:
     held: int = 0
     join: Join | None = None
     rows: Rows = WHOLE
+    hidden: Hidden = WHOLE_WIDTH
 
     def __post_init__(self) -> None:
         if not self.held:
@@ -46,6 +50,26 @@ class Tiles:
     def numbers(self) -> range:
         """The held tiles by their numbers in the run."""
         return range(self.first, self.first + self.held)
+
+    @property
+    def grid(self) -> TileGrid:
+        """All tiles of the run's matrices."""
+        return TileGrid(self.total, self.hidden.total)
+
+    @property
+    def box(self) -> TileBox:
+        """The held tiles of matrices: in the held inner tiles the held hidden ones."""
+        return TileBox(self.grid, self.numbers, self.hidden.numbers)
+
+    @property
+    def all(self) -> "Tiles":
+        """All tiles, computed by one process, for all samples at once."""
+        return Tiles(self.total, hidden=Hidden(self.hidden.total))
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other members compute other tiles."""
+        return self.join is not None or self.hidden.exchange is not None
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Tiles":
         return self  # a copied unit stays in the same group
@@ -59,14 +83,24 @@ class Tiles:
         node = pairwise(partials)
         return node if self.join is None else self.join(node)
 
-    def sum_of_own_rows(self, partials: Sequence[Tensor]) -> Tensor:
-        """As `sum`, but the rows of the own samples alone, where members of a group divide a micro-batch's samples.
+    def hidden_sum(self, partials: Sequence[Sequence[Tensor]], dtype: torch.dtype) -> Tensor:
+        """The sum over all tiles of what has the hidden width, of all hidden tiles: (rows, hidden width), rounded once.
+
+        Where members of a group divide a micro-batch's samples it has the rows of the own samples alone.
 
         Args:
-            partials: of all samples: (rows, width), the rows of a sample one behind the other.
+            partials: for each held hidden tile the held inner tiles' addends, as `addend` returns them, in tile order: (rows,
+                width), of all samples, the rows of a sample one behind the other.
+            dtype: of the sum.
         """
+        nodes = [pairwise(own) for own in partials]
+        node = nodes[0] if len(nodes) == 1 else torch.cat(nodes, 1)
         exchange = self.rows.exchange
-        return self.sum(partials) if exchange is None else exchange.scatter_sum(pairwise(partials))
+        if exchange is not None:
+            node = exchange.scatter_sum(node)
+        elif self.join is not None:
+            node = self.join(node)
+        return self.hidden.whole(node.to(dtype))
 
     def collected(self, own: Tensor) -> Tensor:
         """All tiles' values in tile order (total, ...), the same bytes on each rank.
@@ -86,19 +120,6 @@ class Tiles:
         They are added as integers, because -0.0 + 0.0 is 0.0. values: contiguous, with a multiple of 4 bytes in a row.
         """
         return values if self.join is None else self.join(values.view(torch.int32)).view(values.dtype)
-
-
-def addend(partial: Tensor) -> Tensor:
-    """A tile's addend to a sum: half precision is raised to float32, so that a sum is rounded once, however ranks divide it."""
-    return partial.float() if partial.dtype in HALVES else partial
-
-
-def pairwise(addends: Sequence[Tensor]) -> Tensor:
-    """((a0 + a1) + (a2 + a3)) + ... over a power of two of addends. No addend is changed."""
-    level = list(addends)
-    while len(level) > 1:
-        level = [left + right for left, right in zip(level[::2], level[1::2], strict=True)]
-    return level[0]
 
 
 def cut(whole: Tensor, dim: int, parts: int, held: int, place: int) -> Tensor:

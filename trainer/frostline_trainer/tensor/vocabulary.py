@@ -19,7 +19,8 @@ from frostline_trainer.tasks.base import loss_precision
 from frostline_trainer.tensor.cut import VocabularyCut
 from frostline_trainer.tensor.layer import TiledLayer
 from frostline_trainer.tensor.linear import TiledColumn
-from frostline_trainer.tensor.tiles import Tiles, joined, pairwise
+from frostline_trainer.tensor.pairs import pairwise
+from frostline_trainer.tensor.tiles import Tiles, joined
 
 
 class TiledEmbedding(TiledLayer):
