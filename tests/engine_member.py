@@ -253,10 +253,12 @@ def check_tiles(generation: Generation, unit: int, name: str, weight: torch.Tens
     """Assert that this member computes with its tiles of a weight, and has no others in its module."""
     module, group = generation.context.cut.units[unit], generation.groups.tensor
     parameter, layer = module.get_parameter(name), layer_of(module, name)
-    assert group is not None and layer is not None and layer.kept.held * group.size == layer.kept.total
-    assert parameter.shape == layer.cut.shape_with(weight, layer.kept.total, layer.kept.numbers)
-    own = [layer.cut.tile(weight, layer.kept.total, tile) for tile in layer.kept.numbers]
-    assert torch.equal(layer.cut.whole(own).cpu(), parameter.cpu()), f"{name} is computed with as it is owned"
+    assert group is not None and layer is not None
+    own, whole = layer.kept.box, layer.kept.grid.all
+    assert len(own.numbers) * group.size == len(whole.numbers)
+    assert parameter.shape == layer.cut.shape_with(weight, whole, own)
+    found = layer.cut.put_together(weight, whole, own, {tile: layer.cut.view(weight, whole, tile) for tile in own.numbers})
+    assert torch.equal(found.cpu(), parameter.cpu()), f"{name} is computed with as it is owned"
 
 
 def note_storages(unit: torch.nn.Module, run: Run) -> None:

@@ -92,7 +92,7 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 TRAINER + "step/tile_state.py",
-                "        if piece in here and part.tile not in wanted:\n",
+                "        if piece in here and part.tile not in numbers:\n",
                 "        if False:\n",
             ),
         ),
@@ -161,7 +161,7 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "samples-in-its-own-place",
         "a member that audits another one's work computes its own samples",
-        (Edit(TRAINER + "tensor/group.py", "(group.index + ahead) % group.size * held, held", "group.index * held, held"),),
+        (Edit(TRAINER + "tensor/group.py", "Rows(total, (group.index + ahead) % group.size", "Rows(total, group.index"),),
         ("tests/integration/test_exactness_row_tiles.py", "-k", "tp and not wide"),
     ),
     Mutant(

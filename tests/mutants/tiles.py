@@ -12,7 +12,7 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
         "sums over tiles are made from the first to the last instead of by pairs",
         (
             Edit(
-                SHARDED + "tiles.py",
+                SHARDED + "pairs.py",
                 "level = [left + right for left, right in zip(level[::2], level[1::2], strict=True)]",
                 "level = [level[0] + level[1], *level[2:]]",
             ),
@@ -25,13 +25,9 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 SHARDED + "linear.py",
-                "product = one.product(rows, one.tile(weight, tiles.held, place))",
-                "product = one.product(rows, one.tile(weight, tiles.held, place))\n"
-                "                if bias is not None:\n"
-                "                    tile = one.tile(weight, tiles.held, place)\n"
-                "                    products.append(torch.addmm(one.tile(bias, tiles.held, place), rows, tile if one.transposed "
-                "else tile.t()))\n"
-                "                    continue",
+                "found = [own.add_(one.tile(bias, *_places_of_bias(tiles, place))) for place, own in enumerate(found)]",
+                "found = [torch.addmm(one.tile(bias, *_places_of_bias(tiles, place)), rows[0], wide[0] if one.transposed else "
+                "wide[0].t()) for place, wide in enumerate(one.tiles(weights[number], tiles.box))]",
             ),
         ),
         EXACT,
@@ -52,6 +48,24 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
         "a-node-rounded-where-a-rank-ends",
         "what a group adds up is rounded to bfloat16 on the way",
         (Edit(SHARDED + "group.py", "flat = node.reshape(-1)", "flat = node.reshape(-1).bfloat16().to(node.dtype)"),),
+        GROUPS,
+    ),
+    Mutant(
+        "hidden-tiles-summed-in-half",
+        "partial products of hidden tiles are added in the type of the computation, and not in float32",
+        (Edit(SHARDED + "hidden.py", "pairwise([addend(one) for one in own])", "pairwise(own)"),),
+        EXACT,
+    ),
+    Mutant(
+        "levels-side-by-side-in-arrival-order",
+        "a group with levels puts the parts of the hidden width side by side from its own level on",
+        (Edit(SHARDED + "group.py", "found[(place - self._ahead) % size]", "found[(place - self._group.index) % size]"),),
+        GROUPS,
+    ),
+    Mutant(
+        "a-bias-of-one-column",
+        "a column layer's whole bias gets the gradient of the tiles that a member computes alone",
+        (Edit(SHARDED + "linear.py", "parts = tiles.collected(own).split(", "parts = own.expand(tiles.total, -1).split("),),
         GROUPS,
     ),
     Mutant(

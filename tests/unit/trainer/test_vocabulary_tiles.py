@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
+from frostline_contract.tile_grid import TileBox, TileGrid
 from frostline_trainer.data.split import IGNORED, first_samples
 from frostline_trainer.families.registry import family_named
 from frostline_trainer.tasks.base import WholeVocabulary
@@ -73,17 +74,18 @@ def test_tiles_of_a_vocabulary_cover_it_and_are_put_together(entries: int, total
     for held in (1, 2, 4, 8)[: total.bit_length()]:
         tiles = [one.tile(whole, held, place) for place in range(held)]
         assert torch.equal(one.whole(tiles), whole)
-        assert all(map(torch.equal, tiles, one.places(whole, held)))
+        box = TileGrid(held).all
+        assert all(map(torch.equal, tiles, one.places(whole, box)))
         each = total // held
         assert [len(tile) for tile in tiles] == [one.count(range(place * each, (place + 1) * each)) for place in range(held)]
         for place, tile in enumerate(tiles):
-            view = one.view(whole, held, place)
+            view = one.view(whole, box, place)
             assert torch.equal(view, tile) and view.data_ptr() == whole[view[0, 0] // width].data_ptr(), "in place"
     every = [one.tile(whole, total, tile) for tile in range(total)]
     for first in range(total):
         for last in range(first + 1, total + 1):
-            numbers = range(first, last)
-            again = one.put_together(whole, total, numbers, {tile: every[tile] for tile in numbers})
+            wanted, grid = range(first, last), TileGrid(total)
+            again = one.put_together(whole, grid.all, TileBox(grid, wanted, range(1)), {tile: every[tile] for tile in wanted})
             assert torch.equal(again, torch.cat(every[first:last]))
 
 
