@@ -1,8 +1,7 @@
 """Tiles of inner widths over an unsplit Hugging Face model, written again from docs/protocols.md 1.23 and ADR 18.
 
-The module is plain differentiable torch, without a backward of its own. The sums that the trainer computes by hand in its
-backward are a tree of identities here: a tensor with two readers gets the sum of their two gradients, and a + b is b + a, so a
-tree of such forks is the pairwise tree, in whatever order the readers come.
+The module is plain differentiable torch, without a backward of its own: sums in the trainer's backward are forks here
+(`tests.oracle.forks`).
 """
 
 from collections.abc import Callable
@@ -11,11 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 from transformers.pytorch_utils import Conv1D
 
 from tests.oracle.anatomy import CAUSAL, Anatomy
+from tests.oracle.forks import apart, apart_backward, entries_of, forks_of, summed, times, under_autocast
 from tests.oracle.vocabulary import Entries
 
 NAME = "oracle_in_tiles"
@@ -117,7 +116,7 @@ class InTiles:
         def forward(x: Tensor) -> Tensor:
             if len(x) % self.rows:
                 return inner(x)
-            forks = {name: _row_forks(one, self.rows) for name, one in module.named_parameters(recurse=False)}
+            forks = {name: forks_of(one, self.rows) for name, one in module.named_parameters(recurse=False)}
             whole, seed, state = dict(module._parameters), torch.initial_seed(), torch.get_rng_state()
             draws, found = isinstance(module, nn.Dropout) and module.training, []
             for row, samples in enumerate(x.chunk(self.rows)):
@@ -144,9 +143,9 @@ class InTiles:
         self.parts[id(head.weight)] = entries.rows
 
         def logits(x: Tensor) -> Tensor:
-            typed = _typed(x)
-            inputs, tiles = self._forks(typed, [head])[head], entries.rows(_typed(head.weight))
-            found = [_apart_backward(_times(entry, tile, head)) for entry, tile in zip(inputs, tiles, strict=True)]
+            typed = under_autocast(x)
+            inputs, tiles = entries_of(typed, [head], self.count)[head], entries.rows(under_autocast(head.weight))
+            found = [apart_backward(times(entry, tile, head)) for entry, tile in zip(inputs, tiles, strict=True)]
             return torch.cat(found, 1).view(*x.shape[:-1], -1)
 
         self._forward(head, logits)
@@ -159,11 +158,11 @@ class InTiles:
 
         def forward(layer: nn.Module, x: Tensor) -> Tensor:
             if shared["x"] is not x:
-                shared["x"], shared["forks"] = x, self._forks(_typed(x), layers)
+                shared["x"], shared["forks"] = x, entries_of(under_autocast(x), layers, self.count)
             entries = shared["forks"][layer]
-            weights, biases = _typed(layer.weight), None if layer.bias is None else _typed(layer.bias)
+            weights, biases = under_autocast(layer.weight), None if layer.bias is None else under_autocast(layer.bias)
             tiles = self.parts[id(layer.weight)](weights)
-            outputs = [_times(entry, tile, layer) for entry, tile in zip(entries, tiles, strict=True)]
+            outputs = [times(entry, tile, layer) for entry, tile in zip(entries, tiles, strict=True)]
             if biases is not None:
                 outputs = [one + bias for one, bias in zip(outputs, self.parts[id(layer.bias)](biases), strict=True)]
             side = [one.view(len(one), packed, -1) for one in outputs]
@@ -172,35 +171,19 @@ class InTiles:
         for layer in layers:
             self._forward(layer, lambda x, layer=layer: forward(layer, x))
 
-    def _forks(self, x: Tensor, layers: list[nn.Module]) -> dict[nn.Module, list[Tensor]]:
-        """Return each layer's inputs by tile. In the backward, a tile's layers are added first to last, then tiles by pairs."""
-        dtype, flat = x.dtype, x.reshape(-1, x.shape[-1])
-        root = flat.float() if dtype == torch.bfloat16 else flat.view_as(flat)
-        found: dict[nn.Module, list[Tensor]] = {layer: [] for layer in layers}
-        for tile in _forked(root, self.count):
-            rest = tile
-            for layer in reversed(layers[1:]):
-                found[layer].append(rest.view_as(rest).to(dtype))
-                rest = rest.view_as(rest)
-            found[layers[0]].append(rest.to(dtype))
-        return found
-
     def _row(self, layer: nn.Module) -> None:
         self._cut(layer, 1, is_column=False)
 
         def forward(x: Tensor) -> Tensor:
-            typed = _typed(x)
+            typed = under_autocast(x)
             entries = typed.reshape(-1, self.count, x.shape[-1] // self.count).unbind(1)
-            tiles = self.parts[id(layer.weight)](_typed(layer.weight))
-            products = [_times(entry.contiguous(), tile, layer) for entry, tile in zip(entries, tiles, strict=True)]
-            wide = [one.float() if one.dtype == torch.bfloat16 else one for one in products]
-            while len(wide) > 1:
-                wide = [a + b for a, b in zip(wide[::2], wide[1::2], strict=True)]
-            total = wide[0].to(typed.dtype)
+            tiles = self.parts[id(layer.weight)](under_autocast(layer.weight))
+            products = [times(entry.contiguous(), tile, layer) for entry, tile in zip(entries, tiles, strict=True)]
+            total = summed(products)
             if layer.bias is not None:
                 rows = self.rows if len(x) % self.rows == 0 else 1
-                biases = _row_forks(layer.bias, rows)
-                total = torch.cat([one + _typed(bias) for one, bias in zip(total.chunk(rows), biases, strict=True)])
+                biases = forks_of(layer.bias, rows)
+                total = torch.cat([one + under_autocast(bias) for one, bias in zip(total.chunk(rows), biases, strict=True)])
             return total.view(*x.shape[:-1], -1)
 
         self._forward(layer, forward)
@@ -228,7 +211,7 @@ class InTiles:
 
         def forward(x: Tensor) -> Tensor:
             tiles = x.reshape(*x.shape[:-1], self.count, -1).unbind(-2)
-            return torch.stack([_apart_backward(inner(one.contiguous())) for one in tiles], -2).view(x.shape)
+            return torch.stack([apart_backward(inner(one.contiguous())) for one in tiles], -2).view(x.shape)
 
         self._forward(function, forward)
 
@@ -241,7 +224,7 @@ class InTiles:
             if dropout > 0:
                 torch.manual_seed(self._seed_of("tile", seed, module.oracle_site, tile))
             heads = [one[tile].contiguous() for one in by_tile]
-            outputs.append(_apart_backward(plain(module, *heads, mask, dropout=dropout, **more)[0]))
+            outputs.append(apart_backward(plain(module, *heads, mask, dropout=dropout, **more)[0]))
         if dropout > 0:
             torch.set_rng_state(state)
         return torch.stack(outputs, 2).flatten(2, 3), None
@@ -252,9 +235,9 @@ class InTiles:
         def of_weight(weight: Tensor) -> tuple[Tensor, ...]:
             if cut_rows:
                 pieces = weight.view(packed, count, -1, weight.shape[1]).unbind(1)
-                return tuple(_apart(one.reshape(-1, weight.shape[1])) for one in pieces)
+                return tuple(apart(one.reshape(-1, weight.shape[1])) for one in pieces)
             pieces = weight.view(weight.shape[0], packed, count, -1).unbind(2)
-            return tuple(_apart(one.reshape(weight.shape[0], -1)) for one in pieces)
+            return tuple(apart(one.reshape(weight.shape[0], -1)) for one in pieces)
 
         self.parts[id(layer.weight)] = of_weight
         if is_column and layer.bias is not None:
@@ -268,39 +251,3 @@ class InTiles:
 def _below(layer: nn.Module) -> nn.Module:
     """Return the layer below an adapter, or the layer itself."""
     return getattr(layer, "base_layer", layer)
-
-
-def _forked(x: Tensor, count: int) -> list[Tensor]:
-    if count == 1:
-        return [x]
-    return [one for _ in range(2) for one in _forked(x.view_as(x), count // 2)]
-
-
-def _row_forks(parameter: Tensor, rows: int) -> list[Tensor]:
-    """Return a parameter once for each row tile; its gradients are added by pairs, and rounded once."""
-    if rows == 1:
-        return [parameter]
-    root = parameter.float() if parameter.dtype == torch.bfloat16 else parameter
-    return [one.to(parameter.dtype) for one in _forked(root, rows)]
-
-
-def _times(x: Tensor, weight: Tensor, layer: nn.Module) -> Tensor:
-    """Return a product without a bias."""
-    return x @ weight if isinstance(layer, Conv1D) else functional.linear(x, weight)
-
-
-def _apart(tile: Tensor) -> Tensor:
-    """Return a tile in memory of its own: for a strided one, autograd uses another product, with other bits, for the gradient."""
-    return tile.clone(memory_format=torch.contiguous_format)
-
-
-def _apart_backward(result: Tensor) -> Tensor:
-    """Return a tile's result; its gradient arrives in memory of its own, not as a part of all tiles' gradient."""
-    if result.requires_grad:
-        result.register_hook(lambda gradient: gradient.contiguous())
-    return result
-
-
-def _typed(tensor: Tensor) -> Tensor:
-    """Return a tensor as autocast would pass it to a linear layer."""
-    return tensor.to(torch.bfloat16) if torch.is_autocast_enabled(tensor.device.type) else tensor
