@@ -31,7 +31,7 @@ def layouts_of(
     """Return the tensors of each layout of a unit's state: (parameter, what gives the layout's part of a tensor of its shape)."""
     cut = tiles.parts if tiles is not None else {}
     found = [[(parameter, lambda tensor: tensor) for parameter in state if id(parameter) not in cut]]
-    for tile in range(tiles.count if tiles is not None else 0):
+    for tile in range(tiles.total if tiles is not None else 0):
         found.append([(one, partial(_tile, cut[id(one)], tile)) for one in state if id(one) in cut])
     return found
 

@@ -1,4 +1,4 @@
-"""Tiles of inner widths over an unsplit Hugging Face model, written again from docs/protocols.md 1.23 and ADR 18.
+"""Tiles of the blocks' widths over an unsplit Hugging Face model, written again from docs/protocols.md 1.23 and ADR 18.
 
 The module is plain differentiable torch, without a backward of its own: sums in the trainer's backward are forks here
 (`tests.oracle.forks`).
@@ -49,21 +49,24 @@ PLANS = {
 
 
 class InTiles:
-    """The blocks of a model computed in `count` tiles, until `remove`; with `vocabulary` its embedding and logits too.
+    """The blocks of a model computed in a grid of `inner` x `hidden` tiles, until `remove`; with `vocabulary` its embedding and
+    logits in `inner` tiles too.
 
-    rows: row tiles, in which whatever of a block is not in tiles is computed. parts: ids of the parameters that are cut, each
-    with a function that gives a tensor of its shape tile by tile.
+    A matrix has `total` tiles, number i * hidden + j at inner tile i and hidden tile j. rows: row tiles, in which whatever of a
+    block is not in tiles is computed. Hidden tiles go with neither row tiles, nor the vocabulary, nor adapters. parts: ids of the
+    parameters that are cut, each with a function that gives a tensor of its shape tile by tile.
     """
 
     @classmethod
     def of(cls, anatomy: Anatomy, recipe: Any, seed_of: SEED) -> "InTiles | None":
         """Return the tiles that a recipe asks for; None where it asks for none."""
-        if recipe.inner_tiles == 1:
-            return None
-        return cls(anatomy, recipe.inner_tiles, seed_of, recipe.vocabulary_tiles, recipe.row_tiles)
+        grid = recipe.inner_tiles, recipe.hidden_tiles
+        return None if grid == (1, 1) else cls(anatomy, *grid, seed_of, recipe.vocabulary_tiles, recipe.row_tiles)
 
-    def __init__(self, anatomy: Anatomy, count: int, seed_of: SEED, vocabulary: bool = False, rows: int = 1) -> None:
-        self.count, self.rows, self._seed_of = count, rows, seed_of
+    def __init__(self, anatomy: Anatomy, inner: int, hidden: int, seed_of: SEED, vocabulary: bool = False, rows: int = 1) -> None:
+        if hidden > 1 and (vocabulary or rows > 1 or any(_below(one) is not one for one in anatomy.model.modules())):
+            raise ValueError("hidden tiles go with neither tiles of the vocabulary, nor row tiles, nor adapters")
+        self.inner, self.hidden, self.total, self.rows, self._seed_of = inner, hidden, inner * hidden, rows, seed_of
         self.parts: dict[int, Callable[[Tensor], tuple[Tensor, ...]]] = {}
         self._changed: list[tuple[nn.Module, str]] = []
         self._configs: list[tuple[nn.Module, object]] = []
@@ -134,7 +137,7 @@ class InTiles:
     def _vocabulary(self, anatomy: Anatomy) -> None:
         (embedding,) = (one for module in anatomy.units[0] for one in module.modules() if isinstance(one, nn.Embedding) and
                         one.weight.shape[0] == anatomy.model.config.vocab_size)  # fmt: skip
-        entries = Entries(embedding.weight.shape[0], self.count)
+        entries = Entries(embedding.weight.shape[0], self.inner)
         self.parts[id(embedding.weight)] = entries.rows
         self._forward(embedding, lambda ids: entries.lookup(embedding, ids))
         if not isinstance(anatomy.model, CAUSAL):
@@ -144,7 +147,7 @@ class InTiles:
 
         def logits(x: Tensor) -> Tensor:
             typed = under_autocast(x)
-            inputs, tiles = entries_of(typed, [head], self.count)[head], entries.rows(under_autocast(head.weight))
+            inputs, tiles = entries_of(typed, [head], self.inner)[head], entries.rows(under_autocast(head.weight))
             found = [apart_backward(times(entry, tile, head)) for entry, tile in zip(inputs, tiles, strict=True)]
             return torch.cat(found, 1).view(*x.shape[:-1], -1)
 
@@ -158,28 +161,35 @@ class InTiles:
 
         def forward(layer: nn.Module, x: Tensor) -> Tensor:
             if shared["x"] is not x:
-                shared["x"], shared["forks"] = x, entries_of(under_autocast(x), layers, self.count)
-            entries = shared["forks"][layer]
-            weights, biases = under_autocast(layer.weight), None if layer.bias is None else under_autocast(layer.bias)
-            tiles = self.parts[id(layer.weight)](weights)
-            outputs = [times(entry, tile, layer) for entry, tile in zip(entries, tiles, strict=True)]
-            if biases is not None:
-                outputs = [one + bias for one, bias in zip(outputs, self.parts[id(layer.bias)](biases), strict=True)]
-            side = [one.view(len(one), packed, -1) for one in outputs]
+                shared["x"], shared["forks"] = x, self._entries(under_autocast(x), layers)
+            tiles = self.parts[id(layer.weight)](under_autocast(layer.weight))
+            products = [times(entry, tile, layer) for entry, tile in zip(shared["forks"][layer], tiles, strict=True)]
+            outputs = [summed(products[first : first + self.hidden]) for first in range(0, self.total, self.hidden)]
+            if layer.bias is not None:
+                biases = self._shares(under_autocast(layer.bias), packed)
+                outputs = [one + bias for one, bias in zip(outputs, biases, strict=True)]
+            side = [apart_backward(one).view(len(one), packed, -1) for one in outputs]
             return torch.stack(side, 2).view(*x.shape[:-1], -1)
 
         for layer in layers:
             self._forward(layer, lambda x, layer=layer: forward(layer, x))
+
+    def _entries(self, x: Tensor, layers: list[nn.Module]) -> dict[nn.Module, list[Tensor]]:
+        """Return the inputs of column layers by tile: each hidden tile's columns of x, which have a gradient of their own."""
+        columns = x.reshape(-1, self.hidden, x.shape[-1] // self.hidden).unbind(1)
+        found = [entries_of(one.contiguous(), layers, self.inner) for one in columns]
+        return {layer: [entries[layer][i] for i in range(self.inner) for entries in found] for layer in layers}
 
     def _row(self, layer: nn.Module) -> None:
         self._cut(layer, 1, is_column=False)
 
         def forward(x: Tensor) -> Tensor:
             typed = under_autocast(x)
-            entries = typed.reshape(-1, self.count, x.shape[-1] // self.count).unbind(1)
+            columns = typed.reshape(-1, self.inner, x.shape[-1] // self.inner).unbind(1)
+            entries = [one for column in columns for one in forks_of(column.contiguous(), self.hidden)]
             tiles = self.parts[id(layer.weight)](under_autocast(layer.weight))
-            products = [times(entry.contiguous(), tile, layer) for entry, tile in zip(entries, tiles, strict=True)]
-            total = summed(products)
+            products = [times(entry, tile, layer) for entry, tile in zip(entries, tiles, strict=True)]
+            total = torch.cat([apart_backward(summed(products[j :: self.hidden])) for j in range(self.hidden)], 1)
             if layer.bias is not None:
                 rows = self.rows if len(x) % self.rows == 0 else 1
                 biases = forks_of(layer.bias, rows)
@@ -198,7 +208,7 @@ class InTiles:
             if not module.training:
                 return x
             seed, state, found = torch.initial_seed(), torch.get_rng_state(), []
-            for tile, one in enumerate(x.chunk(self.count, -1)):
+            for tile, one in enumerate(x.chunk(self.inner, -1)):
                 torch.manual_seed(self._seed_of("tile", seed, site, tile))
                 found.append(inner(one.contiguous()))
             torch.set_rng_state(state)
@@ -210,7 +220,7 @@ class InTiles:
         inner = function.forward
 
         def forward(x: Tensor) -> Tensor:
-            tiles = x.reshape(*x.shape[:-1], self.count, -1).unbind(-2)
+            tiles = x.reshape(*x.shape[:-1], self.inner, -1).unbind(-2)
             return torch.stack([apart_backward(inner(one.contiguous())) for one in tiles], -2).view(x.shape)
 
         self._forward(function, forward)
@@ -218,9 +228,9 @@ class InTiles:
     def _attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float = 0.0,
                 **more: object) -> tuple[Tensor, None]:  # fmt: skip
         plain, seed, state = ALL_ATTENTION_FUNCTIONS["sdpa"], torch.initial_seed(), torch.get_rng_state()
-        by_tile = [one.unflatten(1, (self.count, -1)).unbind(1) for one in (query, key, value)]
+        by_tile = [one.unflatten(1, (self.inner, -1)).unbind(1) for one in (query, key, value)]
         outputs = []
-        for tile in range(self.count):
+        for tile in range(self.inner):
             if dropout > 0:
                 torch.manual_seed(self._seed_of("tile", seed, module.oracle_site, tile))
             heads = [one[tile].contiguous() for one in by_tile]
@@ -230,18 +240,24 @@ class InTiles:
         return torch.stack(outputs, 2).flatten(2, 3), None
 
     def _cut(self, layer: nn.Module, packed: int, is_column: bool) -> None:
-        count, cut_rows = self.count, is_column != isinstance(layer, Conv1D)
+        hidden_dim = int(is_column != isinstance(layer, Conv1D))
 
         def of_weight(weight: Tensor) -> tuple[Tensor, ...]:
-            if cut_rows:
-                pieces = weight.view(packed, count, -1, weight.shape[1]).unbind(1)
-                return tuple(apart(one.reshape(-1, weight.shape[1])) for one in pieces)
-            pieces = weight.view(weight.shape[0], packed, count, -1).unbind(2)
-            return tuple(apart(one.reshape(weight.shape[0], -1)) for one in pieces)
+            if hidden_dim == 1:
+                shares = weight.view(packed, self.inner, -1, weight.shape[1]).unbind(1)
+                inner = [one.reshape(-1, weight.shape[1]) for one in shares]
+            else:
+                shares = weight.view(weight.shape[0], packed, self.inner, -1).unbind(2)
+                inner = [one.reshape(weight.shape[0], -1) for one in shares]
+            return tuple(apart(tile) for one in inner for tile in one.chunk(self.hidden, hidden_dim))
 
         self.parts[id(layer.weight)] = of_weight
-        if is_column and layer.bias is not None:
-            self.parts[id(layer.bias)] = lambda bias: tuple(one.reshape(-1) for one in bias.view(packed, count, -1).unbind(1))
+        if is_column and layer.bias is not None and self.hidden == 1:
+            self.parts[id(layer.bias)] = lambda bias: self._shares(bias, packed)
+
+    def _shares(self, bias: Tensor, packed: int) -> tuple[Tensor, ...]:
+        """Return each inner tile's share of a column layer's bias."""
+        return tuple(one.reshape(-1) for one in bias.view(packed, self.inner, -1).unbind(1))
 
     def _forward(self, module: nn.Module, forward: Callable[[Tensor], Tensor]) -> None:
         module.forward = forward
