@@ -1,5 +1,5 @@
 """Groups with levels (`placement.tp_depth`): the hidden width of matrices is cut as well. Every shape has one worker's bits, in
-pipelines and replicas, with state shared out or not, through reshapes, freezes and failures (docs/protocols.md 1.27)."""
+pipelines and replicas, with state shared out or not, through reshapes, freezes and failures (docs/protocols.md 1.28)."""
 
 from dataclasses import replace
 from functools import cache
