@@ -1,4 +1,4 @@
-"""The cost of tiles of inner widths on one worker: a block's forward and backward with tiles over those without tiles."""
+"""The cost of tiles of inner widths and of the hidden width on one worker: a block's step with tiles over that without."""
 
 import copy
 from collections.abc import Callable
@@ -8,7 +8,9 @@ from torch import nn
 from transformers import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
+from frostline_contract.tile_grid import TileGrid
 from frostline_trainer.families.gpt2 import GPT2, Block
+from frostline_trainer.tensor.hidden import Hidden
 from frostline_trainer.tensor.install import tile_unit
 from frostline_trainer.tensor.tiles import Tiles
 from tests.benchmarks.measuring import Effort, Report, Row, Spread, interleave_both, milliseconds, ratios
@@ -18,18 +20,19 @@ TOKENS = 128
 BLOCKS = {256: (8, 4), 768: (12, 2)}
 """Width -> (heads, samples): enough rows that a matrix product takes milliseconds."""
 GOALS = {256: 1.15, 768: 1.08}
-COUNTS = (2, 4)
+GRIDS = (TileGrid(2), TileGrid(4), TileGrid(1, 2), TileGrid(2, 2), TileGrid(2, 4))
+"""Those of inner tiles alone have goals."""
 
 
 def tensor_tiles(effort: Effort) -> Report:
-    """Measure all counts of tiles, and no tiles, in turns on one input."""
+    """Measure all grids of tiles, and no tiles, in turns on one input."""
     torch.set_num_threads(1)
     rows = [row for width in BLOCKS for row in _rows(width, effort)]
     return Report(
         "Tensor tiles on one worker",
         "Forward and backward of a GPT-2 block (sdpa, float32, no dropout) whose linear layers, activations and attention heads "
-        "are computed tile by tile (`training.tensor_tiles.inner`), over the same block without tiles: one thread, in turns, "
-        f"processor time. {TOKENS} tokens a sample.",
+        "are computed tile by tile (`training.tensor_tiles.inner`; x `hidden` where the hidden width is cut as well), over the "
+        f"same block without tiles: one thread, in turns, processor time. {TOKENS} tokens a sample.",
         rows,
     )
 
@@ -41,10 +44,10 @@ def _rows(width: int, effort: Effort) -> list[Row]:
     plain = Block(GPT2Block(config, 0), "sdpa")
     entry, direction = torch.randn(2, samples, TOKENS, width).unbind(0)
     ways = {"whole": _pass(plain, entry, direction)}
-    for count in COUNTS:
+    for grid in GRIDS:
         tiled = copy.deepcopy(plain)
-        tile_unit(tiled, GPT2().tensor_table(config), Tiles(count))
-        ways[str(count)] = _pass(tiled, entry, direction)
+        tile_unit(tiled, GPT2().tensor_table(config), Tiles(grid.inner, hidden=Hidden(grid.hidden)))
+        ways[_words(grid)] = _pass(tiled, entry, direction)
     first = {name: way() for name, way in ways.items()}
     assert all(torch.allclose(one, first["whole"], rtol=1e-3, atol=1e-4) for one in first.values()), (
         "tiles compute something else"
@@ -52,11 +55,16 @@ def _rows(width: int, effort: Effort) -> list[Row]:
     _, processor = interleave_both(ways, effort.pairs(TURNS), warm_up=2)
     whole = milliseconds(processor["whole"])
     return [
-        Row(f"width {width}, {count} tiles, {samples * TOKENS} rows", "in tiles / whole", "x",
-            Spread.of(ratios(processor[str(count)], processor["whole"])),
-            {"in tiles ms": milliseconds(processor[str(count)]), "whole ms": whole}, at_most=GOALS[width])
-        for count in COUNTS
+        Row(f"width {width}, {_words(grid)} tiles, {samples * TOKENS} rows", "in tiles / whole", "x",
+            Spread.of(ratios(processor[_words(grid)], processor["whole"])),
+            {"in tiles ms": milliseconds(processor[_words(grid)]), "whole ms": whole},
+            at_most=GOALS[width] if grid.hidden == 1 else None)
+        for grid in GRIDS
     ]  # fmt: skip
+
+
+def _words(grid: TileGrid) -> str:
+    return f"{grid.inner}" if grid.hidden == 1 else f"{grid.inner} x {grid.hidden}"
 
 
 def _pass(block: nn.Module, entry: torch.Tensor, direction: torch.Tensor) -> Callable[[], torch.Tensor]:

@@ -13,6 +13,7 @@ from tests.integration import (
     test_exactness_adapters,
     test_exactness_adapters_in_tiles,
     test_exactness_cells,
+    test_exactness_depth,
     test_exactness_row_tiles,
     test_exactness_tensor_groups,
     test_exactness_tensor_tiles,
@@ -27,6 +28,7 @@ TABLES: dict[str, Sequence[Row]] = {
     "token cells": test_exactness_cells.CASES,
     "tensor tiles": test_exactness_tensor_tiles.CASES,
     "groups": test_exactness_tensor_groups.EXACT,
+    "groups with levels": test_exactness_depth.EXACT,
     "divided samples": test_exactness_row_tiles.EXACT,
     "tiles of the vocabulary": test_exactness_vocabulary_tiles.CASES,
     "shared state": test_sharding.EXACT,
@@ -37,6 +39,7 @@ TABLES: dict[str, Sequence[Row]] = {
 MORE_TABLES: dict[str, Sequence[Row]] = {
     "token cells": test_exactness_cells.MORE_CASES,
     "groups": test_exactness_tensor_groups.MORE_EXACT,
+    "groups with levels": test_exactness_depth.MORE_EXACT,
     "divided samples": test_exactness_row_tiles.MORE_EXACT,
     "tiles of the vocabulary": test_exactness_vocabulary_tiles.MORE,
     "shared state": test_sharding.MORE_EXACT,
@@ -77,7 +80,8 @@ def line(kind: str, case: Case, layout: Layout) -> str:
     """Return a row as a statement. Cases of one table differ in numerics that a case's own text leaves out."""
     numerics = [
         f"cells {'+'.join(map(str, case.cells))}" if isinstance(case.cells, tuple) else "",
-        f"tiles {case.inner_tiles}" if case.inner_tiles > 1 else "",
+        f"tiles {case.inner_tiles} x {case.hidden_tiles}" if case.hidden_tiles > 1 else "",
+        f"tiles {case.inner_tiles}" if case.inner_tiles > case.hidden_tiles == 1 else "",
         f"ranges {case.state_ranges}" if case.state_ranges > 1 else "",
         f"adapters {case.adapters}" if case.adapters else "",
         "recomputed" if case.activation_checkpointing else "",
