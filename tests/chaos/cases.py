@@ -40,6 +40,8 @@ class Case:
         tp: workers that share each stage tile by tile.
         tensor_rows: how they have a micro-batch's samples.
         reshapes_tp: the same of each reshape, in their order; empty: each worker has its stage to itself.
+        depth: levels of these workers; tp are the columns then.
+        reshapes_depth: the same of each reshape, in their order; empty: one level.
         slices: into how many messages a micro-batch's token cells are grouped; None: the planner's choice.
         reshapes_slices: the same of each reshape, in their order; None, or empty: as `slices`.
     """
@@ -75,6 +77,8 @@ class Case:
     tp: int = 1
     tensor_rows: str = "whole"
     reshapes_tp: tuple[int, ...] = ()
+    depth: int = 1
+    reshapes_depth: tuple[int, ...] = ()
     slices: int | None = None
     reshapes_slices: tuple[int | None, ...] = ()
 
@@ -100,6 +104,7 @@ class Case:
                 "worker_cpus": self.worker_cpus,
                 "shard": self.shard,
                 "tp_degree": self.tp,
+                "tp_depth": self.depth,
                 "tensor_rows": self.tensor_rows,
                 "slices": self.slices,
             },
@@ -122,12 +127,21 @@ class Case:
                 **self.clocks,
             },
             "reshapes": [
-                {"step": step, "pp_degree": pp, "dp_degree": dp, "shard": shard, "tp_degree": tp, "slices": slices}
+                {
+                    "step": step,
+                    "pp_degree": pp,
+                    "dp_degree": dp,
+                    "shard": shard,
+                    "tp_degree": tp,
+                    "tp_depth": depth,
+                    "slices": slices,
+                }
                 | self._of_reshapes
-                for (step, pp, dp), shard, tp, slices in zip(
+                for (step, pp, dp), shard, tp, depth, slices in zip(
                     self.reshapes,
                     self.reshapes_shard or repeat(self.shard),
                     self.reshapes_tp or repeat(1),
+                    self.reshapes_depth or repeat(1),
                     self.reshapes_slices or repeat(None),
                     strict=False,
                 )

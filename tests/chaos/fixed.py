@@ -15,7 +15,7 @@ from tests.chaos.cases import (
     Case,
     planned,
 )
-from tests.chaos.jobs import ADAPTED_IN_TILES, IN_CELLS, LOADED, SHARED, TILED, TILED_AND_SHARED
+from tests.chaos.jobs import ADAPTED_IN_TILES, IN_A_GRID, IN_CELLS, LOADED, SHARED, TILED, TILED_AND_SHARED
 
 COMMIT_PHASES = ("exchange", "prepared", "vote", "seen", "commit", "committed")
 """Before PREPARED, between PREPARED and the vote, in the vote, after it, in the update, after the update."""
@@ -129,6 +129,18 @@ def jobs() -> list[Case]:
         ),
         case(
             "samples", [killed], variant=TILED, shape=(1, 2), tp=2, tensor_rows="split", reshapes=((24, 2, 1),), reshapes_tp=(2,)
+        ),
+        case(
+            "levels",
+            [killed],
+            variant=IN_A_GRID,
+            shape=(1, 1),
+            tp=2,
+            depth=2,
+            reshapes=((24, 1, 2),),
+            reshapes_tp=(1,),
+            reshapes_depth=(2,),
+            reshapes_shard=("use",),
         ),
         case("gathered", [killed, planned("kill_worker", 26, 0, "schedule")], variant=SHARED[1], shape=(2, 2), shard="use"),
         case("pairs", [planned("kill_pod", 14, 1)], workers_per_pod=2, min_workers=3, shape=(2, 2)),

@@ -1,4 +1,4 @@
-"""Groups of workers and shared-out state for drawn cases whose blocks are in tiles.
+"""Groups of workers, with columns or levels, and shared-out state for drawn cases whose blocks are in tiles.
 
 They are drawn with random numbers of their own, so that every other choice of a seed is the one that it was without them.
 """
@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.chaos.cases import Case
-from tests.chaos.jobs import ADAPTED, ADAPTED_IN_TILES, TILED, TILED_AND_SHARED
+from tests.chaos.jobs import ADAPTED, ADAPTED_IN_TILES, IN_A_GRID, TILED, TILED_AND_SHARED
 
 GROUP = 2
 """Workers of a group: as many as there are tiles."""
@@ -45,4 +45,21 @@ def with_groups(case: Case) -> Case:
         chosen |= {"shape": rng.choice(shapes), "tp": GROUP, "reshapes": tuple(reshapes), "reshapes_tp": degrees}
     if case.variant == TILED:
         chosen["tensor_rows"] = rng.choice(("whole", "split"))
-    return replace(case, **chosen)
+    return _with_levels(replace(case, **chosen))
+
+
+def _with_levels(case: Case) -> Case:
+    """Return the case with levels in place of some groups' columns, for half of the cases that may share out state."""
+    rng = random.Random(f"frostline chaos levels {case.seed}")
+    if case.variant != TILED_AND_SHARED or rng.random() < 0.5:
+        return case
+    first, *later = [(rng.choice(((GROUP, 1), (1, GROUP))) if tp == GROUP else (1, 1)) for tp in (case.tp, *case.reshapes_tp)]
+    return replace(
+        case,
+        variant=IN_A_GRID,
+        tensor_rows="whole",
+        tp=first[0],
+        depth=first[1],
+        reshapes_tp=tuple(tp for tp, _ in later),
+        reshapes_depth=tuple(depth for _, depth in later),
+    )

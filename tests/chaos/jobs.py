@@ -51,8 +51,9 @@ class Variant:
     @property
     def num_pieces(self) -> int:
         """The number of pieces of the run's state."""
-        inner = self.values["training"].get("tensor_tiles", {}).get("inner", 1)
-        return Pieces.cut(self.num_units, self.state_ranges, inner).count
+        grid = self.values["training"].get("tensor_tiles", {})
+        inner, hidden = grid.get("inner", 1), grid.get("hidden", 1)
+        return Pieces.cut(self.num_units, self.state_ranges, inner * hidden, hidden).count
 
     def quiet(self) -> dict[str, Any]:
         """Return the job of the undisturbed run: no cache, and no more workers than its numerics need."""
@@ -205,6 +206,20 @@ _ADAPTED_IN_TILES = Variant(
 )
 ADAPTED_IN_TILES = _ADAPTED_IN_TILES.name
 
+_IN_A_GRID = _in_ranges(
+    Variant(
+        "grid",
+        {
+            **_VIT.values,
+            "name": "chaos-grid",
+            "training": {**_VIT.values["training"], "tensor_tiles": {"inner": 2, "hidden": 2}},
+        },
+        num_units=8,
+    )
+)
+IN_A_GRID = _IN_A_GRID.name
+"""The variant whose groups may have levels, and share out their state."""
+
 _TILED_AND_SHARED = _in_ranges(_TILED)
 TILED_AND_SHARED = _TILED_AND_SHARED.name
 """The variant whose replicas may be groups that share tiles, and may share out their state."""
@@ -233,5 +248,5 @@ IN_CELLS = dict(zip((_TIED.name, SHARED[1], _HURT.name), (variant.name for varia
 """The variant with cells by the name of the one without."""
 
 _PLAIN = (_VIT, _TIED, _HURT, _REPLICAS, _LOADED, _EARLY, _ADAPTED)
-_MADE = (*_PLAIN, *_SHARED, _TILED, _ADAPTED_IN_TILES, _TILED_AND_SHARED, *_IN_CELLS)
+_MADE = (*_PLAIN, *_SHARED, _TILED, _ADAPTED_IN_TILES, _TILED_AND_SHARED, _IN_A_GRID, *_IN_CELLS)
 VARIANTS = {variant.name: variant for variant in _MADE}

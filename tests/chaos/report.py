@@ -31,7 +31,8 @@ def case_line(outcome: Outcome) -> str:
 
 def setting_text(case: Case) -> str:
     shape = f"{case.shape[0]}x{case.shape[1]}" if case.shape != (None, None) else "planned"
-    shape += f" tp {case.tp}{' rows' * (case.tensor_rows == 'split')}" if case.tp > 1 else ""
+    depth, rows = f" x {case.depth}" * (case.depth > 1), " rows" * (case.tensor_rows == "split")
+    shape += f" tp {case.tp}{depth}{rows}" if case.tp * case.depth > 1 else ""
     shape += f" {case.slices} slices" if case.slices else ""
     nodes = f" {case.pods_per_node}/node" if case.pods_per_node > 1 else ""
     speed = f" {case.worker_cpus:g} cpu" if case.worker_cpus else ""

@@ -25,7 +25,7 @@ from tests.chaos.cases import OTHER_ROOT
 from tests.chaos.drawing import draw_case
 from tests.chaos.fixed import SUBSET, fixed_cases
 from tests.chaos.fixed_speed import at_share
-from tests.chaos.jobs import ADAPTED_IN_TILES, IN_CELLS, TILED, TILED_AND_SHARED, VARIANTS
+from tests.chaos.jobs import ADAPTED_IN_TILES, IN_A_GRID, IN_CELLS, TILED, TILED_AND_SHARED, VARIANTS
 
 
 def test_cases_follow_from_their_seeds_and_draw_all_that_can_befall_a_run() -> None:
@@ -54,7 +54,10 @@ def test_cases_follow_from_their_seeds_and_draw_all_that_can_befall_a_run() -> N
     assert {case.shard for case in in_groups} == {"none", "step", "use"} and {1, 2} <= {
         tp for one in in_groups for tp in one.reshapes_tp
     }
-    assert all(case.tp == 1 for case in cases if case.variant not in (TILED, ADAPTED_IN_TILES, TILED_AND_SHARED))
+    assert all(case.tp == 1 for case in cases if case.variant not in (TILED, ADAPTED_IN_TILES, TILED_AND_SHARED, IN_A_GRID))
+    grids = [case for case in cases if case.variant == IN_A_GRID]
+    assert {(2, 1), (1, 2)} <= {(case.tp, case.depth) for case in grids} and 2 in {d for one in grids for d in one.reshapes_depth}
+    assert all(case.depth == 1 for case in cases if case.variant != IN_A_GRID)
     assert any(case.tp > 1 for case in cases if case.variant == ADAPTED_IN_TILES)
     assert {case.schedule for case in cases} == {"auto", *BUILT_IN}
     assert {"cost"} <= {case.objective for case in cases}
