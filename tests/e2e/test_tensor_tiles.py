@@ -1,5 +1,5 @@
 """Tensor tiles through the whole system, beside token cells, on single workers and on groups that share the tiles: one
-process repeats bit for bit a run with reshapes, freezes, the cache and a kill (docs/protocols.md 1.23 and 1.25)."""
+process repeats bit for bit a run with reshapes, freezes, the cache and a kill (docs/protocols.md 1.23, 1.25 and 1.28)."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ TILES: dict[str, Any] = {
 
 def assert_one_workers_model(ended: Ended, job: dict[str, Any], workshop: Workshop, folder: Path) -> None:
     """Assert that one undisturbed worker has the same digest, figures and saved model."""
-    on_one = {"placement": {"tp_degree": 1, "pp_degree": 1, "dp_degree": 1}, "reshapes": [], "faults": []}
+    on_one = {"placement": {"tp_degree": 1, "tp_depth": 1, "pp_degree": 1, "dp_degree": 1}, "reshapes": [], "faults": []}
     alone = workshop.run(folder / "alone", merged(job, on_one), "--workers", "1")
     assert (ended.digest, ended.numerics) == (alone.digest, alone.numerics)
     assert saved_model(ended) == saved_model(alone)
@@ -72,6 +72,31 @@ def test_groups_reshape_lose_a_member_and_leave_what_one_process_repeats(worksho
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "all the same bits" in checked.stdout
     assert_one_workers_model(ended, GROUPS, workshop, tmp_path)
+
+
+LEVELS: dict[str, Any] = {
+    **TILES,
+    "training": {**TILES["training"], "tensor_tiles": {"inner": 2, "hidden": 2}, "state_ranges": 2},
+    "placement": {"tp_degree": 2, "tp_depth": 2},
+    "reshapes": [
+        {"step": 3, "pp_degree": 2, "dp_degree": 1, "tp_depth": 2},
+        {"step": 7, "pp_degree": 1, "dp_degree": 2, "tp_depth": 2, "shard": "step"},
+    ],
+    "faults": GROUPS["faults"],
+}
+
+
+def test_groups_with_levels_reshape_lose_a_member_and_leave_what_one_process_repeats(workshop: Workshop, tmp_path: Any) -> None:
+    """Columns and levels, then a pipeline of levels, then replicas of levels that share out their state, one of which is lost."""
+    ended = workshop.run(tmp_path / "run", LEVELS, "--workers", "4")
+    assert ended.code == 0 and ended.fault(0), ended.story()
+    degrees = [plan["placement"]["degrees"] for plan in ended.plans]
+    assert degrees[0] == {"dp": 1, "pp": 1, "tp_columns": 2, "tp_depth": 2}, ended.story()
+    assert {"dp": 1, "pp": 2, "tp_depth": 2} in degrees and {"dp": 2, "pp": 1, "tp_depth": 2} in degrees, ended.story()
+    checked = workshop.command("verify", str(ended.folder), "--steps", "1,5,10,14,24")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "all the same bits" in checked.stdout
+    assert_one_workers_model(ended, LEVELS, workshop, tmp_path)
 
 
 HALVED: dict[str, Any] = {
