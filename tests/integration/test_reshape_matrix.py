@@ -1,6 +1,6 @@
 """Reshapes from each layout of four workers to each other one, a step in each: the digest of one worker after every step.
 
-Layouts differ in pipeline, replicas, groups, shared state and divided samples.
+Layouts differ in pipeline, replicas, groups of columns and levels, shared state and divided samples.
 """
 
 from collections.abc import Sequence
@@ -39,6 +39,19 @@ TILED_LAYOUTS = (
     grouped(1, 2, 2, tensor_rows="split"),
 )
 """State in a piece of each tile and one of the rest, which replicas cannot share out."""
+LEVEL_LAYOUTS = (
+    Layout(1, 1),
+    grouped(1, 1, 2, depth=2),
+    grouped(1, 1, 1, depth=4),
+    grouped(1, 1, 4),
+    grouped(2, 1, 1, depth=2),
+    grouped(1, 2, 1, depth=2, shard="step"),
+    grouped(1, 2, 1, depth=2, shard="use"),
+    grouped(1, 2, 2, shard="use"),
+    Layout(2, 2, shard="step"),
+)
+"""State in several ranges of each tile of both widths, and of the rest; no samples are divided."""
+ROWS, LEVELS = {"row_tiles": 2}, {"hidden_tiles": 4}
 
 
 def walk(count: int) -> list[int]:
@@ -53,7 +66,7 @@ def walk(count: int) -> list[int]:
     return found[::-1]
 
 
-@pytest.mark.parametrize("count", [2, 3, len(TILED_LAYOUTS), len(LAYOUTS)])
+@pytest.mark.parametrize("count", [2, 3, len(TILED_LAYOUTS), len(LEVEL_LAYOUTS), len(LAYOUTS)])
 def test_the_walk_takes_each_pair_once(count: int) -> None:
     assert sorted(pairwise(walk(count))) == sorted(permutations(range(count), 2))
 
@@ -78,20 +91,19 @@ def journey(layouts: Sequence[Layout], case: Case) -> list[Segment]:
 SAMPLE = (0, 7, 5, 9, 4, 8, 3, 9, 1, 7, 2)
 """Groups that gather weights at each use, and groups that divide samples and share state out, from and to all other kinds."""
 WALKS = [
-    (LAYOUTS, SAMPLE, 4),
-    pytest.param(LAYOUTS, walk(len(LAYOUTS)), 4, marks=pytest.mark.wide),
-    pytest.param(TILED_LAYOUTS, walk(len(TILED_LAYOUTS)), 1, marks=pytest.mark.wide),
+    (LAYOUTS, SAMPLE, 4, ROWS),
+    pytest.param(LAYOUTS, walk(len(LAYOUTS)), 4, ROWS, marks=pytest.mark.wide),
+    pytest.param(TILED_LAYOUTS, walk(len(TILED_LAYOUTS)), 1, ROWS, marks=pytest.mark.wide),
+    pytest.param(LEVEL_LAYOUTS, walk(len(LEVEL_LAYOUTS)), 2, LEVELS, marks=pytest.mark.wide),
 ]
 
 
-@pytest.mark.parametrize(("layouts", "order", "ranges"), WALKS, ids=["a sample", "in ranges", "by tile"])
+@pytest.mark.parametrize(("layouts", "order", "ranges", "cut"), WALKS, ids=["a sample", "in ranges", "by tile", "levels"])
 def test_a_reshape_from_each_layout_to_each_other_changes_no_bit(
-    layouts: Sequence[Layout], order: Sequence[int], ranges: int, warm_workers: WarmWorkers
+    layouts: Sequence[Layout], order: Sequence[int], ranges: int, cut: dict[str, int], warm_workers: WarmWorkers
 ) -> None:
     steps = len(order)
-    case = Case(
-        "gpt2_tied", inner_tiles=4, row_tiles=2, state_ranges=ranges, steps=steps, freezing=freezing_over(steps), audit_every=5
-    )
+    case = Case("gpt2_tied", inner_tiles=4, state_ranges=ranges, steps=steps, freezing=freezing_over(steps), audit_every=5, **cut)
     (alone,) = run_series(warm_workers, case, [Segment(Layout(1, 1), steps)], digest_steps=True)
     segments = journey([layouts[number] for number in order], case)
     runs = run_series(warm_workers, case, segments, digest_steps=True)

@@ -106,7 +106,7 @@ class Tiles:
         """All tiles' values in tile order (total, ...), the same bytes on each rank.
 
         Args:
-            own: the held tiles' values in tile order (held, ...), of 4 or 8 bytes each.
+            own: the held tiles' values in tile order (held, ...), with a multiple of 4 bytes in a row.
         """
         if self.join is None:
             return own
