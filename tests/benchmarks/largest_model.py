@@ -19,14 +19,12 @@ CAP = 32 << 20
 WIDTH, HEADS, TOKENS, VOCABULARY = 128, 4, 64, 512
 STEPS, PROFILED_BLOCKS = 6, 2
 PLAIN = "data parallel"
-ON_PAPER = "all together"
-"""The family that has shapes which no run can have."""
 NO_PLACE = "no placement of"
 """Begins a run's refusal of a model that does not fit."""
 
 
 def largest_model(effort: Effort) -> Report:
-    """Ask the planner for the largest model of each family of shapes that runs, and train each for some steps."""
+    """Ask the planner for the largest model of each family of shapes, and train each for some steps."""
     families = _planned()
     plain = next(one for one in families if one["family"] == PLAIN)
     chosen = families[:2] if effort.quick else families
@@ -42,7 +40,7 @@ def largest_model(effort: Effort) -> Report:
 
 
 def _planned() -> list[dict[str, Any]]:
-    """Return the planner's largest model of each family that runs, from what a worker measures."""
+    """Return the planner's largest model of each family, from what a worker measures."""
     small = job(PROFILED_BLOCKS, {"pp_degree": 1, "dp_degree": WORKERS})
     profile = walk(small).run.profile
     small["placement"] |= {"pp_degree": None, "dp_degree": None}
@@ -53,8 +51,8 @@ def _planned() -> list[dict[str, Any]]:
         words = ["plan", "-f", str(file), "--profile", str(measured), "--json"]
         command = [sys.executable, "-m", "frostline_controller.cli", *words]
         found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    largest = json.loads(found.stdout)["plans"][0]["sharing"]["largest"]
-    return [one for one in largest if one["family"] != ON_PAPER]
+    largest: list[dict[str, Any]] = json.loads(found.stdout)["plans"][0]["sharing"]["largest"]
+    return largest
 
 
 def job(blocks: int, placement: dict[str, Any], **training: Any) -> dict[str, Any]:
@@ -70,11 +68,12 @@ def job(blocks: int, placement: dict[str, Any], **training: Any) -> dict[str, An
 def job_of(room: dict[str, Any]) -> dict[str, Any]:
     """Return a job that trains a family's largest model in the shape in which it fits.
 
-    Numerics are as coarse as the shape allows: tiles only for columns, ranges of state only where replicas share it out.
+    Numerics are as coarse as the shape allows: tiles only for groups, ranges of state only where replicas share it out.
     """
-    columns, shard = room["columns"], room["shard"]
-    placement = {"pp_degree": room["degrees"]["pp"], "dp_degree": room["degrees"]["dp"], "tp_degree": columns, "shard": shard}
-    training: dict[str, Any] = {"tensor_tiles": {"inner": columns}} if columns > 1 else {}
+    columns, depth, shard = room["columns"], room["depth"], room["shard"]
+    placement = {"pp_degree": room["degrees"]["pp"], "dp_degree": room["degrees"]["dp"], "shard": shard}
+    placement |= {"tp_degree": columns, "tp_depth": depth}
+    training: dict[str, Any] = {"tensor_tiles": {"inner": columns, "hidden": depth}} if columns * depth > 1 else {}
     if room["rows_split"]:
         placement["tensor_rows"] = "split"
         training["tensor_tiles"] |= {"rows": columns}
@@ -94,7 +93,7 @@ def _trained(room: dict[str, Any], block: float) -> tuple[dict[str, Any], Walked
     try:
         return room, walk(job_of(room)), ""
     except RuntimeError as refused:
-        if room["columns"] == 1 or NO_PLACE not in str(refused):
+        if room["columns"] * room["depth"] == 1 or NO_PLACE not in str(refused):
             raise
     less = {**room, "blocks": room["blocks"] - 1, "parameters": room["parameters"] - block}
     return less, walk(job_of(less)), f"planned without measured tiles: {room['blocks']} blocks, for which the run had no place"
@@ -103,7 +102,7 @@ def _trained(room: dict[str, Any], block: float) -> tuple[dict[str, Any], Walked
 def _rows(asked: dict[str, Any], plain: dict[str, Any], block: float) -> list[Row]:
     room, walked, note = _trained(asked, block)
     peak, planned = _peaks(walked)
-    shape = {"pp": room["degrees"]["pp"], "dp": room["degrees"]["dp"], "tp": room["columns"]}
+    shape = {"pp": room["degrees"]["pp"], "dp": room["degrees"]["dp"], "tp": room["columns"], "depth": room["depth"]}
     case = f"{room['family']}, {' x '.join(f'{name} {degree}' for name, degree in shape.items() if degree > 1)}"
     sides = {"blocks": room["blocks"], "parameters M": room["parameters"] / 1e6}
     more = Spread.of([room["parameters"] / plain["parameters"]])

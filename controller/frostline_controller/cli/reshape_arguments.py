@@ -15,6 +15,7 @@ RESHAPE_EXAMPLES = (
     "  frostline reshape runs/gpt2 --pp 4 --dp 1 --slices 3            # needs training.token_cells of 3 or more\n"
     "  frostline reshape runs/gpt2 --pp 1 --dp 4 --shard step          # needs training.state_ranges of 4 or more\n"
     "  frostline reshape runs/gpt2 --pp 1 --dp 1 --tp 2 --tensor-rows split    # needs training.tensor_tiles\n"
+    "  frostline reshape runs/gpt2 --pp 1 --dp 1 --tp 2 --tp-depth 2    # needs training.tensor_tiles.hidden of 2 or more\n"
     "The options are the fields of the job's `reshapes` (`frostline job --explain reshapes`); what is left out is as the\n"
     "defaults above say, whatever the run's present shape has. A shape that this run cannot have is refused at once, with the\n"
     "field, its value and a remedy. Training goes on until the shape is prepared; with exact numerics no bit of any result\n"
@@ -27,6 +28,10 @@ def reshape_arguments(parser: argparse.ArgumentParser, positive: Callable[[str],
     parser.add_argument("--pp", type=positive, required=True, metavar="N", help="pipeline depth")
     parser.add_argument("--dp", type=positive, required=True, metavar="N", help="replicas")
     parser.add_argument("--tp", type=positive, default=1, metavar="N", help="workers that share each stage's tiles (default: 1)")
+    parser.add_argument(
+        "--tp-depth", type=positive, default=1, metavar="N",
+        help="workers over which the hidden width of each tile is cut as well (default: 1)",
+    )  # fmt: skip
     parser.add_argument(
         "--schedule", metavar="NAME",
         help=f"order of a pipeline's work: {', '.join(BUILT_IN)}, an own one, or auto, the planner's choice (default: 1f1b)",

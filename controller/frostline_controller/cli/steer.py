@@ -58,7 +58,8 @@ def reshape_fields(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of a reshape's request: what was not given is left to the controller."""
     ways = ("schedule", "virtual_stages", "slices", "shard", "tensor_rows")
     given = {name: value for name in ways if (value := getattr(arguments, name)) is not None}
-    return {"degrees": {"pp": arguments.pp, "dp": arguments.dp, "tp_columns": arguments.tp}, **given}
+    degrees = {"pp": arguments.pp, "dp": arguments.dp, "tp_columns": arguments.tp, "tp_depth": arguments.tp_depth}
+    return {"degrees": degrees, **given}
 
 
 def report(arguments: argparse.Namespace) -> int:

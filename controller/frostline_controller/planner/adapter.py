@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from frostline_contract.communicators import most_communicator_bytes
 from frostline_contract.job import Job
+from frostline_contract.mesh import Mesh
 from frostline_contract.plan import NCCL, Placement
 from frostline_contract.schedules import schedule_named
 from frostline_contract.shape import ParallelShape
@@ -112,7 +113,7 @@ def choose_placement(job: Job, situation: Situation) -> Choice:
     there = {worker.worker_id for worker in situation.workers} | situation.present
     if current is None or any(worker not in there for worker in current.workers):
         return Choice(planned.placement, True, reason)
-    asked = (*asked_degrees(inputs), inputs.placement.tp_degree)
+    asked = (*asked_degrees(inputs), inputs.placement.tp_degree, inputs.placement.tp_depth)
     if situation.pinned is None and _has(planned.placement, asked) and not _has(current, asked):
         return Choice(planned.placement, True, f"the shape that the job asks for fits again; {reason}")
     before, after = len(current.workers), len(planned.placement.workers)
@@ -126,9 +127,9 @@ def choose_placement(job: Job, situation: Situation) -> Choice:
     return Choice(planned.placement, pays, reason, verdict)
 
 
-def _has(placement: Placement, asked: tuple[int | None, int | None, int | None]) -> bool:
-    """Whether the placement has the degrees (pp, dp, tp) of `asked`; None stands for any degree."""
-    degrees = (placement.pp_degree, placement.dp_degree, placement.shape.tp_degree)
+def _has(placement: Placement, asked: tuple[int | None, ...]) -> bool:
+    """Whether the placement has the degrees (pp, dp, columns, depth) of `asked`; None stands for any degree."""
+    degrees = (placement.pp_degree, placement.dp_degree, placement.shape.tp_columns, placement.shape.tp_depth)
     return all(wanted in (None, degree) for wanted, degree in zip(asked, degrees, strict=True))
 
 
@@ -138,7 +139,8 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
     pinned = situation.pinned
     if pinned is not None:
         shape = ParallelShape.of(pinned.degrees)
-        degrees = {"pp_degree": shape.pp_degree, "dp_degree": shape.dp_degree, "tp_degree": shape.tp_degree}
+        tensor = {"tp_degree": shape.tp_columns, "tp_depth": shape.tp_depth}
+        degrees = {"pp_degree": shape.pp_degree, "dp_degree": shape.dp_degree, **tensor}
         slices = {name: value for name in ("slices", "shard", "tensor_rows") if (value := getattr(pinned, name)) is not None}
         section = section.model_copy(update=degrees | slices | pinned.model_dump(include={"schedule", "virtual_stages"}))
         elastic = elastic.model_copy(update={"pipeline": True, "replicas": True})
@@ -184,8 +186,8 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
 def _communicator_bytes(job: Job, situation: Situation) -> int:
     """Return the bytes of memory set aside for communicators where the workers would use NCCL; 0 for another backend."""
     backend, _ = choose_backend(job.placement.backend, [worker.device for worker in situation.workers])
-    wanted = [job.most_tp_degree, *([situation.pinned.degrees.get("tp_columns", 1)] if situation.pinned is not None else [])]
-    return most_communicator_bytes(len(situation.workers), max(wanted)) if backend == NCCL else 0
+    pinned = Mesh.of(situation.pinned.degrees).degree("tp") if situation.pinned is not None else 1
+    return most_communicator_bytes(len(situation.workers), max(job.most_tp_degree, pinned)) if backend == NCCL else 0
 
 
 def _as_computed(profile: WorkerProfile, situation: Situation) -> tuple[UnitProfile, ...]:

@@ -26,7 +26,7 @@ def with_gathers(inputs: PlanInputs, replicas: int) -> PlanInputs:
     def gathering(unit: UnitProfile) -> UnitProfile:
         received = unit.gradient_bytes * (replicas - 1) / replicas
         seconds = link.reduce_latency_seconds + received / link.reduce_bandwidth_bytes_per_second
-        return with_seconds(unit, 1.0, seconds).model_copy(
+        return with_seconds(unit, 1.0, seconds, seconds).model_copy(
             update={"working_bytes": unit.working_bytes + round((GATHERED_UNITS + 1 / replicas) * unit.gradient_bytes)}
         )
 
@@ -34,10 +34,16 @@ def with_gathers(inputs: PlanInputs, replicas: int) -> PlanInputs:
     return replace(inputs, units=(*inputs.units[: inputs.freeze_point], *learning))
 
 
-def with_seconds(unit: UnitProfile, share: float, added: float) -> UnitProfile:
-    """Return the unit with its forward and backward times `share`, plus `added` seconds each, divided equally over its cells."""
+def with_seconds(unit: UnitProfile, share: float, forward: float, backward: float) -> UnitProfile:
+    """Return the unit with other times, those of its cells included.
+
+    Args:
+        unit: the unit.
+        share: of its forward and backward seconds that is left.
+        forward, backward: seconds added to each pass, divided equally over its cells.
+    """
     update: dict[str, object] = {}
-    for name in ("forward_seconds", "backward_seconds"):
+    for name, added in (("forward_seconds", forward), ("backward_seconds", backward)):
         update[name] = getattr(unit, name) * share + added
         cells = getattr(unit, f"cell_{name}")
         update[f"cell_{name}"] = tuple(seconds * share + added / len(cells) for seconds in cells)

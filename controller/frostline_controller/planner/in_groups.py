@@ -1,25 +1,29 @@
-"""Plans whose workers share the tiles of their stages (`placement.tp_degree`): a group is planned as one worker, then spread.
+"""Plans whose workers share their stages tile by tile (`placement.tp_degree`, `tp_depth`): a group is planned as one worker.
 
 Groups are formed of near workers (`tensor.groups`), and a group is planned with the seconds and bytes of one of its members
-(`tensor.built`). Where the job leaves the degree open, each degree is planned: a larger
-group is taken where no smaller one fits the memory, or where it saves more than `placement.hysteresis` of the step.
+(`tensor.built`); the plan is then spread over all members. Where the job leaves columns or depth open, each group that the tiles
+allow is planned, the smallest first and of equal ones those of less depth: a further one is taken where none before fits the
+memory, or where it saves more than `placement.hysteresis` of the step. Columns are at most as many as a node has workers; with a
+depth a group may span nodes.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 
+from frostline_contract.mesh import check_degrees
 from frostline_contract.tensor_rows import SPLIT
 from frostline_controller.planner.inputs import NothingFits, PlanInputs
-from frostline_controller.planner.placing import Alternative, PlannedPlacement
+from frostline_controller.planner.placing import PlannedPlacement
 from frostline_controller.planner.shapes import asked_degrees
 from frostline_controller.planner.tensor.built import in_groups_as_built, rows_of_group
-from frostline_controller.planner.tensor.groups import Group, as_one, by_node, form_groups, lie_at_home
+from frostline_controller.planner.tensor.groups import Group, as_one, by_node, form_groups, ranks_at_home
+from frostline_controller.planner.tensor.traffic import Axes, powers_of_two
 
 Planner = Callable[[PlanInputs], PlannedPlacement]
 
 
 def plan_in_groups(inputs: PlanInputs, make_plan: Planner) -> PlannedPlacement:
-    """Return the best placement in groups of `placement.tp_degree` workers; the degree is halved until the workers suffice.
+    """Return the best placement in groups of `placement.tp_degree` x `tp_depth` workers, fewer where there are not so many.
 
     Args:
         inputs: workers and pins of the whole plan.
@@ -28,114 +32,125 @@ def plan_in_groups(inputs: PlanInputs, make_plan: Planner) -> PlannedPlacement:
     Raises:
         NothingFits: `make_plan` finds no placement.
     """
-    if inputs.placement.tp_degree is None:
-        return _best_degree(inputs, make_plan)
-    degree, note = group_degree(inputs)
-    return _in_groups_of(degree, note, inputs, make_plan)
+    if _open_fields(inputs):
+        return _best_axes(inputs, make_plan)
+    axes, note = group_axes(inputs)
+    return _in_groups_of(axes, note, inputs, make_plan)
 
 
-def _in_groups_of(degree: int, note: str, inputs: PlanInputs, make_plan: Planner) -> PlannedPlacement:
-    """Return the best placement in groups of `degree` workers.
+def _in_groups_of(axes: Axes, note: str, inputs: PlanInputs, make_plan: Planner) -> PlannedPlacement:
+    """Return the best placement in groups of these columns and depth.
 
     Args:
-        degree: workers of a group; 1: each worker is alone.
-        note: the reason for the degree, which is added to the plan's reason.
+        axes: columns and depth of a group; of one worker: each is alone.
+        note: the reason for the axes, which is added to the plan's reason.
         inputs: the planner's inputs, with single workers as members.
         make_plan: the planner.
     """
-    section = inputs.placement.model_copy(update={"tp_degree": 1})
-    if degree == 1:
+    section = inputs.placement.model_copy(update={"tp_degree": 1, "tp_depth": 1})
+    if axes.size == 1:
         planned = make_plan(replace(inputs, placement=section))
         return replace(planned, reason=f"{planned.reason}; {note}")
-    groups = form_groups(inputs.members, degree)
-    shared = in_groups_as_built(inputs, degree, lie_at_home(groups))
-    section = section.model_copy(update={"min_workers": -(-section.min_workers // degree)})
+    groups = form_groups(inputs.members, axes.size)
+    shared = in_groups_as_built(inputs, axes, ranks_at_home(groups))
+    section = section.model_copy(update={"min_workers": -(-section.min_workers // axes.size)})
     planned = make_plan(replace(shared, members=tuple(map(as_one, groups)), placement=section))
     by_first = {group[0].worker_id: group for group in groups}
-    return _spread(planned, inputs, by_first, degree, note)
+    return _spread(planned, inputs, by_first, axes, note)
 
 
-def _best_degree(inputs: PlanInputs, make_plan: Planner) -> PlannedPlacement:
-    """Return the best placement of any degree that the tiles and the workers of one node allow; see the module's rule.
+def _open_fields(inputs: PlanInputs) -> list[str]:
+    """Return which of the two degrees the job leaves to the planner, by their names in `placement`."""
+    return [name for name in ("tp_degree", "tp_depth") if getattr(inputs.placement, name) is None]
 
-    Raises NothingFits, with the words for whole stages, where no degree fits.
+
+def _best_axes(inputs: PlanInputs, make_plan: Planner) -> PlannedPlacement:
+    """Return the best placement of all groups that may be chosen; see the module's rule.
+
+    Raises NothingFits, with the words for the smallest groups, where none fits.
     """
-    best: PlannedPlacement | None = None
+    best: tuple[PlannedPlacement, Axes] | None = None
     refused: NothingFits | None = None
-    least = float("inf")
-    for degree in _degrees(inputs):
+    least, asked = float("inf"), " and ".join(_open_fields(inputs))
+    for axes in _choices(inputs):
         try:
-            found = _in_groups_of(degree, f"tp {degree} of placement.tp_degree null", inputs, make_plan)
+            found = _in_groups_of(axes, f"tp {axes.words} of placement.{asked} null", inputs, make_plan)
         except NothingFits as error:
             refused = refused or error
             continue
         seconds = found.cost.seconds_per_sample
         if best is None and refused is not None:
-            best, least = replace(found, reason=f"{found.reason}: smaller groups do not fit"), seconds
+            others = "groups of fewer columns or less depth" if axes.depth > 1 else "smaller groups"
+            best, least = (replace(found, reason=f"{found.reason}: {others} do not fit"), axes), seconds
         elif best is None:
-            best, least = found, seconds
+            best, least = (found, axes), seconds
         elif inputs.placement.objective == "throughput" and seconds < least * (1 - inputs.placement.hysteresis):
-            words = f"{found.reason}: {least / seconds:.2f}x as fast as tp {best.placement.shape.tp_degree}"
-            best, least = replace(found, reason=words), seconds
+            words = f"{found.reason}: {least / seconds:.2f}x as fast as tp {best[1].words}"
+            best, least = (replace(found, reason=words), axes), seconds
     if best is None:
         assert refused is not None
         raise refused
-    return best
+    return best[0]
 
 
-def _degrees(inputs: PlanInputs) -> list[int]:
-    """Return the degrees that may be chosen, ascending: a group lies within a node, and the pinned degrees keep workers."""
-    pp, dp = asked_degrees(inputs)
-    tiles = inputs.row_tiles if inputs.placement.tensor_rows == SPLIT else inputs.tensor_tiles
-    most = min(tiles, max(map(len, by_node(inputs.members))), len(inputs.members) // ((pp or 1) * (dp or 1)))
+def _choices(inputs: PlanInputs) -> list[Axes]:
+    """Return the axes that may be chosen, the smallest groups first, of equal ones those of less depth.
+
+    The pinned degrees keep workers; a pinned one of the two axes is as it is without the other one.
+    """
+    section, pinned, (pp, dp) = inputs.placement, group_axes(inputs)[0], asked_degrees(inputs)
+    most = len(inputs.members) // ((pp or 1) * (dp or 1))
     if inputs.parallel_slots is not None:
         most = min(most, inputs.parallel_slots)
-    return [1 << power for power in range(max(1, most).bit_length())]
+    grid, splits = inputs.tensor_tiles, section.tensor_rows == SPLIT
+    columns, depths = [pinned.columns], [pinned.depth]
+    if section.tp_degree is None:
+        columns = powers_of_two(min(inputs.row_tiles if splits else grid.inner, max(map(len, by_node(inputs.members)))))
+    if section.tp_depth is None:
+        depths = powers_of_two(1 if splits else grid.hidden)
+    every = (Axes(one, other) for one in columns for other in depths)
+    return sorted((one for one in every if one.size <= most or one == pinned), key=lambda one: (one.size, one.depth))
 
 
-def group_degree(inputs: PlanInputs) -> tuple[int, str]:
-    """Return the number of workers that share a stage, and the reason for it.
+def group_axes(inputs: PlanInputs) -> tuple[Axes, str]:
+    """Return the columns and depth of the workers that share a stage, and the reason for them.
 
-    It is the number that the job asks for, halved until the workers suffice for the pipeline depth and replicas that are pinned.
+    They are those that the job asks for, one where it leaves them open. The depth, then the columns, are halved until the workers
+    suffice for the pipeline depth and replicas that are pinned.
     """
-    wanted, (pp, dp) = inputs.placement.tp_degree or 1, asked_degrees(inputs)
-    workers, lines = len(inputs.members), (pp or 1) * (dp or 1)
-    degree = wanted
-    while degree > 1 and degree * lines > workers:
-        degree //= 2
-    if degree == wanted:
-        return degree, f"placement.tp_degree {wanted}"
-    return degree, f"tp {wanted} -> {degree}: {workers} workers at pp {pp or 1} and dp {dp or 1} allow no more"
+    wanted, (pp, dp) = Axes(inputs.placement.tp_degree or 1, inputs.placement.tp_depth or 1), asked_degrees(inputs)
+    workers, lines, found = len(inputs.members), (pp or 1) * (dp or 1), wanted
+    while found.size > 1 and found.size * lines > workers:
+        found = replace(found, depth=found.depth // 2) if found.depth > 1 else replace(found, columns=found.columns // 2)
+    if found == wanted:
+        deep = f" and tp_depth {wanted.depth}" if wanted.depth > 1 else ""
+        return found, f"placement.tp_degree {wanted.columns}{deep}"
+    return found, f"tp {wanted.words} -> {found.words}: {workers} workers at pp {pp or 1} and dp {dp or 1} allow no more"
 
 
-def _spread(
-    planned: PlannedPlacement, inputs: PlanInputs, by_first: dict[str, Group], degree: int, note: str
-) -> PlannedPlacement:
+def _spread(planned: PlannedPlacement, inputs: PlanInputs, by_first: dict[str, Group], axes: Axes, note: str) -> PlannedPlacement:
     """Return the plan of groups as a plan of their members.
 
     Args:
         planned: the plan, whose workers are groups, each with its first member's id.
         inputs: the planner's inputs, with single workers as members.
         by_first: each group by its first member's id.
-        degree: workers of a group.
-        note: the reason for the degree, which is added to the plan's reason.
+        axes: columns and depth of a group.
+        note: the reason for the axes, which is added to the plan's reason.
     """
     placement = planned.placement
     workers = tuple(member.worker_id for first in placement.workers for member in by_first[first])
     taken = set(workers)
     spares = tuple(member.worker_id for member in inputs.members if member.worker_id not in taken)
+    tensor = {"tp_columns": axes.columns, "tp_depth": axes.depth}
     spread = placement.model_copy(update={
-        "degrees": placement.degrees | {"tp_columns": degree}, "workers": workers, "tensor_rows": rows_of_group(inputs, degree),
+        "degrees": check_degrees(placement.degrees | tensor), "workers": workers, "tensor_rows": rows_of_group(inputs, axes),
     })  # fmt: skip
     return replace(
         planned,
         placement=type(placement).model_validate(spread.model_dump()),
         spares=spares,
-        alternatives=tuple(_wider(option, degree) for option in planned.alternatives),
+        alternatives=tuple(replace(option, shape=replace(option.shape, **tensor)) for option in planned.alternatives),
         reason=f"{planned.reason}; {note}",
-        moved_bytes=planned.moved_bytes * degree,
+        moved_bytes=planned.moved_bytes * axes.size,
     )
-
-
-def _wider(option: Alternative, degree: int) -> Alternative:
-    return replace(option, shape=replace(option.shape, tp_columns=degree))

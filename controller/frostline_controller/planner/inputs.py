@@ -17,6 +17,7 @@ from frostline_contract.schedules import schedule_named
 from frostline_contract.shape import ParallelShape
 from frostline_contract.sharding import STEP, USE
 from frostline_contract.statistics import CacheProfile, LinkProfile, UnitProfile
+from frostline_contract.tile_grid import WHOLE, TileGrid
 from frostline_controller.planner.group_messages import GroupMessages
 from frostline_controller.planner.quota import Quota
 
@@ -77,7 +78,7 @@ class PlanInputs:
         cell_tokens: lengths of the cells, where the job lists them; else cells count as equal.
         never_learnt: units frozen since step 1, which have no moments.
         state_ranges: ranges into which each unit's state is cut.
-        tensor_tiles: tiles of the inner widths: the most workers that may share a stage.
+        tensor_tiles: tiles of a block's matrices: the most columns and the most depth of workers that share a stage.
         row_tiles: tiles of a micro-batch's samples: the most workers that may divide them.
         tiled_ends: whether tiles cut the embedding's vocabulary, and the head's logits.
         quota: of workers with a share of a processor, else None.
@@ -118,7 +119,7 @@ class PlanInputs:
     cell_tokens: tuple[int, ...] = ()
     never_learnt: int = 0
     state_ranges: int = 1
-    tensor_tiles: int = 1
+    tensor_tiles: TileGrid = WHOLE
     row_tiles: int = 1
     tiled_ends: tuple[bool, bool] = (False, False)
     quota: Quota | None = None
@@ -158,7 +159,7 @@ class PlanInputs:
     @property
     def is_to_be_shared(self) -> bool:
         """Whether workers share stages, or the planner is to choose that, or the sharing of state."""
-        return self.placement.tp_degree != 1 or self.placement.shard == AUTO
+        return (self.placement.tp_degree, self.placement.tp_depth) != (1, 1) or self.placement.shard == AUTO
 
     @property
     def is_sharded(self) -> bool:
@@ -271,7 +272,7 @@ def with_numerics_of(job: Job, inputs: PlanInputs) -> PlanInputs:
         token_cells=training.num_cells,
         cell_tokens=training.cell_lengths,
         state_ranges=training.state_ranges,
-        tensor_tiles=training.tensor_tiles.inner,
+        tensor_tiles=training.tensor_tiles.grid,
         row_tiles=training.tensor_tiles.rows,
         tiled_ends=job.tiled_ends,
         may_gather=not training.compile and not training.has_cells,

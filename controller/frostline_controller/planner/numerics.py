@@ -127,8 +127,9 @@ def settle_measured(job: Job, measured: SizeProfiles, slots: int | None) -> Sett
 
 def _worlds(job: Job, inputs: PlanInputs) -> list[PlanInputs]:
     """Return the worlds in which a pair is judged: the fewest workers, the most, and the most with blocks frozen."""
-    pinned = (job.placement.pp_degree or 1) * (job.placement.dp_degree or 1) * (job.placement.tp_degree or 1)
-    fewest = max(1, pinned, job.placement.min_workers)
+    section = job.placement
+    pinned = math.prod(one or 1 for one in (section.pp_degree, section.dp_degree, section.tp_degree, section.tp_depth))
+    fewest = max(1, pinned, section.min_workers)
     worlds = [replace(inputs, members=inputs.members[:fewest])] if fewest < len(inputs.members) else []
     worlds.append(inputs)
     later = [point for point in _later_points(job, inputs.num_units) if point > inputs.freeze_point]

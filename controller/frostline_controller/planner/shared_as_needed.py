@@ -63,10 +63,12 @@ def with_shard(inputs: PlanInputs, shard: str) -> PlanInputs:
 
 def settled(inputs: PlanInputs) -> PlanInputs:
     """Return the inputs with nothing left open: without groups, and without shared state, where the job leaves these open."""
-    shard, degree = inputs.placement.shard, inputs.placement.tp_degree
-    if shard != AUTO and degree is not None:
+    section = inputs.placement
+    closed = {
+        "shard": NONE if section.shard == AUTO else section.shard,
+        "tp_degree": section.tp_degree or 1,
+        "tp_depth": section.tp_depth or 1,
+    }
+    if all(getattr(section, name) == value for name, value in closed.items()):
         return inputs
-    return replace(
-        inputs,
-        placement=inputs.placement.model_copy(update={"shard": NONE if shard == AUTO else shard, "tp_degree": degree or 1}),
-    )
+    return replace(inputs, placement=section.model_copy(update=closed))

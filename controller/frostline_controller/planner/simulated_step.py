@@ -22,7 +22,8 @@ from frostline_controller.planner.leaves import slowest_replica
 from frostline_controller.planner.quota import HaltedRanks, spread_offsets
 from frostline_controller.planner.split_costs import first_learning, split_seconds
 from frostline_controller.planner.tensor.built import in_groups_as_built
-from frostline_controller.planner.tensor.groups import lie_at_home
+from frostline_controller.planner.tensor.groups import ranks_at_home
+from frostline_controller.planner.tensor.traffic import Axes
 
 MOST_OPERATIONS = 60_000
 """Most operations of a step that is simulated; in a longer step the fill matters little, and the closed form suffices."""
@@ -231,12 +232,13 @@ def placement_cost(placement: Placement, inputs: PlanInputs) -> StepCost:
         inputs = replace(inputs, placement=inputs.placement.model_copy(update=ways))
     speeds = replica_speeds(inputs, placement.workers, placement.shape)
     model = CostModel(_of_groups(placement, inputs), placement.use_cache).of_shape(placement.pp_degree, placement.dp_degree)
-    bounds, groups = (placement.stage_bounds, placement.leaf_bounds), replace(placement.shape, tp_columns=1)
+    bounds, groups = (placement.stage_bounds, placement.leaf_bounds), replace(placement.shape, tp_columns=1, tp_depth=1)
     return simulated_cost(model, *bounds, groups, placement.schedule, speeds, placement.slices)
 
 
 def _of_groups(placement: Placement, inputs: PlanInputs) -> PlanInputs:
     """The inputs with the costs on one member of the placement's groups."""
-    degree, known = placement.shape.tp_degree, {member.worker_id: member for member in inputs.members}
-    groups = [placement.workers[first : first + degree] for first in range(0, len(placement.workers), degree)]
-    return in_groups_as_built(inputs, degree, lie_at_home([known[one] for one in group if one in known] for group in groups))
+    shape, known = placement.shape, {member.worker_id: member for member in inputs.members}
+    groups = [placement.workers[first : first + shape.tp_degree] for first in range(0, len(placement.workers), shape.tp_degree)]
+    at_home = ranks_at_home([known.get(worker) for worker in group] for group in groups)
+    return in_groups_as_built(inputs, Axes(shape.tp_columns, shape.tp_depth), at_home)

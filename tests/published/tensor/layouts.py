@@ -10,9 +10,8 @@ from typing import Any
 
 import yaml
 
-from frostline_controller.planner.tensor.choice import powers_of_two
 from frostline_controller.planner.tensor.nodes import Nodes
-from frostline_controller.planner.tensor.traffic import BLOCK, Axes, cube, traffic
+from frostline_controller.planner.tensor.traffic import BLOCK, Axes, cube, powers_of_two, traffic
 
 FIGURES = Path(__file__).with_name("figures.yaml")
 

@@ -26,7 +26,9 @@ HEAD = """# Layouts of tensor parallelism, by formula
 
 Written by `python -m tests.published.tensor` from [its figures and our constants](../../tests/published/tensor/figures.yaml) and
 [the planner's own formula of traffic](../../controller/frostline_controller/planner/tensor/traffic.py); do not edit. A test
-writes it again and compares. Nothing here was trained, and no run of Frostline has a depth: this is paper.
+writes it again and compares. Nothing here was trained: this is paper. A run of Frostline can have a depth (`placement.tp_depth`),
+and sends more along it than this formula's least, since activations of the hidden width stay whole on each worker
+(`traffic_in_runs` beside the formula).
 
 What it says. The four check values of 3-D tensor parallelism (arXiv 2105.14450) come out to the digit. Its headline, 2.32 times
 as fast as 1-D and 1.57 times as fast as 2-D on 64 V100, comes out as {over_1d:.2f} and {over_2d:.2f} with constants that were
@@ -37,10 +39,11 @@ nodes of today it is quicker than 1-D, 2-D, 3-D and planes in {wins} of the {pla
 P ranks are columns c x depth d x replicas r; M tokens, h the hidden width, q the side of a square or a cube. A block is query,
 key and value, the attention's output and a feed-forward four times as wide; its forward and backward are counted.
 
-**Ours is what a run does.** It divides weights by columns times replicas, c r: with `training.state_ranges` of at least r and
-`placement.shard` a worker of a group has its replica's ranges of its own tiles ([ADR 17](../adr/0017-state-sharding.md), 8), of
-weights and moments with `use`, of moments alone with `step`. What no tile cuts, norms and the biases of row layers in a block, is
-divided by r alone, and is left out of the counts here. A fixed order of sums adds nothing.
+**Ours is what a run does** without a depth. It divides weights by columns times replicas, c r: with `training.state_ranges` of
+at least r and `placement.shard` a worker of a group has its replica's ranges of its own tiles
+([ADR 17](../adr/0017-state-sharding.md), 8), of weights and moments with `use`, of moments alone with `step`. What no tile cuts,
+norms and the biases of row layers in a block, is divided by r alone, and is left out of the counts here. A
+fixed order of sums adds nothing.
 """
 
 ABOUT_CHECKS = "1-D over 3-D, elements a rank receives in the forward of a feed-forward; goal: the published digits."

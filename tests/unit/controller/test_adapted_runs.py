@@ -7,6 +7,7 @@ import pytest
 
 from frostline_contract.job import Job, parse_job
 from frostline_contract.job.freezing import ElasticSection
+from frostline_contract.tile_grid import TileGrid
 from frostline_controller.decisions.decide import decide
 from frostline_controller.decisions.initial import initial_freeze_reason
 from frostline_controller.planner.adapted import with_adapters
@@ -15,6 +16,7 @@ from frostline_controller.planner.forecast import forecast
 from frostline_controller.planner.gathers import with_gathers
 from frostline_controller.planner.tensor.built import in_groups_as_built
 from frostline_controller.planner.tensor.choice import ways_of_sharing
+from frostline_controller.planner.tensor.traffic import Axes
 from tests.unit.controller.freezing_run import entry, inputs_of
 from tests.unit.controller.planner_cases import inputs, members, unit
 
@@ -76,8 +78,8 @@ def test_a_forecast_begins_at_the_first_adapter_and_knows_how_narrow_they_are() 
 def test_a_member_of_a_group_has_its_part_of_a_block_with_adapters() -> None:
     """A part of what never learns, and of the adapters of one of their two matrices."""
     adapted = unit(parameters=1100).model_copy(update={"still_bytes": 1000, "optimizer_bytes": 200})
-    asked = inputs([unit(), adapted, adapted, unit()], 4, freeze_point=2, tensor_tiles=4)
-    _, frozen, learning, _ = in_groups_as_built(asked, 4, at_home=True).units
+    asked = inputs([unit(), adapted, adapted, unit()], 4, freeze_point=2, tensor_tiles=TileGrid(4))
+    _, frozen, learning, _ = in_groups_as_built(asked, Axes(4), at_home=4).units
     assert (learning.still_bytes, learning.gradient_bytes, learning.optimizer_bytes) == (250, round(62.5), 125)
     assert (frozen.still_bytes, frozen.parameter_bytes, frozen.optimizer_bytes) == (1000, 1100, 125)
 
@@ -101,7 +103,7 @@ def test_workers_are_planned_to_share_a_model_with_adapters() -> None:
     adapted = unit(parameters=1100).model_copy(update={"still_bytes": 1000})
     ways = list(ways_of_sharing(inputs([unit(), adapted, unit()], members(4, per_node=4))))
     assert any(way.columns > 1 for way in ways) and any(way.shard != "none" for way in ways)
-    assert all(way.has_whole_rows for way in ways), "adapters compute all samples"
+    assert all(way.depth == 1 and not way.rows_split for way in ways), "adapters compute all samples of the whole hidden width"
 
 
 def test_a_block_between_adapters_is_not_taken_for_one_that_has_settled() -> None:

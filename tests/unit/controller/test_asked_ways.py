@@ -21,16 +21,18 @@ WHOLE = {"steps": 64, "batch_size": 32, "micro_batch_size": 4, "reduction_leaves
 CELLS = {**WHOLE, "token_cells": 4}
 SHARED = {**WHOLE, "state_ranges": 2}
 TILES = {**WHOLE, "tensor_tiles": {"inner": 2, "rows": 2}}
+DEEP = {**WHOLE, "tensor_tiles": {"inner": 2, "hidden": 2}}
 LANGUAGE = {"task": {"kind": "language_modeling"}, "model": {"family": "gpt2"}, "data": {"source": "stdlib-text"}}
 """Six units, eight micro-batches of four samples; by what a run must have begun with: cells, ranges, tiles."""
 
 
 def of(training: dict[str, Any]) -> dict[str, Any]:
-    return {**job(), "training": training, **(LANGUAGE if training == CELLS else {})}
+    placement = {**job()["placement"], "workers": 4}
+    return {**job(), "placement": placement, "training": training, **(LANGUAGE if training == CELLS else {})}
 
 
-async def answer(stage: Stage, pp: int, dp: int, tp: int = 1, **ways: Any) -> str:
-    request = pb.CommandRequest(kind="reshape", degrees={"pp": pp, "dp": dp, "tp_columns": tp}, **ways)
+async def answer(stage: Stage, pp: int, dp: int, tp: int = 1, depth: int = 1, **ways: Any) -> str:
+    request = pb.CommandRequest(kind="reshape", degrees={"pp": pp, "dp": dp, "tp_columns": tp, "tp_depth": depth}, **ways)
     accepted = asyncio.create_task(stage.controller.commands.accept(request))
     await stage.until(accepted.done, "the command is durable or refused")
     return await accepted
@@ -38,13 +40,15 @@ async def answer(stage: Stage, pp: int, dp: int, tp: int = 1, **ways: Any) -> st
 
 def test_a_reshape_asks_for_what_was_given_and_no_more() -> None:
     words = "--pp 2 --dp 1 --schedule interleaved_1f1b --virtual-stages 2 --slices 3 --shard step --tensor-rows whole --tp 2"
+    words += " --tp-depth 4"
     ways = {"schedule": "interleaved_1f1b", "virtual_stages": 2, "slices": 3, "shard": "step", "tensor_rows": "whole"}
     read = build_parser().parse_args
-    assert reshape_fields(read(["reshape", "runs/x", *words.split()])) == {"degrees": {"pp": 2, "dp": 1, "tp_columns": 2}, **ways}
+    degrees = {"pp": 2, "dp": 1, "tp_columns": 2, "tp_depth": 4}
+    assert reshape_fields(read(["reshape", "runs/x", *words.split()])) == {"degrees": degrees, **ways}
     assert reshape_fields(read(["reshape", "runs/x", "--pp", "2", "--dp", "1"])) == {
-        "degrees": {"pp": 2, "dp": 1, "tp_columns": 1}
+        "degrees": {"pp": 2, "dp": 1, "tp_columns": 1, "tp_depth": 1}
     }
-    assert ScheduledReshape.model_fields.keys() - {"step", "pp_degree", "dp_degree", "tp_degree"} == ways.keys()
+    assert ScheduledReshape.model_fields.keys() - {"step", "pp_degree", "dp_degree", "tp_degree", "tp_depth"} == ways.keys()
 
 
 @pytest.mark.parametrize(
@@ -56,6 +60,8 @@ def test_a_reshape_asks_for_what_was_given_and_no_more() -> None:
         (CELLS, (2, 1), {"slices": 2}, {"slices": (2, 2), "schedule": "1f1b"}),
         (SHARED, (1, 2), {"shard": "step"}, {"shard": "step"}),
         (TILES, (1, 1, 2), {"tensor_rows": "split"}, {"tensor_rows": "split"}),
+        (DEEP, (1, 1, 1, 2), {}, {"degrees": {"dp": 1, "pp": 1, "tp_depth": 2}}),
+        (DEEP, (1, 1, 2, 2), {}, {"degrees": {"dp": 1, "pp": 1, "tp_columns": 2, "tp_depth": 2}}),
     ],
 )
 def test_a_plan_has_what_the_command_asked_for(
@@ -63,7 +69,7 @@ def test_a_plan_has_what_the_command_asked_for(
 ) -> None:
     async def story() -> None:
         async with leading(tmp_path, **of(training)) as stage:
-            await first_plan(stage, 0, 1)
+            await first_plan(stage, 0, 1, 2, 3)
             said = await answer(stage, *degrees, **ways)
             assert all(f"{name} {value}" in said for name, value in ways.items()), said
             plan = await stage.until(lambda: stage.facts.state.prepared, "its plan")
@@ -113,6 +119,9 @@ REFUSED: list[tuple[dict[str, Any], tuple[int, ...], dict[str, Any], str]] = [
     (SHARED, (1, 3), {"shard": "use"}, "dp_degree 3 exceeds training.state_ranges 2 with placement.shard use"),
     (WHOLE, (1, 2), {"shard": "all"}, "shard is 'all': Input should be 'none', 'step' or 'use'"),
     (WHOLE, (1, 1, 2), {}, "tp_degree 2 exceeds training.tensor_tiles.inner 1: each worker needs a tile; raise inner"),
+    (TILES, (1, 1, 1, 2), {}, "tp_depth 2 exceeds training.tensor_tiles.hidden 1: each worker needs a tile; raise hidden"),
+    (DEEP, (1, 1, 1, 3), {}, "tp_depth is 3; only powers of two share the tiles of a block"),
+    (DEEP, (1, 1, 2, 2), {}, "shape tp_depth 2 x tp_columns 2 x pp 1 x dp 1 needs 4 workers, 3 are there"),
     ({**WHOLE, "tensor_tiles": {"inner": 2}}, (1, 1, 2), {"tensor_rows": "split"},
      "tp_degree 2 exceeds training.tensor_tiles.rows 1"),
 ]  # fmt: skip

@@ -218,7 +218,25 @@ def test_what_tensors_would_give_is_advice_and_in_no_plan(one_micro_batch: Path,
     assert plan["placement"]["degrees"].keys() == {"dp", "pp"}
     assert plan["sharing"]["best"]["degrees"] == {"dp": 1, "pp": 1, "tp_columns": 8}
     assert plan["sharing"]["best"]["step_seconds"] < plan["cost"]["step_seconds"] / 2
-    assert {room["family"]: room["not_built"] for room in plan["sharing"]["largest"]}["all that runs"] == ""
+    rooms = {room["family"]: room["blocks"] for room in plan["sharing"]["largest"]}
+    assert rooms["data parallel"] < rooms["tensor columns"] <= rooms["tensor columns and depth"] <= rooms["all together"]
+
+
+DEEP = ["--set", "training.tensor_tiles={inner: 2, hidden: 4}", "--set", "placement.workers=8"]
+
+
+def test_a_plan_with_a_depth_is_a_plan_of_the_run(one_micro_batch: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two key-value heads would allow two columns; four levels make a group of all eight workers."""
+    words = ["plan", "-f", str(one_micro_batch), *SHARED, *DEEP, "--set", "placement.tp_degree=2"]
+    assert main([*words, "--set", "placement.tp_depth=4"]) == 0
+    text = capsys.readouterr().out
+    assert "tp_depth 4 x tp_columns 2 x pp 1 x dp 1" in text and "8 workers share each stage tile by tile" in text
+    assert main([*words, "--set", "placement.tp_depth=null", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)["plans"][0]
+    assert plan["placement"]["degrees"] == {"dp": 1, "pp": 1, "tp_columns": 2, "tp_depth": 4}
+    assert main([*words, "--set", "placement.tp_degree=1", "--json"]) == 0
+    columns = json.loads(capsys.readouterr().out)["plans"][0]
+    assert plan["cost"]["step_seconds"] < columns["cost"]["step_seconds"] / 2
 
 
 def test_a_refusal_tells_what_would_fit(one_micro_batch: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from frostline_contract.tile_grid import TileGrid
 from frostline_controller.planner.cache_costs import cache_seconds
 from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.simulated_step import placement_cost
 from frostline_controller.planner.tensor.built import in_groups_as_built
+from frostline_controller.planner.tensor.traffic import Axes
 from tests.unit.controller.planner_cases import inputs, members
 from tests.unit.controller.test_planner_groups import FAST, wanting
 
@@ -19,7 +21,7 @@ SLOW = FAST.model_copy(update={"latency_seconds": 1e-4, "bandwidth_bytes_per_sec
 def test_a_message_between_stages_costs_a_share_on_its_link_and_a_gather_in_the_group(degree: int, at_home: bool) -> None:
     between = SLOW.model_copy(update={"reduce_latency_seconds": 3e-4, "reduce_bandwidth_bytes_per_second": 5e8})
     case = inputs(6, 8, link=between, near_link=FAST, boundary_bytes_per_sample=1000)
-    member = in_groups_as_built(case, degree, at_home)
+    member = in_groups_as_built(case, Axes(degree), degree if at_home else 1)
     size, inside = case.units[1].output_bytes, FAST if at_home else between
     gathering = inside.reduce_latency_seconds + (degree - 1) / degree * size / inside.reduce_bandwidth_bytes_per_second
     for link in (between, FAST):
@@ -31,7 +33,9 @@ def test_a_message_between_stages_costs_a_share_on_its_link_and_a_gather_in_the_
 
 
 def test_groups_shorten_the_messages_of_a_pipeline_over_slow_links() -> None:
-    asked = inputs(8, members(4, per_node=2), link=SLOW, near_link=FAST, placement=wanting(2, pp_degree=2), tensor_tiles=2)
+    asked = inputs(
+        8, members(4, per_node=2), link=SLOW, near_link=FAST, placement=wanting(2, pp_degree=2), tensor_tiles=TileGrid(2)
+    )
     planned = make_plan(asked)
     whole = make_plan(replace(asked, members=asked.members[::2], placement=wanting(1, pp_degree=2)))
     assert planned.placement.degrees == whole.placement.degrees | {"tp_columns": 2}

@@ -8,9 +8,10 @@ from frostline_contract.job import parse_job
 from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.plan import Placement
 from frostline_contract.statistics import LinkProfile, UnitProfile
+from frostline_contract.tile_grid import TileGrid
 from frostline_controller.planner.adapter import Choice, Situation, choose_placement
 from frostline_controller.planner.describe import describe
-from frostline_controller.planner.in_groups import group_degree
+from frostline_controller.planner.in_groups import group_axes
 from frostline_controller.planner.inputs import MemberInfo, NothingFits, PlanInputs, replica_speeds
 from frostline_controller.planner.leaves import gradient_buffers
 from frostline_controller.planner.placing import PlannedPlacement
@@ -18,6 +19,7 @@ from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.simulated_step import placement_cost
 from frostline_controller.planner.tensor.built import in_groups_as_built
 from frostline_controller.planner.tensor.groups import as_one, form_groups, lie_at_home
+from frostline_controller.planner.tensor.traffic import Axes
 from frostline_controller.run.pinned import PinnedShape
 from tests.unit.controller.planner_cases import inputs, members, unit
 from tests.unit.controller.test_planning import worker
@@ -38,7 +40,7 @@ def domains_of_groups(found: PlanInputs, degree: int, workers: tuple[str, ...]) 
 
 def test_a_group_lies_on_one_node_and_is_planned_with_the_costs_of_its_members() -> None:
     asked = inputs(8, 8, placement=wanting(2))
-    member = in_groups_as_built(asked, 2, at_home=True)
+    member = in_groups_as_built(asked, Axes(2), at_home=2)
     planned, one = make_plan(asked), make_plan(replace(member, placement=wanting(1), members=asked.members[::2]))
     placement = planned.placement
     assert placement.degrees == one.placement.degrees | {"tp_columns": 2}
@@ -65,7 +67,7 @@ def test_the_cost_of_a_placement_in_groups_is_what_it_was_planned_with(degree: i
 
 def open_degree(units: int | tuple[UnitProfile, ...], crew: tuple[MemberInfo, ...], **fields: object) -> PlanInputs:
     wanted = PlacementSection(workers=16, tp_degree=None, hysteresis=0.05)
-    return inputs(units, crew, **({"placement": wanted, "tensor_tiles": 4, "near_link": FAST} | fields))
+    return inputs(units, crew, **({"placement": wanted, "tensor_tiles": TileGrid(4), "near_link": FAST} | fields))
 
 
 def best_by_force(asked: PlanInputs) -> PlannedPlacement:
@@ -171,7 +173,7 @@ def test_the_choice_keeps_to_tiles_machines_and_processors() -> None:
         asked = open_degree(LONG_BLOCK, members(4, per_node=per_node), reduction_leaves=1, **fields)
         return make_plan(asked).placement.shape.tp_degree
 
-    assert [degree(tensor_tiles=tiles) for tiles in (1, 2, 4)] == [1, 2, 4]
+    assert [degree(tensor_tiles=TileGrid(tiles)) for tiles in (1, 2, 4)] == [1, 2, 4]
     assert [degree(per_node=size) for size in (1, 2, 3, 4)] == [1, 2, 2, 4]
     assert [degree(parallel_slots=slots) for slots in (1, 2, 4)] == [1, 2, 4]
 
@@ -251,8 +253,8 @@ def test_a_group_is_in_no_single_place_that_not_all_of_its_members_share() -> No
 
 
 def test_the_degree_is_halved_until_the_workers_suffice() -> None:
-    assert group_degree(inputs(8, 6, placement=wanting(4, pp_degree=2))) == (
-        2, "tp 4 -> 2: 6 workers at pp 2 and dp 1 allow no more",
+    assert group_axes(inputs(8, 6, placement=wanting(4, pp_degree=2))) == (
+        Axes(2), "tp 4 -> 2: 6 workers at pp 2 and dp 1 allow no more",
     )  # fmt: skip
 
 

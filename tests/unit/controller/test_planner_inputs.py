@@ -54,6 +54,7 @@ NUMERICS: tuple[dict[str, Any], ...] = (
     {"state_ranges": 4, "compile": True},
     {"token_cells": 2},
     {"tensor_tiles": {"inner": 4, "rows": 2}},
+    {"tensor_tiles": {"hidden": 2}},
     {"numerics": "fast"},
 )
 

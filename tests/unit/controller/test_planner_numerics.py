@@ -18,7 +18,7 @@ SAMPLE_BYTES = 1_000_000
 def job(workers: int = 4, rails_off: tuple[str, ...] = (), **fields: Any) -> Job:
     """Return a job of 64 samples a step that has `auto` for both numbers; `fields` are those of `training` and `placement`."""
     training = {"steps": 1000, "batch_size": 64, "micro_batch_size": "auto", "reduction_leaves": "auto", "state_ranges": 1,
-                "audit_every_steps": 100}  # fmt: skip
+                "audit_every_steps": 100, "tensor_tiles": {}}  # fmt: skip
     placed = {name: value for name, value in fields.items() if name not in training}
     return parse_job({
         "model": {"family": "vit", "config": {"hidden_size": 64}}, "task": {"kind": "image_classification"},
@@ -87,6 +87,11 @@ def test_free_calls_make_small_micro_batches_of_a_deep_pipeline_and_dear_ones_la
 
 def test_pinned_replicas_each_have_a_leaf():
     assert settled(job(workers=8, dp_degree=8)).reduction_leaves == 8
+
+
+def test_the_fewest_workers_of_a_run_are_those_of_its_groups():
+    reason = settled(job(workers=8, tensor_tiles={"inner": 2, "hidden": 2}, tp_degree=2, tp_depth=2)).reason
+    assert " on 4 workers (tp_depth 2 x tp_columns 2 x pp 1 x dp 1), " in reason and " on 8 workers (tp_depth 2 x " in reason
 
 
 @pytest.mark.parametrize("shard", ["step", "auto"])

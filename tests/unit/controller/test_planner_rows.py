@@ -6,6 +6,7 @@ from frostline_controller.planner.describe import describe
 from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.simulated_step import placement_cost
 from frostline_controller.planner.tensor.built import in_groups_as_built
+from frostline_controller.planner.tensor.traffic import Axes
 from tests.unit.controller.planner_cases import members
 from tests.unit.controller.test_planner_groups import FAST, LONG_BLOCK, open_degree, sharing_state
 
@@ -19,7 +20,7 @@ def test_members_that_divide_samples_keep_a_part_of_activations_and_gather_no_me
     saved = 2 * (round(8_000_000 * (10 / 34 + 12 / 34)) - round(8_000_000 * (4 / 34 + 3 / 34 + 12 / 34)))
     assert plans["whole"].cost.peak_bytes - plans["split"].cost.peak_bytes == saved, "of the two blocks"
     assert placement_cost(plans["split"].placement, asked).peak_bytes == plans["split"].cost.peak_bytes
-    whole, divided = (in_groups_as_built(one, 2, at_home=True) for one in (asked, split))
+    whole, divided = (in_groups_as_built(one, Axes(2), at_home=2) for one in (asked, split))
     assert divided.messages.sent == whole.messages.sent == 0.5
     assert divided.messages.over(FAST).latency_seconds == FAST.latency_seconds < whole.messages.over(FAST).latency_seconds
     assert "each has its part of a micro-batch's samples" in describe(plans["split"], split)

@@ -6,18 +6,21 @@ from dataclasses import replace
 
 import pytest
 
+from frostline_contract.job import parse_job
 from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import LinkProfile
+from frostline_contract.tile_grid import TileGrid
 from frostline_controller.planner.cost import CostModel, step_cost
 from frostline_controller.planner.inputs import NothingFits, PlanInputs
 from frostline_controller.planner.leaves import deal_by_speed
 from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.shapes import schedules_for
-from frostline_controller.planner.tensor.built import in_groups_as_built
+from frostline_controller.planner.tensor.advice import advise_sharing
+from frostline_controller.planner.tensor.built import as_groups, in_groups_as_built
 from frostline_controller.planner.tensor.choice import choose_sharing, ways_of_sharing
-from frostline_controller.planner.tensor.groups import NoGroups, as_one, form_groups, lie_at_home
-from frostline_controller.planner.tensor.member_costs import grouped
+from frostline_controller.planner.tensor.groups import NoGroups, as_one, form_groups, ranks_at_home
+from frostline_controller.planner.tensor.traffic import Axes
 from tests.unit.controller.planner_cases import all_bounds, inputs, members, random_units, unit
 from tests.unit.controller.test_planner_tensor import NEAR
 
@@ -27,7 +30,7 @@ def brute_force(case) -> float:
     least = float("inf")
     for sharing in ways_of_sharing(case):
         try:
-            one = grouped(case, sharing)
+            one = as_groups(case, sharing)
         except NoGroups:
             continue
         least = min(least, least_of_shapes(one))
@@ -102,6 +105,39 @@ def test_a_group_is_told_where_it_beats_pipeline_and_replicas_and_not_for_less_t
     assert choose_sharing(slow).best is None, "sums that take longer than they save"
 
 
+LONE = inputs(10, members(4, per_node=1), num_microbatches=1, reduction_leaves=1, link=NEAR)
+"""One worker a node: no columns; one micro-batch: neither pipeline nor replicas are of use."""
+
+
+def test_a_depth_is_told_where_it_beats_what_needs_less_of_a_run() -> None:
+    best = choose_sharing(LONE).best
+    assert best is not None and (best.sharing.words, best.degrees) == ("tp 1 x 4", {"dp": 1, "pp": 1, "tp_depth": 4})
+    asked = replace(LONE, placement=PlacementSection(workers=4, tp_depth=4), tensor_tiles=TileGrid(1, 4))
+    assert make_plan(asked).cost == best.planned.cost, "a run's own plan"
+    slow = replace(LONE, link=LinkProfile(reduce_latency_seconds=1.0))
+    assert choose_sharing(slow).best is None
+
+
+@pytest.mark.parametrize(
+    ("tiles", "obstacles"),
+    [
+        ({}, ["training.tensor_tiles.hidden 4 or more"]),
+        ({"inner": 2, "hidden": 2}, ["training.tensor_tiles.hidden 4 or more"]),
+        ({"inner": 2, "hidden": 4}, []),
+        ({"inner": 2, "rows": 2}, ["training.tensor_tiles.hidden 4 or more", "training.tensor_tiles.rows 1"]),
+    ],
+    ids=str,
+)
+def test_the_advice_names_what_a_run_with_a_depth_begins_with(tiles: dict[str, int], obstacles: list[str]) -> None:
+    job = parse_job({
+        "model": {"family": "vit"}, "task": {"kind": "image_classification"}, "data": {"source": "digits"},
+        "training": {"steps": 10, "batch_size": 32, "micro_batch_size": 4, "tensor_tiles": tiles},
+    })  # fmt: skip
+    advice = advise_sharing(job, LONE, 4)
+    assert advice.as_json()["best"]["obstacles"] == [f"in a new run: {one}" for one in obstacles]
+    assert advice.lines()[0].startswith("with tensors or state shared out: tp 1 x 4, pp 1 x dp 1, ")
+
+
 # ---- groups and shares of state that a job leaves open at once
 
 
@@ -123,7 +159,7 @@ def both_open(seed: int, hysteresis: float) -> PlanInputs:
         num_microbatches=4,
         reduction_leaves=source.choice([1, 2, 4]),
         state_ranges=source.choice([2, 4]),
-        tensor_tiles=4,
+        tensor_tiles=TileGrid(4),
         placement=wanted,
     )
 
@@ -132,7 +168,7 @@ def pinned(case: PlanInputs, degree: int, shard: str) -> PlanInputs:
     """Return the case with a degree and a sharing of state, as the planner sees it: each group is one worker."""
     groups = form_groups(case.members, degree)
     section = case.placement.model_copy(update={"tp_degree": 1, "shard": shard})
-    member = in_groups_as_built(replace(case, placement=section), degree, lie_at_home(groups))
+    member = in_groups_as_built(replace(case, placement=section), Axes(degree), ranks_at_home(groups))
     return replace(member, members=tuple(map(as_one, groups)))
 
 

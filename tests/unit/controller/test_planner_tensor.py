@@ -6,10 +6,11 @@ from frostline_contract.statistics import LinkProfile
 from frostline_controller.planner.cost import CostModel
 from frostline_controller.planner.gathers import with_gathers
 from frostline_controller.planner.inputs import MemberInfo
+from frostline_controller.planner.tensor.built import as_groups
 from frostline_controller.planner.tensor.groups import NoGroups, form_groups_of_nodes
-from frostline_controller.planner.tensor.member_costs import COMMON_SECONDS, KEPT_HIDDEN, cut_unit, grouped
+from frostline_controller.planner.tensor.member_costs import COMMON_SECONDS, KEPT_HIDDEN, cut_unit
 from frostline_controller.planner.tensor.nodes import Nodes
-from frostline_controller.planner.tensor.sharing import SHARD_WAYS, Sharing
+from frostline_controller.planner.tensor.sharing import Sharing
 from frostline_controller.planner.tensor.traffic import FEED_FORWARD, Axes, cube, traffic
 from tests.unit.controller.planner_cases import inputs, members, unit
 
@@ -61,26 +62,23 @@ def test_an_axis_takes_the_links_that_it_crosses() -> None:
 # ---- a group as one worker
 
 
-def test_a_block_of_a_group_has_its_part_of_everything_but_rows_and_norms() -> None:
+def test_a_block_of_columns_is_cut_but_for_rows_and_norms() -> None:
     nodes = Nodes(devices=8, within=1e9, between=1e8, within_call=1e-5)
-    whole = unit(0.1, parameters=4000, activation=34_000, output=1_000_000)
-    cut = cut_unit(whole, Sharing(columns=4), nodes)
-    assert (cut.parameter_bytes, cut.optimizer_bytes, cut.output_bytes) == (1000, 2000, 250_000)
+    whole = unit(0.1, parameters=4_000_000, activation=34_000, output=1_000_000)
+    cut = cut_unit(whole, Sharing(columns=4), nodes, 4)
     assert cut.activation_bytes == 10_000 + 24_000 // 4 == round(34_000 * (KEPT_HIDDEN + (1 - KEPT_HIDDEN) / 4))
     work = 0.1 * (COMMON_SECONDS + (1 - COMMON_SECONDS) / 4)
     sums = 2 * 2 * 3 / 4 * 1e6 / 1e9  # two all-reduces, each twice three quarters of the hidden state
     assert cut.forward_seconds == pytest.approx(work + sums + 4e-5)
     assert cut.backward_seconds == pytest.approx(2 * work + sums + 4e-5)
-    split = cut_unit(whole, Sharing(columns=4, rows_split=True), nodes)
+    split = cut_unit(whole, Sharing(columns=4, rows_split=True), nodes, 4)
     assert split.forward_seconds == pytest.approx(0.1 / 4 + sums + 4e-5), "no byte more, and nothing twice"
-    deep = cut_unit(whole, Sharing(columns=2, depth=2), nodes)
-    assert deep.activation_bytes == 34_000 // 4, "rows and hidden width are cut too"
     assert split.activation_bytes == 4_000 + 6_000 // 4 + 24_000 // 4, "inputs of column layers are kept as they were gathered"
 
 
 def test_embedding_and_head_stay_whole_and_a_group_sends_an_activation_once() -> None:
     case = inputs(4, members(8, per_node=4), near_link=NEAR)
-    cut = grouped(case, Sharing(columns=4))
+    cut = as_groups(case, Sharing(columns=4))
     assert [one.parameter_bytes for one in cut.units] == [4_000_000, 1_000_000, 1_000_000, 4_000_000]
     assert [member.worker_id for member in cut.members] == ["w0", "w4"]
     sent = cut.units[0].output_bytes / cut.for_messages(cut.link).bandwidth_bytes_per_second
@@ -93,13 +91,13 @@ def test_groups_lie_in_nodes_and_a_group_is_as_slow_as_its_slowest() -> None:
     groups = form_groups_of_nodes(crew, 2)
     assert [[one.worker_id for one in group] for group in groups] == [["x2", "x1"], ["w0", "w1"], ["w2", "w3"]]
     case = inputs(4, crew)
-    assert [one.speed for one in grouped(case, Sharing(columns=2)).members] == [1.5, 1.0, 1.0]
+    assert [one.speed for one in as_groups(case, Sharing(columns=2)).members] == [1.5, 1.0, 1.0]
     with pytest.raises(NoGroups, match="4 columns exceed the 3 workers of a node"):
-        grouped(case, Sharing(columns=4))
+        as_groups(case, Sharing(columns=4))
     even = inputs(4, members(8, per_node=4))
-    assert len(grouped(even, Sharing(columns=4, depth=2)).members) == 1, "a group with a depth may take whole nodes"
+    assert len(as_groups(even, Sharing(columns=4, depth=2)).members) == 1, "a group with a depth may take whole nodes"
     with pytest.raises(NoGroups, match="groups of 4 are no whole nodes of 3"):
-        grouped(case, Sharing(columns=2, depth=2))
+        as_groups(case, Sharing(columns=2, depth=2))
 
 
 def test_gathered_weights_cost_two_gathers_a_micro_batch_and_leave_each_replica_its_part() -> None:
@@ -108,14 +106,8 @@ def test_gathered_weights_cost_two_gathers_a_micro_batch_and_leave_each_replica_
     """
     link = LinkProfile(reduce_latency_seconds=1.0, reduce_bandwidth_bytes_per_second=50.0)
     case = inputs([unit(1.0, parameters=100, activation=0, output=0)] * 3, 2, reduction_leaves=2, link=link)
-    model = CostModel(grouped(case, Sharing(shard="use"))).of_shape(1, 2)
+    model = CostModel(as_groups(case, Sharing(shard="use"))).of_shape(1, 2)
     assert model.stage_bytes(0, 3, 0, (0, 1, 2)) == 3 * 300 / 2 + 2.5 * 100 + 2 * 300
     gathered = with_gathers(case, 2).units[0]
     assert (gathered.forward_seconds, gathered.backward_seconds) == (1.0 + 2.0, 2.0 + 2.0)
     assert with_gathers(case, 1) is case
-
-
-def test_what_no_run_can_be_given_is_said_in_one_place() -> None:
-    ways = [Sharing(columns=columns, shard=way) for columns in (1, 2) for way in SHARD_WAYS]
-    assert {way.not_built() for way in (*ways, Sharing(columns=2, rows_split=True))} == {""}
-    assert Sharing(depth=2).not_built()

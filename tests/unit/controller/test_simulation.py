@@ -48,7 +48,7 @@ def test_every_example_cluster_runs_a_small_and_a_large_model(
     assert reported["arms"]["job"]["spans"][-1]["freeze_point"] == 5
     assert reported["arms"]["static"]["speedup"] == 1.0
     rooms = {room["family"]: room["blocks"] for room in reported["sharing"]["largest"]}
-    assert not rooms or rooms["data parallel"] <= rooms["all that runs"] <= rooms["all together"]
+    assert not rooms or rooms["data parallel"] <= rooms["tensor columns and depth"] <= rooms["all together"]
 
 
 def test_the_page_has_each_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,6 @@
 """Advice on tensor parallelism and sharded state for a job on its workers, as `frostline plan` and `frostline simulate` show it.
 
-It is advice alone: a run's plans use only the features of its job and of the engine (`Sharing.not_built` names missing ones).
+It is advice: a run's plans have the groups that its job asks for or leaves open, and numbers that are fixed at its start.
 """
 
 from dataclasses import asdict, dataclass
@@ -58,7 +58,6 @@ class SharingAdvice:
                     "parameters": room.parameter_bytes // self.weight_bytes,
                     "degrees": room.degrees,
                     **asdict(room.sharing),
-                    "not_built": room.sharing.not_built(),
                 }
                 for room in self.rooms
             ],
@@ -89,21 +88,25 @@ class SharingAdvice:
         }
 
     def _obstacles(self, sharing: Sharing, replicas: int) -> list[str]:
-        """Return why this run cannot share in that way: features that no engine has, and numbers fixed at a run's start."""
-        training, found = self.job.training, list[str]()
-        if problem := sharing.not_built():
-            found.append(f"on paper alone: {problem}")
-        if sharing.columns > training.tensor_tiles.inner:
-            found.append(f"in a new run: training.tensor_tiles.inner {sharing.columns} or more")
-        if sharing.shard != NONE and replicas > training.state_ranges:
-            found.append(f"in a new run: training.state_ranges {replicas} or more")
+        """Return why this run cannot share in that way: numbers that are fixed at a run's start."""
+        training, tiles = self.job.training, self.job.training.tensor_tiles
+        least = {
+            "tensor_tiles.inner": (tiles.inner, sharing.columns),
+            "tensor_tiles.hidden": (tiles.hidden, sharing.depth),
+            "tensor_tiles.rows": (tiles.rows, sharing.columns if sharing.rows_split else 1),
+            "state_ranges": (training.state_ranges, replicas if sharing.shard != NONE else 1),
+        }
+        found = [f"in a new run: training.{name} {needed} or more" for name, (given, needed) in least.items() if given < needed]
+        if sharing.depth > 1 and tiles.vocabulary:
+            found.append("in a new run: training.tensor_tiles.vocabulary false")
+        if sharing.depth > 1 and tiles.rows > 1:
+            found.append("in a new run: training.tensor_tiles.rows 1")
         return found
 
     def _room_words(self, room: Room) -> str:
         shape = _shape(room.degrees, room.sharing) if room.blocks else "not one block"
         parameters = f"{room.parameter_bytes / self.weight_bytes / 1e9:,.3g} G"
-        caveat = f" (on paper alone: {problem})" if room.blocks and (problem := room.sharing.not_built()) else ""
-        return f"{room.family:<38}{room.blocks:>8,}{parameters:>12}  {shape}{caveat}"
+        return f"{room.family:<38}{room.blocks:>8,}{parameters:>12}  {shape}"
 
 
 def advise_sharing(job: Job, inputs: PlanInputs, weight_bytes: int) -> SharingAdvice:

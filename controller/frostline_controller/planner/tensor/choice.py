@@ -1,9 +1,8 @@
 """The choice of the best (pipeline, replicas, columns, depth, shard): `planner.search` over groups, for each way of sharing.
 
-For each number of columns and depth a group is planned as one worker (`tensor.member_costs`), so the search of pipelines,
-replicas and cuts is the planner's own, with its exactness. Ways of sharing are tried in the order of their lower bounds until
-none can win. A way is chosen where memory needs it, or where it saves more than `placement.hysteresis` of the best step without
-it. A way that no run can have yet (`Sharing.not_built`) is advice.
+For each number of columns and depth a group is planned as one worker (`tensor.built`), so the search of pipelines, replicas and
+cuts is the planner's own, with its exactness. Ways of sharing are tried in the order of their lower bounds until none can win. A
+way is chosen where memory needs it, or where it saves more than `placement.hysteresis` of the best step without it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,9 +13,11 @@ from frostline_contract.sharding import NONE
 from frostline_controller.planner.inputs import NothingFits, PlanInputs
 from frostline_controller.planner.placing import PlannedPlacement
 from frostline_controller.planner.search import least_seconds, make_plan
+from frostline_controller.planner.tensor.built import as_groups
 from frostline_controller.planner.tensor.groups import NoGroups
-from frostline_controller.planner.tensor.member_costs import grouped, nodes_of
+from frostline_controller.planner.tensor.member_costs import nodes_of
 from frostline_controller.planner.tensor.sharing import SHARD_WAYS, Sharing
+from frostline_controller.planner.tensor.traffic import powers_of_two
 
 MOST_DEPTH = 8
 
@@ -71,8 +72,9 @@ class SharingChoice:
 def ways_of_sharing(inputs: PlanInputs) -> Iterator[Sharing]:
     """Yield every way of sharing that the members and the numerics allow, the plain way first.
 
-    Columns lie in one node; split rows are whole samples. Fast numerics and the paper's planner allow only the plain way, and
-    adapters neither a depth nor split rows. For a job that shares state out, ways without that are left out.
+    Columns lie in one node; split rows are whole samples, and never beside a depth. Fast numerics and the paper's planner allow
+    only the plain way, and adapters neither a depth nor split rows. For a job that shares state out, ways without that are left
+    out.
     """
     plain = Sharing(shard=inputs.placement.shard)
     yield plain
@@ -81,18 +83,11 @@ def ways_of_sharing(inputs: PlanInputs) -> Iterator[Sharing]:
         return
     ways = [way for way in SHARD_WAYS if inputs.placement.shard == NONE or way != NONE]
     for columns in powers_of_two(nodes_of(inputs).devices):
-        for depth in powers_of_two(MOST_DEPTH):
-            divides = inputs.micro_batch_size % max(columns, depth) == 0
-            rows = [False] * (depth == 1 or divides) + [True] * (columns > 1 and depth == 1 and divides)
+        for depth in [1] if adapted else powers_of_two(MOST_DEPTH):
+            divides = columns > 1 and depth == 1 and inputs.micro_batch_size % columns == 0
+            rows = [False, True] if divides and not adapted else [False]
             found = [Sharing(columns, depth, way, split) for split in rows for way in ways]
-            if adapted:
-                found = [one for one in found if one.has_whole_rows]
             yield from (one for one in found if one.group_size <= len(inputs.members) and one != plain)
-
-
-def powers_of_two(most: int) -> list[int]:
-    """Return the powers of two up to `most`, ascending."""
-    return [1 << power for power in range(most.bit_length())]
 
 
 def choose_sharing(inputs: PlanInputs) -> SharingChoice:
@@ -132,7 +127,7 @@ def _by_bound(inputs: PlanInputs, ways: Iterable[Sharing]) -> list[tuple[float, 
         alone = replace(sharing, shard=NONE)
         if alone not in bounds:
             try:
-                bounds[alone] = least_seconds(grouped(inputs, alone))
+                bounds[alone] = least_seconds(as_groups(inputs, alone))
             except NoGroups:
                 bounds[alone] = float("inf")
         bounded.append((bounds[alone], sharing))
@@ -141,7 +136,7 @@ def _by_bound(inputs: PlanInputs, ways: Iterable[Sharing]) -> list[tuple[float, 
 
 def _planned(sharing: Sharing, inputs: PlanInputs, below: float = float("inf")) -> SharedPlan | None:
     """Return the best placement with this way of sharing; None where none fits with fewer seconds a sample than `below`."""
-    groups = grouped(inputs, sharing)
+    groups = as_groups(inputs, sharing)
     known = below if inputs.token_cells == 1 else float("inf")  # in cells a simulated step may be quicker than its closed form
     try:
         found = SharedPlan(sharing, make_plan(groups, known), groups)

@@ -7,7 +7,6 @@ narrower (simulated nodes of one machine). It counts second: among workers of on
 that a lost domain breaks few groups.
 """
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 
@@ -36,12 +35,26 @@ def lie_at_home(groups: Iterable[Sequence[MemberInfo]]) -> bool:
     return all(len({node_of(member) for member in group}) <= 1 for group in groups)
 
 
+def ranks_at_home(groups: Iterable[Sequence[MemberInfo | None]]) -> int:
+    """Return how many consecutive members of every group lie in one node: the largest power of two for which all parts of so many
+    do, a group's size where no group leaves its node. None: a member of which nothing is known any more; it changes nothing."""
+    return min((_at_home([None if member is None else node_of(member) for member in group]) for group in groups), default=1)
+
+
+def _at_home(nodes: Sequence[str | None]) -> int:
+    count = len(nodes)
+    while count > 1 and any(len(set(nodes[first : first + count]) - {None}) > 1 for first in range(0, len(nodes), count)):
+        count //= 2
+    return count
+
+
 def form_groups(members: Iterable[MemberInfo], size: int) -> list[Group]:
     """Return as many groups of `size` members as there can be, those of near members first; members left over are in no group.
 
     Groups are formed within a node and one failure domain, of members left over within a node, then within a domain, and at last
     of any. Among members that are equally near, groups of the current placement stay as they are, then neighbours in it are
-    grouped, so that a reshape moves little state; members without a place come last, by falling speed.
+    grouped, so that a reshape moves little state; members without a place come last, by falling speed. A group over several nodes
+    has parts of one node each, halves before quarters, so that its innermost axis leaves a node only where it must.
     """
     left = sorted(members, key=lambda one: (one.global_rank < 0, one.global_rank, -one.speed, one.worker_id))
     groups = list[Group]()
@@ -88,9 +101,25 @@ def as_one(group: Group) -> MemberInfo:
 
 
 def _whole_groups_first(crew: Sequence[MemberInfo], size: int) -> list[MemberInfo]:
-    """Return the members with those first that are now in a group whose members are all there; else in their order."""
-    there = Counter(group_of(member.global_rank, size) for member in crew if member.global_rank >= 0)
-    return sorted(crew, key=lambda one: one.global_rank < 0 or there[group_of(one.global_rank, size)] < size)
+    """Return the members with those first that are now in a group whose members are all there; each group in parts of nodes."""
+    now, others = dict[int, list[MemberInfo]](), list[MemberInfo]()
+    for member in crew:
+        (now.setdefault(group_of(member.global_rank, size), []) if member.global_rank >= 0 else others).append(member)
+    whole = [one for number in sorted(now) if len(now[number]) == size for one in _in_parts_of_nodes(now[number], size)]
+    broken = [one for group in now.values() if len(group) < size for one in group]
+    return whole + _in_parts_of_nodes(broken + others, size)
+
+
+def _in_parts_of_nodes(crew: Sequence[MemberInfo], size: int) -> list[MemberInfo]:
+    """Return the members with as many of a node behind each other as it has, in parts of powers of two, the largest first."""
+    ordered, left = list[MemberInfo](), by_node(crew)
+    while size:
+        for node in left:
+            whole = len(node) - len(node) % size
+            ordered += node[:whole]
+            del node[:whole]
+        size //= 2
+    return ordered
 
 
 def _node_and_domain(member: MemberInfo) -> tuple[str, str]:

@@ -1,9 +1,8 @@
 """The largest model that fits: the most blocks, of the job's width, for which each family of shapes has memory on the workers.
 
 Bytes are those of the cost model (`planner.cost`), with nothing frozen. Blocks are equal, so the number of blocks that fit a
-stage is its free memory over the bytes of one block, and no search of cuts is needed. Groups that share state out as runs do have
-the bytes of a member in a run (`tensor.built`); other groups those on paper (`tensor.member_costs`), where embedding and head are
-whole.
+stage is its free memory over the bytes of one block, and no search of cuts is needed. Groups have the bytes of a member in a run
+(`tensor.built`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,11 +18,11 @@ from frostline_controller.planner.cost import CostModel, replica_micro_batches
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.leaves import deal_evenly
 from frostline_controller.planner.shapes import ALL_DEGREES_UP_TO
-from frostline_controller.planner.tensor.built import grouped_as_built
-from frostline_controller.planner.tensor.choice import powers_of_two, ways_of_sharing
+from frostline_controller.planner.tensor.built import as_groups
+from frostline_controller.planner.tensor.choice import ways_of_sharing
 from frostline_controller.planner.tensor.groups import NoGroups
-from frostline_controller.planner.tensor.member_costs import grouped
 from frostline_controller.planner.tensor.sharing import USE, Sharing
+from frostline_controller.planner.tensor.traffic import powers_of_two
 
 EMBEDDING, BLOCK, HEAD, END = 0, 1, 2, 3
 """Indices of the units of a model with one block, which stands for all blocks, and the model's end."""
@@ -51,7 +50,7 @@ FAMILIES = (
     Family("data parallel, shard use (ZeRO-3)", False, True, lambda way: way == Sharing(shard=USE)),
     Family("pipeline", True, False, lambda way: way == Sharing()),
     Family("tensor columns", False, True, lambda way: way == Sharing(columns=way.columns)),
-    Family("all that runs", True, True, lambda way: not way.not_built()),
+    Family("tensor columns and depth", False, True, lambda way: way == Sharing(way.columns, way.depth)),
     Family("all together", True, True, lambda way: True),
 )
 
@@ -87,12 +86,6 @@ def largest_models(inputs: PlanInputs) -> tuple[Room, ...]:
         except NoGroups:
             continue
     return tuple(_room(free, family, groups) for family in FAMILIES)
-
-
-def as_groups(inputs: PlanInputs, way: Sharing) -> PlanInputs:
-    """Return the inputs with groups of a way of sharing in place of workers; NoGroups where the members cannot form them."""
-    is_in_runs = way.columns > 1 and way.shard != NONE and not way.not_built()
-    return (grouped_as_built if is_in_runs else grouped)(inputs, way)
 
 
 def _room(inputs: PlanInputs, family: Family, groups: Mapping[Sharing, "Groups"]) -> Room:

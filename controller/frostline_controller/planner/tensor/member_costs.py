@@ -1,26 +1,21 @@
-"""The costs of a worker of a group that shares everything: its units' seconds and bytes, and its links.
+"""The costs of one member of a group that shares tensors: what it computes of a block, keeps of it, and exchanges for it.
 
-Pipeline, replicas, schedules, freezing, cache and memory are then planned as usual (`planner.search`), with groups in place of
-workers.
-
-Differences between a group and a worker. A block's work is cut, except norms, residual sums and dropout of whole rows
-(COMMON_SECONDS). Four sums a block and micro-batch cross the columns; with a depth each product has one more exchange in each
-pass (`tensor.traffic`). Weights and moments of a block are cut; embedding and head stay whole on each member. Of the activations
-kept for a block's backward, those of the hidden width stay whole where rows do (KEPT_HIDDEN). Activations between stages are sent
-once a group: each member sends its part, and the receivers gather. A vote's cost is counted over groups.
+A block's products are cut over columns and depth, attention and activation functions between them over the columns; norms,
+residual sums and dropout of whole rows are computed by each member (COMMON_SECONDS). In each pass two sums of the hidden width
+cross the columns; with a depth, two sums of the inner widths and two gathers of the hidden width cross it as well
+(`traffic.traffic_in_runs`). Of the activations kept for a block's backward, those of the hidden width stay whole where rows do
+(KEPT_HIDDEN), and those of the inner widths are cut by the columns. Activations between stages are sent once a group: each
+member sends its part, and the receivers gather.
 """
 
-from dataclasses import replace
-
-from frostline_contract.sharding import NONE
 from frostline_contract.statistics import UnitProfile
 from frostline_controller.planner.gathers import with_seconds
 from frostline_controller.planner.group_messages import GroupMessages
 from frostline_controller.planner.inputs import PlanInputs
-from frostline_controller.planner.tensor.groups import NoGroups, as_one, by_node, form_groups_of_nodes
+from frostline_controller.planner.tensor.groups import by_node
 from frostline_controller.planner.tensor.nodes import Nodes
 from frostline_controller.planner.tensor.sharing import Sharing
-from frostline_controller.planner.tensor.traffic import BLOCK, traffic
+from frostline_controller.planner.tensor.traffic import traffic_in_runs
 
 COMMON_SECONDS = 0.01
 """Share of a block's seconds on one worker that each member of a group spends on whole rows. Assumed, not measured: norms,
@@ -31,62 +26,6 @@ KEPT_HIDDEN = 10 / 34
 KEPT_GATHERED = 4 / 34
 """Part of KEPT_HIDDEN: inputs of column layers. Where members of columns divide samples, they are kept as they were gathered.
 (The paper keeps each member's part and gathers again in the backward, which sends more.)"""
-
-CUT_BYTES = ("parameter_bytes", "optimizer_bytes", "still_bytes", "working_bytes", "output_bytes")
-"""Fields of a block's profile of which each member has an equal part."""
-
-
-def grouped(inputs: PlanInputs, sharing: Sharing) -> PlanInputs:
-    """Return the planner's inputs with a group in place of each worker, and with state shared out by `sharing`.
-
-    With groups of one and no further sharing the inputs are returned unchanged.
-
-    Raises:
-        NoGroups: the members cannot form such groups.
-    """
-    if sharing == Sharing(shard=inputs.placement.shard):
-        return inputs
-    size, nodes, found = sharing.group_size, nodes_of(inputs), with_members_grouped(inputs, sharing)
-    if size == 1:
-        return found
-    return replace(
-        found,
-        units=tuple(
-            cut_unit(unit, sharing, nodes) if 0 < number < inputs.num_units - 1 else _whole_unit(unit, size)
-            for number, unit in enumerate(inputs.units)
-        ),
-        messages=messages_of(nodes, size, 1.0),
-        parallel_slots=inputs.parallel_slots // size if inputs.parallel_slots is not None else None,
-    )
-
-
-def with_members_grouped(inputs: PlanInputs, sharing: Sharing) -> PlanInputs:
-    """Return the planner's inputs with a group in place of each worker, with state shared out, and with the costs of a worker.
-
-    Where state is shared out it is in ranges enough for all replicas, as a new run may have it.
-
-    Raises:
-        NoGroups: the members cannot form such groups.
-    """
-    size, nodes = sharing.group_size, nodes_of(inputs)
-    least = -(-inputs.placement.min_workers // size)
-    section = inputs.placement.model_copy(update={"shard": sharing.shard, "min_workers": least, "tp_degree": 1})
-    found = replace(
-        inputs,
-        placement=section,
-        state_ranges=inputs.state_ranges if sharing.shard == NONE else max(inputs.state_ranges, inputs.reduction_leaves),
-    )
-    if size == 1:
-        return found
-    if sharing.depth == 1 and size > nodes.devices:
-        raise NoGroups(
-            f"{size} columns exceed the {nodes.devices} workers of a node; their sums would cross nodes in every block"
-        )
-    slots = inputs.parallel_slots
-    if slots is not None and slots < size:
-        raise NoGroups(f"a group of {size} workers computes at once, and {slots} can")
-    unplaced = [replace(member, global_rank=-1) for member in inputs.members]
-    return replace(found, members=tuple(map(as_one, form_groups_of_nodes(unplaced, size))), current=None)
 
 
 def nodes_of(inputs: PlanInputs) -> Nodes:
@@ -101,40 +40,48 @@ def nodes_of(inputs: PlanInputs) -> Nodes:
     )
 
 
-def cut_unit(unit: UnitProfile, sharing: Sharing, nodes: Nodes) -> UnitProfile:
-    """Return the costs of a block on one member of a group: seconds with the group's exchanges, bytes of the member's part."""
-    size = sharing.group_size
-    between = 1.0 if sharing.has_whole_rows else 1 / size
-    seconds = COMMON_SECONDS * between + (1 - COMMON_SECONDS) / size
-    gathered = KEPT_GATHERED if sharing.depth == 1 else 0.0
-    kept = gathered + (KEPT_HIDDEN - gathered) * between + (1 - KEPT_HIDDEN) / size
-    moved = exchange_seconds(unit.output_bytes, sharing, nodes)
-    return with_seconds(unit, seconds, moved).model_copy(
-        update={
-            **{name: round(getattr(unit, name) / size) for name in CUT_BYTES},
-            "activation_bytes": round(unit.activation_bytes * kept),
-        }
-    )
+def cut_unit(unit: UnitProfile, sharing: Sharing, nodes: Nodes, micro_batch_size: int) -> UnitProfile:
+    """Return the costs of a learning block on one member of a group, with whole state: its seconds, with the group's exchanges,
+    and the activations that the member keeps."""
+    between = 1 / sharing.columns if sharing.rows_split else 1.0
+    attention = attention_share(unit, micro_batch_size)
+    cut = attention / sharing.columns + (1 - attention) / sharing.group_size
+    gathered = KEPT_GATHERED if sharing.rows_split else 0.0
+    kept = gathered + (KEPT_HIDDEN - gathered) * between + (1 - KEPT_HIDDEN) / sharing.columns
+    added = (exchange_seconds(unit.output_bytes, sharing, nodes, is_forward) for is_forward in (True, False))
+    found = with_seconds(unit, COMMON_SECONDS * between + (1 - COMMON_SECONDS) * cut, *added)
+    return found.model_copy(update={"activation_bytes": round(unit.activation_bytes * kept)})
 
 
-def exchange_seconds(hidden_bytes: float, sharing: Sharing, nodes: Nodes) -> float:
-    """Return the seconds of a block's exchanges within the group in a forward; those of a backward take as long.
+def attention_share(unit: UnitProfile, micro_batch_size: int) -> float:
+    """Return attention's share of a block's multiplications, which columns cut and depth does not.
 
-    hidden_bytes: of a micro-batch's hidden state. The depth is the innermost axis, since it carries three times as much.
+    It is 4 s h of 24 h^2 + 4 s h a token, for s tokens of width h (`planner.analytic`). A sample's hidden state has s h values
+    and a block 12 h^2 weights, so s / 6 h is twice the ratio of their bytes. Where a crossing value is half as wide as a weight
+    the share comes out as nearly half of what it is.
     """
-    moved = traffic(sharing.axes, 1, 1, BLOCK, backward=False)
-    whole_sums = 2 if sharing.columns == 2 else 4  # two a pass; of more than two members an all-to-all and a gather
-    column_calls = whole_sums if sharing.depth == 1 else len(BLOCK)
-    return nodes.seconds(hidden_bytes * moved.depth, sharing.depth, 1, len(BLOCK)) + nodes.seconds(
-        hidden_bytes * moved.columns, sharing.columns, sharing.depth, column_calls
+    ratio = 2 * unit.output_bytes / micro_batch_size / max(1, unit.parameter_bytes)
+    return ratio / (1 + ratio)
+
+
+def exchange_seconds(hidden_bytes: float, sharing: Sharing, nodes: Nodes, is_forward: bool) -> float:
+    """Return the seconds of a block's exchanges within the group in one pass.
+
+    A sum over two members is one call, over more an all-to-all and a gather. The depth is the innermost axis.
+
+    Args:
+        hidden_bytes: of a micro-batch's hidden state.
+        sharing: columns and depth.
+        nodes: the nodes on which the groups lie.
+        is_forward: the forward, else the backward.
+    """
+    moved = traffic_in_runs(sharing.axes, 1, 1, forward=is_forward, backward=not is_forward)
+    of_columns, of_depth = (2 if degree == 2 else 4 for degree in (sharing.columns, sharing.depth))
+    return nodes.seconds(hidden_bytes * moved.depth, sharing.depth, 1, of_depth + 2) + nodes.seconds(
+        hidden_bytes * moved.columns, sharing.columns, sharing.depth, of_columns
     )
 
 
-def _whole_unit(unit: UnitProfile, size: int) -> UnitProfile:
-    """Return the costs of embedding or head, which every member computes and keeps whole, with a member's part of the output."""
-    return unit.model_copy(update={"output_bytes": round(unit.output_bytes / size)})
-
-
-def messages_of(nodes: Nodes, size: int, sent: float) -> GroupMessages:
-    """Return the cost of messages between groups of `size` workers. sent: of a member, for each byte of `output_bytes`."""
-    return GroupMessages(sent, nodes.seconds(sent * (size - 1), size, 1), nodes.seconds(0.0, size, 1, 1))
+def messages_of(nodes: Nodes, size: int) -> GroupMessages:
+    """Return the cost of messages between groups of `size` workers, of which each member sends an equal share."""
+    return GroupMessages(1 / size, nodes.seconds((size - 1) / size, size, 1), nodes.seconds(0.0, size, 1, 1))

@@ -1,4 +1,4 @@
-"""Ways of sharing out tensors and state beside pipeline and replicas; the only place that lists the ways that no run can have."""
+"""Ways of sharing out tensors and state beside pipeline and replicas."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -17,7 +17,7 @@ class Sharing:
 
     Attributes:
         columns: workers over which the inner widths of a block are cut (Megatron-LM's tensor parallelism).
-        depth: workers over which the hidden width of a block is cut as well; then rows are split too.
+        depth: workers over which the hidden width of a block's matrices is cut as well.
         shard: the way of sharing out the replicas' state, one of SHARD_WAYS.
         rows_split: between products each column has a part of a micro-batch's samples (sequence parallelism: of the tokens).
     """
@@ -38,16 +38,7 @@ class Sharing:
         return Axes(self.columns, self.depth)
 
     @property
-    def has_whole_rows(self) -> bool:
-        """Whether the activations between products are whole on each member of a group."""
-        return self.depth == 1 and not self.rows_split
-
-    @property
     def words(self) -> str:
         """The way in words: "tp 4, shard use"; "tp 4 x 2" with a depth; "tp 4 of split rows"; empty without any sharing."""
-        tensors = f"tp {self.columns}" + (f" x {self.depth}" if self.depth > 1 else " of split rows" * self.rows_split)
+        tensors = f"tp {self.axes.words}" + " of split rows" * self.rows_split
         return ", ".join([tensors] * (self.group_size > 1) + [f"shard {self.shard}"] * (self.shard != NONE))
-
-    def not_built(self) -> str:
-        """Return why no run can share in this way; empty where a run can. A refused way is advice, and in no plan of a run."""
-        return "no engine cuts the hidden width" if self.depth > 1 else ""

@@ -13,6 +13,9 @@ r = 1 and d = 1 is 1-D (Megatron-LM, arXiv 1909.08053: an all-reduce of 2 (P - 1
 paper's 3-D (arXiv 2105.14450: 2 (q - 1) / q^3 (MK + KN + MN) a product), c = d = 1 data parallelism with sharded weights
 (ZeRO-3, FSDP). Sums in a fixed tree's order move no more: an all-to-all of chunks, and each rank's own sum, is a reduce-scatter
 at a ring's bytes.
+
+That is the least. What a run sends is `traffic_in_runs`: as much along the columns, and more along the depth, since the engine
+keeps activations of the hidden width whole on each rank.
 """
 
 from collections.abc import Sequence
@@ -51,6 +54,11 @@ class Axes:
     def size(self) -> int:
         """Number of ranks."""
         return self.columns * self.depth * self.replicas
+
+    @property
+    def words(self) -> str:
+        """Columns and depth for people: "4", or "4 x 2" with a depth."""
+        return f"{self.columns} x {self.depth}" if self.depth > 1 else f"{self.columns}"
 
 
 @dataclass(frozen=True)
@@ -101,6 +109,53 @@ def traffic(
         depth=(axes.depth - 1) * share * by_inner_rows,
         replicas=(axes.replicas - 1) * share * weights,
     )
+
+
+def traffic_in_runs(
+    axes: Axes,
+    rows: float,
+    hidden: float,
+    products: Sequence[Product] = BLOCK,
+    *,
+    forward: bool = True,
+    backward: bool = True,
+) -> Traffic:
+    """Return the elements that a rank receives in a run's group for these products of a block that learns.
+
+    With whole activations of the hidden width on each rank a column product's outputs are summed over the depth, and its input's
+    gradient, of which a rank has a d-th of the width, is summed over the columns and then gathered over the depth. A row product
+    does the same with its outputs in the forward, and sums its input's gradient over the depth. A sum on every rank of n brings
+    each 2 (n - 1) / n of what it sums, a gather (n - 1) / n of what it ends with. For a block, forward and backward:
+
+        8 (c - 1) / (c d) M h along the columns, (24 / c + 4) (d - 1) / d M h along the depth
+
+    for the M rows of one replica. Groups whose members divide samples move as much; they have no depth. Weights, messages between
+    stages and what is computed outside of blocks are not counted.
+
+    Args:
+        axes: degrees.
+        rows: tokens of all replicas together.
+        hidden: the hidden width.
+        products: of a block.
+        forward, backward: the passes that count.
+
+    Returns:
+        Elements by axis; 0 for replicas.
+    """
+    columns = depth = 0.0
+    c, d = axes.columns, axes.depth
+    for product in products:
+        of_inner, of_hidden = (product.outputs, product.inputs) if product.is_column else (product.inputs, product.outputs)
+        inner_now, hidden_now = (forward, backward) if product.is_column else (backward, forward)
+        depth += inner_now * 2 * (d - 1) / d * of_inner / c + hidden_now * (d - 1) / d * of_hidden
+        columns += hidden_now * 2 * (c - 1) / c * of_hidden / d
+    own = rows / axes.replicas * hidden
+    return Traffic(columns=columns * own, depth=depth * own, replicas=0.0)
+
+
+def powers_of_two(most: int) -> list[int]:
+    """Return the powers of two up to `most`, ascending: the degrees that columns and depth can have."""
+    return [1 << power for power in range(most.bit_length())]
 
 
 def cube(side: int) -> Axes:
