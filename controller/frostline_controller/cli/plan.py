@@ -89,14 +89,15 @@ def _assumptions(found: Forecast) -> str:
 
 def _walk_lines(steps: list[tuple[int, PlannedPlacement]]) -> list[str]:
     first = steps[0][1].cost
-    lines = ["as layers freeze:", f"  {'freeze point':<14}{'shape':<15}{'workers':>8}{'cache':>8}{'step':>12}{'speed':>8}"]
+    width = max(13, *(len(in_words(planned.placement.degrees)) for _, planned in steps)) + 2
+    lines = ["as layers freeze:", f"  {'freeze point':<14}{'shape':<{width}}{'workers':>8}{'cache':>8}{'step':>12}{'speed':>8}"]
     for point, planned in steps:
         placement, cost = planned.placement, planned.cost
         shape = in_words(placement.degrees)
         speed = first.seconds_per_sample / cost.seconds_per_sample
         cached = "yes" if placement.use_cache else "no"
         lines.append(
-            f"  {point:<14}{shape:<15}{len(placement.workers):>8}{cached:>8}{_step(cost.total_seconds):>12}{speed:>7.2f}x"
+            f"  {point:<14}{shape:<{width}}{len(placement.workers):>8}{cached:>8}{_step(cost.total_seconds):>12}{speed:>7.2f}x"
         )
     return lines
 

@@ -90,12 +90,13 @@ def as_json(planned: PlannedPlacement) -> dict[str, Any]:
 
 def grid_lines(grid: GridAdvice) -> list[str]:
     """Return the table of the best micro-batch size for each grid, and the advice, with fields and values for the job."""
-    lines = [f"{'token_cells':<14}{'micro_batch_size':<18}{'shape':<15}{'schedule':<18}{'slices':>7}{'step':>12}"]
+    width = max(13, *(len(in_words(one.planned.placement.degrees)) for one in grid.rows)) + 2
+    lines = [f"{'token_cells':<14}{'micro_batch_size':<18}{'shape':<{width}}{'schedule':<18}{'slices':>7}{'step':>12}"]
     for one in grid.rows:
         placement, seconds = one.planned.placement, seconds_in_words(one.planned.cost.total_seconds)
         suffix = " measured" * one.measured + " (the job's)" * (one is grid.now)
         shape, slices = in_words(placement.degrees), len(placement.slices) or 1
-        row = f"{one.cells:<14}{one.micro_batch_size:<18}{shape:<15}{placement.schedule:<18}{slices:>7}{seconds:>12}"
+        row = f"{one.cells:<14}{one.micro_batch_size:<18}{shape:<{width}}{placement.schedule:<18}{slices:>7}{seconds:>12}"
         lines.append(row + suffix)
     if not grid.changed:
         return [*lines, f"{grid.reason}; the job has both already"]
@@ -179,11 +180,12 @@ def _parts(cost: StepCost) -> list[str]:
 
 def _alternatives(planned: PlannedPlacement) -> list[str]:
     best = planned.cost.seconds_per_sample
-    lines = [f"{'other shapes':<34}{'workers':>8}{'step':>10}{'against':>9}{'memory':>11}"]
-    for option in planned.alternatives:
-        name = f"{in_words(option.shape.degrees)}, {option.schedule}"
+    names = [f"{in_words(option.shape.degrees)}, {option.schedule}" for option in planned.alternatives]
+    width = max(32, *map(len, names)) + 2
+    lines = [f"{'other shapes':<{width}}{'workers':>8}{'step':>10}{'against':>9}{'memory':>11}"]
+    for name, option in zip(names, planned.alternatives, strict=True):
         step, ratio = seconds_in_words(option.cost.total_seconds), option.cost.seconds_per_sample / best
-        lines.append(f"{name:<34}{option.workers:>8}{step:>10}{ratio:>8.2f}x{_bytes(option.cost.peak_bytes):>11}")
+        lines.append(f"{name:<{width}}{option.workers:>8}{step:>10}{ratio:>8.2f}x{_bytes(option.cost.peak_bytes):>11}")
     return lines
 
 

@@ -231,6 +231,8 @@ def test_a_plan_with_a_depth_is_a_plan_of_the_run(one_micro_batch: Path, capsys:
     assert main([*words, "--set", "placement.tp_depth=4"]) == 0
     text = capsys.readouterr().out
     assert "tp_depth 4 x tp_columns 2 x pp 1 x dp 1" in text and "8 workers share each stage tile by tile" in text
+    head, *rows = [line for line in text.splitlines() if line.startswith("  freeze point ") or "    no  " in line]
+    assert rows and {row[: head.index("workers")].rstrip()[-4:] for row in rows} == {"dp 1"}, "shapes fit their column"
     assert main([*words, "--set", "placement.tp_depth=null", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)["plans"][0]
     assert plan["placement"]["degrees"] == {"dp": 1, "pp": 1, "tp_columns": 2, "tp_depth": 4}

@@ -60,9 +60,11 @@ def test_a_group_of_columns_and_depth_is_planned_with_the_costs_of_its_members(c
 def test_other_shapes_beside_a_plan_have_its_columns_and_depth() -> None:
     units = random_units(random.Random(2), 8)
     asked = inputs(units, members(24, per_node=4), placement=wanting(2, 2), tensor_tiles=GRID, reduction_leaves=4)
-    assert [option.shape.degrees for option in make_plan(asked).alternatives] == [
-        {"dp": 2, "pp": 2, "tp_columns": 2, "tp_depth": 2}
-    ]
+    planned = make_plan(asked)
+    assert [option.shape.degrees for option in planned.alternatives] == [{"dp": 2, "pp": 2, "tp_columns": 2, "tp_depth": 2}]
+    lines = describe(planned, asked).splitlines()
+    at = next(place for place, line in enumerate(lines) if line.startswith("other shapes"))
+    assert lines[at + 1][: lines[at].index("workers")].rstrip() == "tp_depth 2 x tp_columns 2 x pp 2 x dp 2, 1f1b"
 
 
 @pytest.mark.parametrize(
