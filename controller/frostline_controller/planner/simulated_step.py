@@ -227,17 +227,18 @@ def placement_cost(placement: Placement, inputs: PlanInputs) -> StepCost:
 
     Members that the inputs no longer name count with speed 1.
     """
-    ways = {"shard": placement.shard, "tensor_rows": placement.tensor_rows}
-    if any(getattr(inputs.placement, name) != way for name, way in ways.items()):
-        inputs = replace(inputs, placement=inputs.placement.model_copy(update=ways))
+    inputs = of_groups(placement, inputs)
     speeds = replica_speeds(inputs, placement.workers, placement.shape)
-    model = CostModel(_of_groups(placement, inputs), placement.use_cache).of_shape(placement.pp_degree, placement.dp_degree)
+    model = CostModel(inputs, placement.use_cache).of_shape(placement.pp_degree, placement.dp_degree)
     bounds, groups = (placement.stage_bounds, placement.leaf_bounds), replace(placement.shape, tp_columns=1, tp_depth=1)
     return simulated_cost(model, *bounds, groups, placement.schedule, speeds, placement.slices)
 
 
-def _of_groups(placement: Placement, inputs: PlanInputs) -> PlanInputs:
-    """The inputs with the costs on one member of the placement's groups."""
+def of_groups(placement: Placement, inputs: PlanInputs) -> PlanInputs:
+    """Return the inputs with the placement's own ways of sharing, and with the costs on one member of its groups."""
+    ways = {"shard": placement.shard, "tensor_rows": placement.tensor_rows}
+    if any(getattr(inputs.placement, name) != way for name, way in ways.items()):
+        inputs = replace(inputs, placement=inputs.placement.model_copy(update=ways))
     shape, known = placement.shape, {member.worker_id: member for member in inputs.members}
     groups = [placement.workers[first : first + shape.tp_degree] for first in range(0, len(placement.workers), shape.tp_degree)]
     at_home = ranks_at_home([known.get(worker) for worker in group] for group in groups)

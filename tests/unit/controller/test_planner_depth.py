@@ -19,6 +19,7 @@ from frostline_controller.planner.simulated_step import placement_cost
 from frostline_controller.planner.tensor.built import in_groups_as_built
 from frostline_controller.planner.tensor.groups import as_one, form_groups, ranks_at_home
 from frostline_controller.planner.tensor.traffic import Axes
+from frostline_controller.planner.timed_step import timed_step
 from frostline_controller.run.pinned import PinnedShape
 from tests.unit.controller.planner_cases import inputs, members, random_units, unit
 from tests.unit.controller.test_planner_groups import FAST, LONG_BLOCK
@@ -55,6 +56,17 @@ def test_a_group_of_columns_and_depth_is_planned_with_the_costs_of_its_members(c
     assert f"placement.tp_degree {columns} and tp_depth {depth}" in planned.reason
     reported = describe(planned, asked)
     assert f"tp_depth {depth} x " in reported and f"{axes.size} workers share each stage tile by tile" in reported
+
+
+def test_the_picture_of_a_step_has_the_seconds_of_a_groups_members() -> None:
+    asked = inputs(8, members(8, per_node=4), placement=wanting(2, 2, pp_degree=2), tensor_tiles=GRID, near_link=FAST)
+    planned = make_plan(asked)
+    member = replace(
+        in_groups_as_built(asked, Axes(2, 2), at_home=4), members=asked.members[::4], placement=wanting(1, 1, pp_degree=2)
+    )
+    one = make_plan(member).placement
+    spans = [[(each.start, each.end) for each in timed_step(*way)] for way in ((planned.placement, asked), (one, member))]
+    assert spans[0] == spans[1]
 
 
 def test_other_shapes_beside_a_plan_have_its_columns_and_depth() -> None:
