@@ -15,6 +15,7 @@ from frostline_controller.planner.describe import describe
 from frostline_controller.planner.in_groups import group_axes
 from frostline_controller.planner.inputs import NothingFits, PlanInputs
 from frostline_controller.planner.search import make_plan
+from frostline_controller.planner.shared_as_needed import settled
 from frostline_controller.planner.simulated_step import placement_cost
 from frostline_controller.planner.tensor.built import in_groups_as_built
 from frostline_controller.planner.tensor.groups import as_one, form_groups, ranks_at_home
@@ -243,6 +244,15 @@ def test_columns_stay_within_a_node_and_a_depth_need_not() -> None:
     assert axes_of(make_plan(replace(asked, placement=wanting(None, None))).placement) == (1, 4)
     slow = FAST.model_copy(update={"reduce_latency_seconds": 0.1})
     assert axes_of(make_plan(replace(asked, placement=wanting(None, None), link=slow)).placement) == (1, 1)
+
+
+def test_what_is_left_open_is_without_groups_where_advice_compares_with_it() -> None:
+    asked = inputs(8, 4, placement=wanting(None, None, shard="auto"), tensor_tiles=GRID)
+    assert [settled(asked).placement.model_dump()[name] for name in ("tp_degree", "tp_depth", "shard")] == [1, 1, "none"]
+    pinned_ones = replace(asked, placement=wanting(2, 4, shard="auto"))
+    assert [settled(pinned_ones).placement.model_dump()[name] for name in ("tp_degree", "tp_depth", "shard")] == [2, 4, "none"]
+    nothing_open = replace(asked, placement=wanting(2, 4))
+    assert settled(nothing_open) is nothing_open
 
 
 # ---- in a run

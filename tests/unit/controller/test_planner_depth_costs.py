@@ -150,6 +150,13 @@ def test_neighbours_of_which_nothing_is_known_change_nothing() -> None:
     assert ranks_at_home([(MemberInfo("x"), MemberInfo("y"))]) == 1
 
 
+@pytest.mark.parametrize("sizes", [(1, 3), (3, 1), (2, 2), (1, 1, 2)], ids=str)
+def test_a_group_over_nodes_stays_as_it_is(sizes: tuple[int, ...]) -> None:
+    (group,) = formed(sizes, 4)
+    placed = [replace(member, global_rank=place) for place, member in enumerate(group)]
+    assert form_groups(reversed(placed), 4) == [tuple(placed)]
+
+
 def test_a_group_whose_ranks_lie_in_turns_on_two_nodes_is_put_in_order() -> None:
     """As after a run without groups, whose neighbours in rank lie on two nodes."""
     crew = tuple(replace(member, global_rank=2 * (place % 2) + place // 2) for place, member in enumerate(members(4, per_node=2)))

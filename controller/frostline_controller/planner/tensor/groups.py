@@ -101,13 +101,20 @@ def as_one(group: Group) -> MemberInfo:
 
 
 def _whole_groups_first(crew: Sequence[MemberInfo], size: int) -> list[MemberInfo]:
-    """Return the members with those first that are now in a group whose members are all there; each group in parts of nodes."""
+    """Return the members with those first that are now in a group whose members are all there; the others in parts of nodes."""
     now, others = dict[int, list[MemberInfo]](), list[MemberInfo]()
     for member in crew:
         (now.setdefault(group_of(member.global_rank, size), []) if member.global_rank >= 0 else others).append(member)
-    whole = [one for number in sorted(now) if len(now[number]) == size for one in _in_parts_of_nodes(now[number], size)]
+    whole = [one for number in sorted(now) if len(now[number]) == size for one in _as_it_is(now[number])]
     broken = [one for group in now.values() if len(group) < size for one in group]
     return whole + _in_parts_of_nodes(broken + others, size)
+
+
+def _as_it_is(group: Sequence[MemberInfo]) -> Sequence[MemberInfo]:
+    """Return a group in the order of its ranks, unless fewer neighbours of these share a node than could."""
+    now = sorted(group, key=lambda one: one.global_rank)
+    parts = _in_parts_of_nodes(now, len(now))
+    return now if ranks_at_home([now]) >= ranks_at_home([parts]) else parts
 
 
 def _in_parts_of_nodes(crew: Sequence[MemberInfo], size: int) -> list[MemberInfo]:
