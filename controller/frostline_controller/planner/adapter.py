@@ -186,8 +186,12 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
 def _communicator_bytes(job: Job, situation: Situation) -> int:
     """Return the bytes of memory set aside for communicators where the workers would use NCCL; 0 for another backend."""
     backend, _ = choose_backend(job.placement.backend, [worker.device for worker in situation.workers])
-    pinned = Mesh.of(situation.pinned.degrees).degree("tp") if situation.pinned is not None else 1
-    return most_communicator_bytes(len(situation.workers), max(job.most_tp_degree, pinned)) if backend == NCCL else 0
+    wanted = [(job.most_tp_degree, job.most_tp_depth)]
+    if situation.pinned is not None:
+        pinned = Mesh.of(situation.pinned.degrees)
+        wanted.append((pinned.degree("tp"), pinned.degree("tp_depth")))
+    workers = len(situation.workers)
+    return max(most_communicator_bytes(workers, *degrees) for degrees in wanted) if backend == NCCL else 0
 
 
 def _as_computed(profile: WorkerProfile, situation: Situation) -> tuple[UnitProfile, ...]:

@@ -111,7 +111,7 @@ def assumed_inputs(
         parallel_slots=parallel_slots(job, os.cpu_count() or 1) if local else None,
         boundary_bytes_per_sample=size.sequence * size.hidden * value_bytes(job, hardware)[1],
         optimizer_seconds_per_byte=update or hardware.optimizer_seconds_per_byte,
-        base_bytes=most_communicator_bytes(devices, job.most_tp_degree)
+        base_bytes=most_communicator_bytes(devices, job.most_tp_degree, job.most_tp_depth)
         if hardware.name == "gpu" and job.placement.backend != "gloo"
         else 0,
         never_learnt=min(freeze_point, initial),

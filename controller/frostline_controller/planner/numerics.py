@@ -112,7 +112,7 @@ def measured_inputs(job: Job, measured: SizeProfiles, slots: int | None) -> Plan
         placement=section,
         parallel_slots=slots,
         boundary_bytes_per_sample=measured.boundary_bytes_per_sample,
-        base_bytes=most_communicator_bytes(len(members), job.most_tp_degree) if on_gpus else 0,
+        base_bytes=most_communicator_bytes(len(members), job.most_tp_degree, job.most_tp_depth) if on_gpus else 0,
         quota=quota_of(job, first.quota_period_seconds),
         optimizer_seconds_per_byte=first.optimizer_seconds_per_byte or PlanInputs.optimizer_seconds_per_byte,
     )

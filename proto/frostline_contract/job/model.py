@@ -162,9 +162,14 @@ class Job(Section):
     @property
     def most_tp_degree(self) -> int:
         """The most workers that may share a stage: placement.tp_degree x tp_depth, where the planner chooses one for each tile."""
-        grid, wanted = self.training.tensor_tiles.grid, self.placement
-        columns = grid.inner if wanted.tp_degree is None else wanted.tp_degree
-        return columns * (grid.hidden if wanted.tp_depth is None else wanted.tp_depth)
+        wanted, inner = self.placement.tp_degree, self.training.tensor_tiles.inner
+        return (inner if wanted is None else wanted) * self.most_tp_depth
+
+    @property
+    def most_tp_depth(self) -> int:
+        """The most levels of these workers: placement.tp_depth; one for each hidden tile where that is the planner's choice."""
+        wanted = self.placement.tp_depth
+        return self.training.tensor_tiles.hidden if wanted is None else wanted
 
     @property
     def tiled_ends(self) -> tuple[bool, bool]:
