@@ -3,11 +3,13 @@
 import math
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from frostline_contract.lineage import ROLLBACK, LineageStart
 from frostline_controller.decisions.decide import decide
 from frostline_controller.decisions.inputs import blocks_frozen
+from frostline_controller.decisions.surviving import surviving_statistics
 from tests.unit.controller.freezing_run import entry, inputs_of, simulate
 
 norms = st.one_of(st.floats(0.0, 100.0), st.sampled_from([math.nan, math.inf, 0.0]))
@@ -65,13 +67,23 @@ def test_no_measured_policy_under_rails_leaves_its_bounds(rows, policy, rails, r
     assert len(decisions) <= 30 * len(rows), "rollbacks end: each quarantines a shallower boundary"
 
 
+BOLD_RAILS = {
+    "warmup_fraction": 0.0, "patience": 1, "blocks_per_interval": 1, "total_fraction": 1.0, "last_blocks": 1,
+    "cooldown_intervals": 0, "absolute_change": 0.5, "guard_margin": 0.0,
+}  # fmt: skip
+
+
 @settings(max_examples=25, deadline=None)
 @given(intervals, st.one_of(measured, st.just("plasticity")), rail_values, guard_rises)
+@example([[0.0] * 6] * 12, "gradient_argmin", BOLD_RAILS, [0.0] * 6 + [1.0] + [0.0] * 17)  # two rollbacks undo one interval
 def test_a_decision_computed_again_from_the_whole_history_is_the_same(rows, policy, rails, rises):
     template, statistics, decisions = random_run(rows, policy, rails, rises)
     for place in range(len(decisions)):
-        # A successor has the same records, and possibly the decision as well.
-        again = replace(template, statistics=tuple(statistics[: place + 1]), decisions=tuple(decisions[: place + 1]))
+        # A successor has the same records, of which it takes what no rollback has undone, and possibly the decision as well.
+        undone = [made for made in decisions[:place] if made.kind == "rollback" and not made.void]
+        starts = tuple(LineageStart(lineage=made.lineage, starts_at_step=made.rollback_to_step, kind=ROLLBACK) for made in undone)
+        alive = surviving_statistics(statistics[: place + 1], starts)
+        again = replace(template, statistics=tuple(alive), decisions=tuple(decisions[: place + 1]))
         assert decide(again) == decisions[place]
 
 
