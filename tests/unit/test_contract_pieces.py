@@ -46,12 +46,15 @@ def test_with_one_piece_a_unit_numbers_are_the_units(num_units: int, length: int
     assert table.bounds(0, length) == (0, length)
 
 
-@given(st.integers(1, 9), st.sampled_from((1, 2, 4, 8)), st.integers(1, 4))
-def test_a_run_in_tiles_has_pieces_of_each_and_of_the_rest(num_units: int, inner: int, ranges: int) -> None:
-    table = Pieces.cut(num_units, ranges, inner)
-    assert table.state_tiles == inner and Pieces.cut(num_units, ranges) == Pieces(num_units, ranges)
-    assert (table == Pieces(num_units, ranges)) == (inner == 1)
-    tiles = [None, *range(inner)] if inner > 1 else [None]
+@given(st.integers(1, 9), st.sampled_from((1, 2, 4, 8)), st.sampled_from((1, 2, 4)), st.integers(1, 4))
+def test_a_run_in_tiles_has_pieces_of_each_and_of_the_rest(num_units: int, inner: int, hidden: int, ranges: int) -> None:
+    count = inner * hidden
+    table = Pieces.cut(num_units, ranges, count, hidden)
+    assert table.state_tiles == count and Pieces.cut(num_units, ranges) == Pieces(num_units, ranges)
+    assert (table == Pieces(num_units, ranges)) == (count == 1)
+    assert (table == Pieces.cut(num_units, ranges, count)) == (hidden == 1), "tiles of another grid are other tiles"
+    assert table.grid == (inner, hidden)
+    tiles = [None, *range(count)] if count > 1 else [None]
     wanted = [(tile, place) for tile in tiles for place in range(ranges)]
     found = [[(table.tile_of(one), table.piece(one).range) for one in table.of_unit(unit)] for unit in range(num_units)]
     assert found == [wanted] * num_units
@@ -78,6 +81,7 @@ def test_a_plan_tells_state_by_pieces_and_workers_by_index() -> None:
     assert (plan.pieces_of("a"), plan.replicas_kept_by("b"), plan.needs("b")) == ([0, 1], [0, 1], [0, 1, 2, 3])
     assert (plan.owners(3), plan.needed_by(0)) == (["b"], ["a", "b"])
     assert plan_with(state_tiles=4).pieces == Pieces.cut(2, tiles=4)
+    assert plan_with(state_tiles=4, hidden_tiles=2).pieces == Pieces.cut(2, tiles=4, hidden=2)
 
 
 def test_a_plan_that_names_workers_by_id_reads_the_same() -> None:
