@@ -61,15 +61,15 @@ def _use(groups: Groups, leaves: bool) -> None:
 
 
 def sum_along(worker_id: str, plan: dict[str, Any]) -> dict[str, tuple[int, int]]:
-    """Return, for each axis of the mesh, this member's index in the group along it, and the sum of 2 ** global rank over its
-    members."""
+    """Return, for each axis along which this member has a group, its index in that group, and the sum of 2 ** global rank over
+    the group's members."""
     torch.set_num_threads(1)
     made = Plan.model_validate(plan)
     groups = form_groups(made, worker_id, "gloo", FORMING)
     found = {}
-    for axis in made.placement.degrees:
+    for axis, group in groups.lines.items():
         members = torch.tensor([2 ** made.placement.global_ranks[worker_id]], dtype=torch.int64)
-        groups.along(axis).all_reduce_sum(members)
+        group.all_reduce_sum(members)
         found[axis] = (groups.along(axis).index, int(members))
     groups.close()
     return found

@@ -52,16 +52,18 @@ def test_thirty_reformations_leave_descriptors_threads_and_memory_flat(warm_work
     ids=str,
 )
 def test_there_is_a_group_along_each_axis_of_any_mesh(degrees: dict[str, int], warm_workers: WarmWorkers) -> None:
+    """With columns and levels there is one of the whole tensor-parallel group as well."""
     (plan,) = plans_for(warm_workers, 4, 1)
     plan["placement"] |= {"degrees": degrees}
     mesh = Mesh.of(degrees)
     found = warm_workers.call(
         [Call("tests.group_member:sum_along", {"worker_id": f"w{number}", "plan": plan}) for number in range(4)]
     )
+    whole = ["tp"] if {"tp_columns", "tp_depth"} <= set(degrees) else []
     for global_rank, along in enumerate(found):
         assert along == {
             axis: (mesh.coordinate_on(axis, global_rank), sum(2**member for member in mesh.line(global_rank, axis)))
-            for axis in degrees
+            for axis in (*degrees, *whole)
         }
 
 

@@ -41,9 +41,9 @@ def test_each_tile_is_one_members_of_any_columns_and_levels(case: tuple[TileGrid
         assert shape.tiles_of(place, grid) == box.numbers == tuple(sorted(box.numbers))
         coordinate = {axis: shape.mesh.coordinate_on(axis, place) for axis in ("tp_columns", "tp_depth")}
         assert coordinate == {"tp_columns": box.inner.start // len(box.inner), "tp_depth": box.hidden.start // len(box.hidden)}
-        assert [box.place_of(number) for number in box.numbers] == list(
+        assert [box.place_of(number) for number in box.numbers] == [
             (inner, hidden) for inner in range(len(box.inner)) for hidden in range(len(box.hidden))
-        )
+        ]
     for pp_rank in range(shape.pp_degree):
         for tile in range(grid.size):
             computers = shape.computers_of(pp_rank, tile, grid)

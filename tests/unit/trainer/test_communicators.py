@@ -5,6 +5,9 @@ from dataclasses import replace
 import pytest
 
 from frostline_contract.communicators import CTA_BYTES, GENERATIONS, GROUP_CTAS, PAIR_CTAS, channels_of, most_communicator_bytes
+from frostline_contract.mesh import ALWAYS_NAMED
+from frostline_contract.shape import ParallelShape
+from frostline_trainer.generations.formation import axes_of
 from frostline_trainer.transport import nccl
 from tests.exact_cases import NEVER, Case
 from tests.hand_made_plans import Layout
@@ -42,5 +45,14 @@ def test_what_a_generation_makes_is_within_the_plan(layout: Layout, monkeypatch:
 
 def test_nothing_is_set_aside_for_a_lone_worker() -> None:
     assert most_communicator_bytes(1) == 0
-    assert most_communicator_bytes(64, 2) - most_communicator_bytes(64) == GENERATIONS * GROUP_CTAS * CTA_BYTES
     assert most_communicator_bytes(64) == GENERATIONS * (4 * PAIR_CTAS + 2 * GROUP_CTAS) * CTA_BYTES == 2304 << 20
+
+
+@pytest.mark.parametrize(
+    ("columns", "levels", "groups"), [(1, 1, 0), (2, 1, 1), (8, 1, 1), (1, 2, 1), (1, 4, 1), (2, 2, 3), (4, 2, 3), (2, 4, 3)]
+)
+def test_members_that_share_stages_have_a_group_along_each_width_and_the_whole(columns: int, levels: int, groups: int) -> None:
+    more = most_communicator_bytes(64, columns * levels, levels) - most_communicator_bytes(64)
+    assert more == groups * GENERATIONS * GROUP_CTAS * CTA_BYTES
+    shape = ParallelShape(1, 1, tp_columns=columns, tp_depth=levels)
+    assert len([axis for axis in axes_of(shape) if axis not in ALWAYS_NAMED]) == groups
