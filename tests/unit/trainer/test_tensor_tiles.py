@@ -1,5 +1,6 @@
-"""Tensor tiles: the cuts of tensors, families' tables, and what is refused or found wrong before a run begins."""
+"""Tensor tiles: dropout in them, families' tables, and what is refused or found wrong before a run begins."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -7,10 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 from transformers import LlamaConfig, MixtralConfig
+from transformers.pytorch_utils import Conv1D
 
 from frostline_contract.pieces import Pieces
 from frostline_trainer.data.split import first_samples
@@ -18,73 +18,21 @@ from frostline_trainer.families.registry import family_named
 from frostline_trainer.model import build_cut_model, save_model
 from frostline_trainer.prefix.prefix_probe import probe_prefix
 from frostline_trainer.process.probe import run_probe
-from frostline_trainer.step.alignment import is_aligned
 from frostline_trainer.step.parts import parts_of
 from frostline_trainer.tensor.attention import TiledActivation
 from frostline_trainer.tensor.checking import check_table
-from frostline_trainer.tensor.cut import Cut
 from frostline_trainer.tensor.dropout import by_tile
+from frostline_trainer.tensor.hidden import Hidden
 from frostline_trainer.tensor.install import check_heads, table_of, tile_blocks, tile_unit, tiled_layers
-from frostline_trainer.tensor.layer import TiledLayer
 from frostline_trainer.tensor.linear import TiledLinear
-from frostline_trainer.tensor.pairs import pairwise
-from frostline_trainer.tensor.state import is_cut, tile_views
+from frostline_trainer.tensor.state import is_cut
 from frostline_trainer.tensor.table import TensorTable, from_tp_plan
-from frostline_trainer.tensor.tiles import Tiles, cut, joined
+from frostline_trainer.tensor.tiles import Tiles
 from tests.exact_cases import Case, build_case
 from tests.unit.trainer import families_cases
 
 CASE = Case("gpt2_untied", dropout=0.0)
 CPU = torch.device("cpu")
-
-
-@given(st.sampled_from((1, 2, 4, 8)), st.sampled_from((1, 3)), st.integers(1, 5), st.integers(0, 1))
-def test_tiles_are_aligned_and_give_the_whole_again(held: int, parts: int, width: int, dim: int) -> None:
-    shape = [7, 7]
-    shape[dim] = held * parts * width
-    whole = torch.arange(shape[0] * shape[1], dtype=torch.float32).view(shape)
-    tiles = [cut(whole, dim, parts, held, place) for place in range(held)]
-    assert all(tile.is_contiguous() and is_aligned(tile) for tile in tiles)
-    assert torch.equal(joined(tiles, dim, parts), whole)
-
-
-CUTS = st.builds(Cut, st.booleans(), st.booleans(), st.sampled_from((1, 3)))
-
-
-@given(CUTS, st.sampled_from((1, 2, 4)), st.integers(1, 3), st.data())
-def test_any_range_of_a_tile_is_in_views_in_the_tiles_order(one: Cut, held: int, width: int, data: st.DataObject) -> None:
-    shape = [3, 3]
-    shape[one.dim] = held * one.parts * width
-    whole = torch.arange(shape[0] * shape[1]).view(shape)
-    layer = TiledLayer(SimpleNamespace(weight=nn.Parameter(whole.float())), one, Tiles(held))  # type: ignore[arg-type]
-    tiles, low = [one.tile(whole, held, place).flatten() for place in range(held)], data.draw(st.integers(0, 3 * width))
-    ends = [data.draw(st.integers(min(low, len(tile)), len(tile))) for tile in tiles]
-    expected = [tile[low:high].clone() for tile, high in zip(tiles, ends, strict=True)]
-    for tile, high in enumerate(ends):
-        views = tile_views(nn.ModuleDict({"layer": layer}), "layer.weight", whole, tile, min(low, high), high)
-        assert torch.equal(torch.cat([view.reshape(-1) for view in (*views, whole.view(-1)[:0])]), expected[tile])
-        for view in views:
-            view.fill_(-1)
-    left = int((whole >= 0).sum())
-    assert left == whole.numel() - sum(map(len, expected)), "each element is in one tile, and views are in place"
-
-
-def test_a_packed_layer_gives_each_tile_a_share_of_each_matrix() -> None:
-    packed = torch.tensor([[10, 11, 12, 13, 20, 21, 22, 23, 30, 31, 32, 33]])
-    assert cut(packed, 1, 3, 2, 1).tolist() == [[12, 13, 22, 23, 32, 33]]
-
-
-@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=8, max_size=8))
-def test_any_group_sums_the_same_tree(values: list[float]) -> None:
-    """Ranks add their own tiles, then each other's nodes."""
-    tiles = [torch.tensor([value]) for value in values]
-    whole = Tiles(8).sum(tiles)
-    for degree in (2, 4, 8):
-        held = 8 // degree
-        nodes = [pairwise(tiles[tp_rank * held : (tp_rank + 1) * held]) for tp_rank in range(degree)]
-        for tp_rank in range(degree):
-            part = Tiles(8, tp_rank * held, held, lambda node, nodes=nodes: pairwise(nodes))
-            assert torch.equal(part.sum(tiles[tp_rank * held : (tp_rank + 1) * held]), whole)
 
 
 def test_a_tiles_dropout_knows_nothing_of_the_others_nor_what_comes_after_it_of_any() -> None:
@@ -125,18 +73,30 @@ def test_an_activations_gradient_does_not_depend_on_the_tiles_beside_it(function
 
 
 def test_one_tile_is_todays_model_and_more_are_another_numerics() -> None:
-    contexts = [build_case(replace(CASE, inner_tiles=count)) for count in (1, 2, 4)]
+    grids = ((1, 1), (2, 1), (4, 1), (2, 2), (1, 2))
+    contexts = [build_case(replace(CASE, inner_tiles=inner, hidden_tiles=hidden)) for inner, hidden in grids]
     plain, *tiled = contexts
     assert plain.numerics == "" and not any(isinstance(one, TiledLinear) for one in plain.cut.model.modules())
-    assert [context.numerics for context in tiled] == ["inner widths in 2 tiles", "inner widths in 4 tiles"]
-    assert len({run_probe(context)[0] for context in contexts}) == len({probe_prefix(context) for context in contexts}) == 3
+    assert [context.numerics for context in tiled] == [
+        "inner widths in 2 tiles",
+        "inner widths in 4 tiles",
+        "inner widths in 2 tiles, hidden width in 2",
+        "inner widths in 1 tiles, hidden width in 2",
+    ]
+    assert len({run_probe(context)[0] for context in contexts}) == len({probe_prefix(context) for context in contexts}) == 5
 
 
-@pytest.mark.parametrize("family", ["vit", "bert_classification", "gpt2_tied", "llama"])
-def test_what_is_saved_knows_nothing_of_tiles(family: str, tmp_path: Path) -> None:
-    plain, tiled = (
-        build_case(Case(family, inner_tiles=count, vocabulary_tiles=count > 1 and family != "vit")).cut for count in (1, 2)
-    )
+@pytest.mark.parametrize(
+    ("family", "tiles"),
+    [
+        ("vit", {"inner_tiles": 2}),
+        *((family, {"inner_tiles": 2, "vocabulary_tiles": True}) for family in ("bert_classification", "gpt2_tied", "llama")),
+        *((family, {"inner_tiles": 2, "hidden_tiles": 2}) for family in ("bert_classification", "gpt2_tied")),
+    ],
+    ids=str,
+)
+def test_what_is_saved_knows_nothing_of_tiles(family: str, tiles: dict[str, int], tmp_path: Path) -> None:
+    plain, tiled = (build_case(Case(family, **fields)).cut for fields in ({}, tiles))
     for one, other in zip(plain.units, tiled.units, strict=True):
         assert [(name, p.shape) for name, p in one.named_parameters()] == [
             (name, p.shape) for name, p in other.named_parameters()
@@ -148,13 +108,14 @@ def test_what_is_saved_knows_nothing_of_tiles(family: str, tmp_path: Path) -> No
     assert all((tmp_path / "plain" / name).read_bytes() == (tmp_path / "tiled" / name).read_bytes() for name in files)
 
 
+@pytest.mark.parametrize("hidden", [1, 2])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("case", ["vit", "bert", "gpt2", "llama"])
-def test_a_model_in_tiles_is_the_whole_one_to_rounding(case: str, attention: str) -> None:
+def test_a_model_in_tiles_is_the_whole_one_to_rounding(case: str, attention: str, hidden: int) -> None:
     """float64 and sums of some dozen numbers: 1e-12 is a thousand roundings."""
     job, inputs = families_cases.job_of(case, precision="float64", attention=attention), families_cases.inputs_of(case)
     whole, tiled = (build_cut_model(job, families_cases.sizes_of(case)) for _ in range(2))
-    tile_blocks(tiled, family_named(job.model.family), Tiles(2))
+    tile_blocks(tiled, family_named(job.model.family), Tiles(2, hidden=Hidden(hidden)))
     expected, found = (families_cases.run_units(one.units, inputs) for one in (whole, tiled))
     assert all(tiled_layers(unit) for unit in tiled.units[1:-1])
     assert torch.allclose(expected, found, rtol=1e-12, atol=1e-12)
@@ -184,6 +145,33 @@ def test_heads_and_widths_that_tiles_do_not_divide_are_refused() -> None:
         tile_unit(nn.Sequential(nn.Linear(32, 48)), TensorTable(("0",), ()), Tiles(4))
 
 
+@pytest.mark.parametrize(
+    ("layer", "table"),
+    [
+        (nn.Linear(40, 32), TensorTable(("0",), ())),
+        (nn.Linear(32, 40), TensorTable((), ("0",))),
+        (Conv1D(32, 40), TensorTable(("0",), ())),
+        (Conv1D(40, 32), TensorTable((), ("0",))),
+    ],
+    ids=["column", "row", "column of Conv1D", "row of Conv1D"],
+)
+def test_a_hidden_width_that_hidden_tiles_do_not_divide_is_refused(layer: nn.Module, table: TensorTable) -> None:
+    tile_unit(nn.Sequential(copy.deepcopy(layer)), table, Tiles(2))
+    with pytest.raises(ValueError, match=r"the unit, 0: .*hidden is 2 and the width that it cuts is 40; .* a multiple of 16$"):
+        tile_unit(nn.Sequential(layer), table, Tiles(2, hidden=Hidden(2)))
+
+
+def test_matrices_packed_into_a_weights_rows_are_not_cut_by_hidden_tiles() -> None:
+    """Conv1D has them side by side in its columns; there they are."""
+    table, tiles = TensorTable(("0",), (), {"0": 3}), Tiles(2, hidden=Hidden(2))
+    tile_unit(nn.Sequential(Conv1D(96, 32)), table, tiles)
+    tile_unit(nn.Sequential(nn.Linear(32, 96)), table, Tiles(2))
+    with pytest.raises(
+        ValueError, match=r"the unit, 0: .*hidden is 2 and 3 matrices are packed into the rows .*: set hidden to 1"
+    ):
+        tile_unit(nn.Sequential(nn.Linear(32, 96)), table, tiles)
+
+
 def test_a_family_without_a_table_has_transformers_plan_or_is_refused() -> None:
     table = table_of(family_named("llama"), LlamaConfig())
     assert table.rows == ("self_attn.o_proj", "mlp.down_proj")
@@ -202,28 +190,30 @@ def test_a_family_without_a_table_has_transformers_plan_or_is_refused() -> None:
 GPT2, BERT = (family_named(name).tensor_table(None) for name in ("gpt2", "bert"))
 
 
-def examine(family: str, table: TensorTable, change: Callable[[nn.Module], None] = lambda unit: None) -> None:
+def examine(family: str, table: TensorTable, change: Callable[[nn.Module], None] = lambda unit: None, hidden: int = 1) -> None:
     context = build_case(Case(family, dropout=0.0))
     change(context.cut.units[1])
     before = [parameter.clone() for parameter in context.cut.model.parameters()]
     samples = first_samples(context.data.train, 2)
     inputs = context.data.train.collate(samples, [0, 0])
     try:
-        check_table(context.cut.units[1], table, Tiles(2), inputs, torch.empty(2, *context.hidden_shape), "block 0")
+        tiles = Tiles(2, hidden=Hidden(hidden))
+        check_table(context.cut.units[1], table, tiles, inputs, torch.empty(2, *context.hidden_shape), "block 0")
     finally:
         assert all(map(torch.equal, before, context.cut.model.parameters()))
 
 
+IN_TILES = "in 2 tiles(?: and 2 hidden tiles)?"
 WRONG = {
     "parts": ("gpt2_tied", replace(GPT2, parts={}), "the output of layer.attn.c_proj is not that of the whole"),
     "a name": ("gpt2_tied", replace(GPT2, rows=("attn.c_proj", "mlp.proj")), "names 'mlp.proj', which is no module of it"),
     "no linear layer": ("gpt2_tied", replace(GPT2, rows=("attn.c_proj", "mlp.act")), "layer.mlp.act is a NewGELUActivation"),
-    "an attribute": ("gpt2_tied", replace(GPT2, inner_attributes=()), "in 2 tiles it does not compute"),
-    "a row too few": ("bert_classification", replace(BERT, rows=("layer.output.dense",)), "in 2 tiles it does not compute"),
+    "an attribute": ("gpt2_tied", replace(GPT2, inner_attributes=()), IN_TILES + " it does not compute"),
+    "a row too few": ("bert_classification", replace(BERT, rows=("layer.output.dense",)), IN_TILES + " it does not compute"),
     "a column for a row": (
         "bert_classification",
         replace(BERT, columns=(*BERT.columns, "layer.output.dense"), rows=("attention.output.dense",)),
-        "in 2 tiles it does not compute",
+        IN_TILES + " it does not compute",
     ),
     "not together": (
         "bert_classification",
@@ -233,12 +223,20 @@ WRONG = {
 }
 
 
+@pytest.mark.parametrize("hidden", [1, 2])
 @pytest.mark.parametrize("mistake", WRONG)
-def test_a_wrong_table_is_found_and_named(mistake: str) -> None:
+def test_a_wrong_table_is_found_and_named(mistake: str, hidden: int) -> None:
     family, table, said = WRONG[mistake]
     with pytest.raises(ValueError, match=said) as refused:
-        examine(family, table)
+        examine(family, table, hidden=hidden)
     assert str(refused.value).startswith("block 0")
+
+
+@pytest.mark.parametrize("family", ["vit", "bert_classification", "gpt2_tied", "llama"])
+def test_a_right_table_is_right_in_hidden_tiles_as_well(family: str) -> None:
+    """The whole block, its tiles together, and four threads of one tile each: outputs and all gradients."""
+    context = build_case(Case(family, dropout=0.0))
+    examine(family, table_of(family_named(context.job.model.family), context.cut.model.config), hidden=2)
 
 
 class Normed(nn.Module):
@@ -261,6 +259,29 @@ def test_a_block_whose_tiles_know_of_each_other_is_refused() -> None:
     examine("gpt2_tied", GPT2)
     with pytest.raises(ValueError, match=r"block 0: in 2 tiles the output of layer.mlp.c_proj is not that of the whole"):
         examine("gpt2_tied", table, change)
+
+
+class Scaled(nn.Module):
+    """A layer whose outputs are divided by the norms of their weights, each over the hidden width."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.inner = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) / self.inner.weight.square().sum(0).sqrt()
+
+
+def test_a_block_whose_levels_know_of_each_other_is_refused() -> None:
+    """A member of a group of columns has all weights of its outputs, one of several levels a part of each."""
+
+    def change(unit: nn.Module) -> None:
+        unit.layer.mlp.c_fc = Scaled(unit.layer.mlp.c_fc)
+
+    table = replace(GPT2, columns=("attn.c_attn", "mlp.c_fc.inner"))
+    examine("gpt2_tied", table, change)
+    with pytest.raises(ValueError, match=r"block 0: in 2 tiles and 2 hidden tiles .* in another tile, and nothing has summed it"):
+        examine("gpt2_tied", table, change, hidden=2)
 
 
 def test_a_dropout_between_column_and_row_layers_is_refused() -> None:
