@@ -9,30 +9,50 @@ from torch import nn
 
 from frostline_contract.job.training import OptimizerSection
 from frostline_contract.pieces import Pieces
+from frostline_contract.tile_grid import TileBox, TileGrid
 from frostline_trainer.step.optimizer import Moments, UnitOptimizer
 from frostline_trainer.step.packing import pack, unpack
 from frostline_trainer.step.parts import Part, flat, parts_of
 from frostline_trainer.step.tile_state import keep_tiles, tiles_beside
 from frostline_trainer.step.unit_state import export_piece, export_unit, import_piece, release_unit, unit_digest
+from frostline_trainer.tensor.group import GroupLevels
+from frostline_trainer.tensor.hidden import Hidden
 from frostline_trainer.tensor.state import is_cut
 from frostline_trainer.tensor.tiles import Tiles
+from frostline_trainer.transport.collectives import Group
 from tests.exact_cases import NUM_UNITS, Case, build_case
 from tests.joined_state import joined
 
-UNIT, TILES = 1, 2
-TABLE = Pieces.cut(NUM_UNITS, tiles=TILES)
+UNIT, TILES, SQUARE = 1, TileGrid(2, 1), TileGrid(2, 2)
 FAMILIES = ("gpt2_untied", "bert_classification", "llama")
 SECTIONS = [OptimizerSection(), OptimizerSection(name="sgd")]
 
 
+GRIDS = pytest.mark.parametrize("grid", [TILES, SQUARE], ids=lambda grid: f"{grid.inner} x {grid.hidden}")
+
+
+def table_of(grid: TileGrid, ranges: int = 1) -> Pieces:
+    return Pieces.cut(NUM_UNITS, ranges, grid.size, grid.hidden)
+
+
+TABLE = table_of(TILES)
+
+
 @cache
-def units_of(family: str) -> tuple[nn.Module, ...]:
-    return tuple(build_case(Case(family, dropout=0.0, inner_tiles=TILES)).cut.units)
+def units_of(family: str, grid: TileGrid = TILES) -> tuple[nn.Module, ...]:
+    return tuple(build_case(Case(family, dropout=0.0, inner_tiles=grid.inner, hidden_tiles=grid.hidden)).cut.units)
 
 
-def block(family: str, dtype: torch.dtype = torch.float32) -> nn.Module:
+def block(family: str, dtype: torch.dtype = torch.float32, grid: TileGrid = TILES) -> nn.Module:
     """Return a block in tiles."""
-    return copy.deepcopy(units_of(family)[UNIT]).to(dtype)
+    return copy.deepcopy(units_of(family, grid)[UNIT]).to(dtype)
+
+
+def tiles_in(box: TileBox) -> Tiles:
+    """Return the tiles of a member that computes these, for a module that computes nothing."""
+    grid, alone = box.grid, GroupLevels(Group(None, "alone", 0, 1))
+    hidden = Hidden(grid.hidden, box.hidden.start, len(box.hidden), alone if len(box.hidden) < grid.hidden else None)
+    return Tiles(grid.inner, box.inner.start, len(box.inner), lambda node: node, hidden=hidden)
 
 
 def give_gradients(seed: int, *blocks: nn.Module) -> None:
@@ -50,9 +70,10 @@ def digests(module: nn.Module, moments: Moments, table: Pieces = TABLE) -> list[
 
 @pytest.mark.parametrize("ranges", [1, 3, 40])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_pieces_of_a_block_have_each_element_once(family: str, ranges: int) -> None:
+@GRIDS
+def test_the_pieces_of_a_block_have_each_element_once(grid: TileGrid, family: str, ranges: int) -> None:
     """Each tile's ranges follow each other in the order in which a module with this tile alone has its elements."""
-    module, table = block(family), Pieces.cut(NUM_UNITS, ranges, TILES)
+    module, table = block(family, grid=grid), table_of(grid, ranges)
     seen = {name: torch.zeros(tensor.shape, dtype=torch.int32) for name, tensor in module.state_dict().items()}
     by_tile: dict[int | None, list[Part]] = {}
     for piece in table.of_unit(UNIT):
@@ -64,11 +85,11 @@ def test_the_pieces_of_a_block_have_each_element_once(family: str, ranges: int) 
             view += 1
     assert all(bool((counts == 1).all()) for counts in seen.values())
     assert {part.name for part in by_tile[None]} == {name for name in seen if not is_cut(module, name)}
-    assert list(by_tile) == [None, *range(TILES)]
-    assert len({tuple((part.name, part.low, part.high) for part in by_tile[tile]) for tile in range(TILES)}) == 1
-    for tile in range(TILES):
+    assert list(by_tile) == [None, *range(grid.size)]
+    assert len({tuple((part.name, part.low, part.high) for part in by_tile[tile]) for tile in range(grid.size)}) == 1
+    for tile in range(grid.size):
         alone = copy.deepcopy(module)
-        keep_tiles(alone, table, UNIT, Tiles(TILES, tile, 1, lambda node: node), ())
+        keep_tiles(alone, table, UNIT, tiles_in(grid.one(tile)), ())
         for part in by_tile[tile]:
             own = flat(part.of(alone, alone.get_parameter(part.name)))
             assert torch.equal(flat(part.of(module, module.get_parameter(part.name))), own)
@@ -84,14 +105,23 @@ def test_embedding_and_head_have_pieces_of_tiles_without_parts() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.name)
-@pytest.mark.parametrize(("family", "ranges"), [("gpt2_untied", 1), ("gpt2_untied", 5), ("bert_classification", 1)])
+@pytest.mark.parametrize(
+    ("family", "ranges", "grid"),
+    [
+        ("gpt2_untied", 1, TILES),
+        ("gpt2_untied", 5, TILES),
+        ("bert_classification", 1, TILES),
+        ("gpt2_untied", 5, SQUARE),
+        ("bert_classification", 1, SQUARE),
+    ],
+)
 def test_an_update_of_each_piece_has_the_bits_of_all(
-    family: str, ranges: int, section: OptimizerSection, dtype: torch.dtype
+    family: str, ranges: int, grid: TileGrid, section: OptimizerSection, dtype: torch.dtype
 ) -> None:
     """It has also those of an update of the whole, unless a tile's bias is shorter than what a kernel computes at once, as with
     SGD in bfloat16: then its last elements are rounded at other points, and to update tile by tile is numerics."""
-    table = Pieces.cut(NUM_UNITS, ranges, TILES)
-    plain, parted, alone = (block(family, dtype) for _ in range(3))
+    table = table_of(grid, ranges)
+    plain, parted, alone = (block(family, dtype, grid) for _ in range(3))
     moments = (Moments(), Moments(), Moments())
     for seed in range(3):
         give_gradients(seed, plain, parted, alone)
@@ -108,9 +138,10 @@ def test_an_update_of_each_piece_has_the_bits_of_all(
 
 @pytest.mark.parametrize("ranges", [1, 3])
 @pytest.mark.parametrize("released", [False, True])
-def test_pieces_bring_the_whole_state_in_any_order(released: bool, ranges: int) -> None:
-    table = Pieces.cut(NUM_UNITS, ranges, TILES)
-    source, target = block("bert_classification"), block("bert_classification")
+@GRIDS
+def test_pieces_bring_the_whole_state_in_any_order(grid: TileGrid, released: bool, ranges: int) -> None:
+    table = table_of(grid, ranges)
+    source, target = (block("bert_classification", grid=grid) for _ in range(2))
     moments, arrived = Moments(), Moments()
     give_gradients(1, source)
     UnitOptimizer(SECTIONS[0], [(UNIT, source)], moments, table).step(0.1)
@@ -120,7 +151,7 @@ def test_pieces_bring_the_whole_state_in_any_order(released: bool, ranges: int) 
     for piece in reversed(table.of_unit(UNIT)):
         import_piece(table, piece, target, arrived, unpack(pack(export_piece(table, piece, source, moments))))
     assert digests(target, arrived, table) == digests(source, moments, table)
-    keep_tiles(target, table, UNIT, Tiles(TILES), ())
+    keep_tiles(target, table, UNIT, Tiles(grid.inner, hidden=Hidden(grid.hidden)), ())
     assert digests(target, arrived, table) == digests(source, moments, table) and not tiles_beside(target)
     assert all(map(torch.equal, target.state_dict().values(), source.state_dict().values()))
 
