@@ -5,7 +5,7 @@ import pytest
 from frostline_contract.job.training import TrainingSection
 from frostline_contract.plan import Plan
 from frostline_trainer.replication.audits import all_culprits, audit_is_due, audits_of, judge
-from tests.hand_made_plans import Layout, buddies_in, lone_plan, with_buddies
+from tests.hand_made_plans import Layout, buddies_in, grouped, lone_plan, with_buddies
 
 RIGHT, WRONG, OTHER = b"right", b"wrong", b"other"
 
@@ -86,16 +86,37 @@ def test_with_one_replica_the_buddy_audits_and_without_buddies_each_member_itsel
     assert all(audit.judges == (audit.owner,) for audit in audits_of(plan_of(Layout(2, 1)), 7, 1, 9, 8))
 
 
-def test_members_of_a_group_audit_each_other_or_another_replicas_group() -> None:
-    audits = audits_of(plan_of(Layout(2, 1, tp_columns=2)), 7, 1, 9, 8)
+@pytest.mark.parametrize(
+    ("columns", "levels", "auditors"),
+    [
+        (2, 1, [1, 0]),
+        (4, 1, [3, 0, 1, 2]),
+        (1, 2, [1, 0]),
+        (1, 4, [3, 0, 1, 2]),
+        (2, 2, [2, 3, 0, 1]),
+        (4, 2, [6, 7, 0, 1, 2, 3, 4, 5]),
+        (2, 4, [4, 5, 6, 7, 0, 1, 2, 3]),
+    ],
+)
+def test_members_of_the_only_group_audit_the_next_column_at_their_level_or_without_columns_the_next_level(
+    columns: int, levels: int, auditors: list[int]
+) -> None:
+    """In each of two stages; neighbouring members differ in their level."""
+    degree, audits = columns * levels, audits_of(plan_of(grouped(2, 1, columns, depth=levels)), 7, 1, 9, 8)
     assert [(audit.stage, audit.owner, audit.judges) for audit in audits] == [
-        (0, 0, (1,)),
-        (0, 1, (0,)),
-        (1, 2, (3,)),
-        (1, 3, (2,)),
+        (stage, degree * stage + place, (degree * stage + auditor,))
+        for stage in range(2)
+        for place, auditor in enumerate(auditors)
     ]
-    shape, audits = Layout(1, 2, tp_columns=2).shape, audits_of(plan_of(Layout(1, 2, tp_columns=2)), 7, 1, 9, 8)
-    assert [(audit.replica, audit.owner) for audit in audits] == [(shape.dp_rank(member), member) for member in range(4)]
-    for audit in audits:  # a group audits another one together, each member the one in its place
+
+
+@pytest.mark.parametrize(("columns", "levels"), [(2, 1), (1, 2), (2, 2)])
+def test_a_group_audits_another_replicas_group_together_each_member_the_one_in_its_place(columns: int, levels: int) -> None:
+    layout = grouped(1, 2, columns, depth=levels)
+    shape, audits = layout.shape, audits_of(plan_of(layout), 7, 1, 9, 8)
+    assert [(audit.replica, audit.owner) for audit in audits] == [
+        (shape.dp_rank(member), member) for member in range(shape.world_size)
+    ]
+    for audit in audits:
         (judge,) = audit.judges
         assert (shape.dp_rank(judge), shape.tp_rank(judge)) == (1 - audit.replica, shape.tp_rank(audit.owner))
