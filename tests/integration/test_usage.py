@@ -164,6 +164,39 @@ def test_a_group_sends_in_its_blocks_what_the_planners_formula_says(columns: int
     assert all(Way.PP not in run.sent and Way.DP_GRADIENTS not in run.sent and Way.DP_WEIGHTS not in run.sent for run in runs)
 
 
+@pytest.mark.parametrize(("columns", "levels"), [(2, 2), (1, 2)])
+def test_a_group_with_levels_carries_and_holds_what_the_formulas_say(
+    columns: int, levels: int, warm_workers: WarmWorkers
+) -> None:
+    """Each layer's sum crosses the axis of the width that it sums over, in the part that a member has of the other width; what
+    has the hidden width is gathered over the levels then. Column biases are whole, and their gradient is collected over the
+    columns. With two members of an axis a sum brings and takes each its own size once."""
+    case = replace(CASE, state_ranges=1, inner_tiles=2, hidden_tiles=2, audit_every=0)
+    runs = run_series(warm_workers, case, [Segment(grouped(1, 1, columns, depth=levels), STEPS)], score=False)
+    context = build_case(case)
+    tokens, width = context.hidden_shape
+    hidden, wide = MICRO_BATCH * tokens * width * FLOAT, context.cut.model.config.n_inner // width
+    inner = (3 + wide) * hidden // columns  # of column layers: query, key and value; the feed-forward
+    entries = (1 + wide) * hidden // columns  # of row layers: the attention's output; the feed-forward's
+    over_levels = ring(inner, levels) + ring(entries, levels)
+    gathered = 4 * hidden * (levels - 1) // levels  # outputs of row layers, and gradients of column layers' inputs
+    over_columns = 4 * ring(hidden // levels, columns) + sum(ring(part * width * FLOAT, columns) for part in (3, wide))
+    expected = STEPS * MICRO_BATCHES * BLOCKS * (over_levels + gathered + over_columns)
+    assert {run.sent[Way.TP] for run in runs} == {run.received[Way.TP] for run in runs} == {expected}
+    assert all(Way.PP not in run.sent and Way.DP_GRADIENTS not in run.sent and Way.DP_WEIGHTS not in run.sent for run in runs)
+    uncut = {name for name, _ in context.cut.units[1].named_parameters() if not is_cut(context.cut.units[1], name)}
+    assert {name for name in uncut if name.endswith("weight")} == {"layer.ln_1.weight", "layer.ln_2.weight"}
+    parameters = [(name in uncut, p.numel()) for unit in context.cut.units[1:-1] for name, p in unit.named_parameters()]
+    others = sum(p.numel() for unit in (context.cut.units[0], context.cut.units[-1]) for p in unit.parameters())
+    numbers = others + sum(count if is_whole else count // (columns * levels) for is_whole, count in parameters)
+    assert {run.resident[Held.WEIGHTS] for run in runs} == {FLOAT * numbers}
+
+
+def ring(size: int, members: int) -> int:
+    """Return the bytes that a member of a ring sends, and receives, for a sum of `size` bytes."""
+    return 2 * size * (members - 1) // members
+
+
 @pytest.mark.parametrize("shard", ["step", "use"])
 def test_groups_whose_replicas_share_state_out_send_what_the_formulas_say(shard: str, warm_workers: WarmWorkers) -> None:
     """Each member exchanges shares of its own tiles, and of what no tile cuts, along its own line, and gathers weights there; a

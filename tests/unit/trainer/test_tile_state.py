@@ -97,6 +97,26 @@ def test_a_member_holds_its_tiles_and_gives_them_back(family: str, shared: Share
     assert weight_bytes(module) == common
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_member_of_a_group_of_columns_becomes_one_of_levels_and_back(family: str) -> None:
+    """Of two tiles it keeps one in the module, the other goes beside it, and a third one comes from there."""
+    table = table_of(SQUARE, 3)
+    columns, levels = Shared(table, ParallelShape(1, 1, tp_columns=2)), Shared(table, ParallelShape(1, 1, tp_depth=2))
+    whole, module = columns.block(family), columns.block(family)
+    keep_tiles(module, table, UNIT, columns.tiles(FIRST), [])
+    leaving, coming = (
+        sorted({*one.pieces(FIRST)} - {*other.pieces(FIRST)}) for one, other in ((columns, levels), (levels, columns))
+    )
+    for piece in coming:
+        import_piece(table, piece, module, Moments(), export_piece(table, piece, whole, Moments()))
+    keep_tiles(module, table, UNIT, levels.tiles(FIRST), leaving)
+    assert {piece for piece, _ in tiles_beside(module)} == set(leaving)
+    for shared in (levels, columns):
+        assert shared.digests(module, {}, COMMON, FIRST) == shared.digests(whole, {}, COMMON, FIRST)
+    keep_tiles(module, table, UNIT, columns.tiles(FIRST), [])
+    assert columns.digests(module, {}, COMMON, FIRST) == columns.digests(whole, {}, COMMON, FIRST) and not tiles_beside(module)
+
+
 @SHARED
 @pytest.mark.parametrize("held", ["first", "second", "all", "none"])
 def test_pieces_arrive_in_a_released_unit_without_the_memory_of_others(held: str, shared: Shared) -> None:
