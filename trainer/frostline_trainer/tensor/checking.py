@@ -28,7 +28,7 @@ TOLERANCE = 1e-5
 VANISHING = 1e-3
 """Results below this share of the largest one may differ by as much as one of that size: a key's bias has a gradient of rounding
 only."""
-REMEDY = "correct it, or set training.tensor_tiles.inner to 1 (or rows to 1)"
+REMEDY = "correct it, or set inner, hidden and rows of training.tensor_tiles to 1"
 
 
 def check_table(unit: nn.Module, table: TensorTable, whole: Tiles, inputs: dict[str, Tensor], entry: Tensor, words: str) -> None:
@@ -97,7 +97,7 @@ def compare(whole: Results, tiles: Results, apart: Results, words: str) -> None:
             raise ValueError(
                 f"{words} {name} has other bits where tiles are computed apart, so something between column and row layers "
                 "knows how many tiles there are (an activation that is no module beside its layer, a norm over the inner width); "
-                "set training.tensor_tiles.inner to 1, or repair the family"
+                "set inner and hidden of training.tensor_tiles to 1, or repair the family"
             )
 
 

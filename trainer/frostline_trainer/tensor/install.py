@@ -42,8 +42,8 @@ def table_of(family: Family, config: PretrainedConfig) -> TensorTable:
     table = from_tp_plan(config) if own_table is None else own_table(config)
     if table is None:
         raise ValueError(
-            f"family {family.name} has no tensor_table and its config no base_model_tp_plan; training.tensor_tiles.inner must be "
-            "1, or give the family a table"
+            f"family {family.name} has no tensor_table and its config no base_model_tp_plan; inner and hidden of "
+            "training.tensor_tiles must be 1, or give the family a table"
         )
     return table
 
@@ -138,7 +138,7 @@ def tile_unit(unit: nn.Module, table: TensorTable, tiles: Tiles, words: str = "t
             if not isinstance(layer, nn.Linear | Conv1D):
                 raise ValueError(
                     f"{words}: its tensor_table names {ending!r}, and {name} is a {type(layer).__name__}; it takes nn.Linear and "
-                    "Conv1D: correct the table, or set training.tensor_tiles.inner to 1"
+                    "Conv1D: correct the table, or set inner and hidden of training.tensor_tiles to 1"
                 )
             one = Cut(ending in table.columns, isinstance(layer, Conv1D), table.parts.get(ending, 1))
             _check_widths(layer, one, tiles, f"{words}, {name}")

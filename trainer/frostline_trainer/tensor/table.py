@@ -49,8 +49,8 @@ def from_tp_plan(config: PretrainedConfig) -> TensorTable | None:
     for name, style in inner.items():
         if style not in CUTS_OF_PLAN:
             raise ValueError(
-                f"base_model_tp_plan of {config.model_type}: {style} at {name} is not supported; set training.tensor_tiles.inner "
-                "to 1, or give the family a tensor_table"
+                f"base_model_tp_plan of {config.model_type}: {style} at {name} is not supported; set inner and hidden of "
+                "training.tensor_tiles to 1, or give the family a tensor_table"
             )
     if not inner:
         return None
