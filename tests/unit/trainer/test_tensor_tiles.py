@@ -245,9 +245,11 @@ def test_a_wrong_table_is_found_and_named(mistake: str, hidden: int) -> None:
 
 @pytest.mark.parametrize("family", ["vit", "bert_classification", "gpt2_tied", "llama"])
 def test_a_right_table_is_right_in_hidden_tiles_as_well(family: str) -> None:
-    """The whole block, its tiles together, and four threads of one tile each: outputs and all gradients."""
-    context = build_case(Case(family, dropout=0.0))
+    """The whole block, its tiles together, and four threads of a tile each: outputs and all gradients. Matrices alone are cut."""
+    context = build_case(Case(family, dropout=0.0, inner_tiles=2, hidden_tiles=2))
     examine(family, table_of(family_named(context.job.model.family), context.cut.model.config), hidden=2)
+    unit = context.cut.units[1]
+    assert all(is_cut(unit, name) == (parameter.ndim == 2) for name, parameter in unit.named_parameters())
 
 
 class Normed(nn.Module):
