@@ -81,7 +81,7 @@ def test_one_tile_is_todays_model_and_more_are_another_numerics() -> None:
         "inner widths in 2 tiles",
         "inner widths in 4 tiles",
         "inner widths in 2 tiles, hidden width in 2",
-        "inner widths in 1 tiles, hidden width in 2",
+        "hidden width in 2 tiles",
     ]
     assert len({run_probe(context)[0] for context in contexts}) == len({probe_prefix(context) for context in contexts}) == 5
 

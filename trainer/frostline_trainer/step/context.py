@@ -117,9 +117,9 @@ class RunContext:
         compiled = compiler_versions(self.device.type) if training.compile else ""
         grid, ranges, are_cut = training.tensor_tiles, training.state_ranges, training.state_tiles > 1
         cut = "inner widths and vocabulary" if grid.vocabulary else "inner widths"
-        others = {"samples": grid.rows, "hidden width": grid.hidden}
-        beside = "".join(f", {name} in {count}" for name, count in others.items() if count > 1)
-        tiles = f"{cut} in {grid.inner} tiles{beside}" if are_cut else ""
+        widths = {cut: grid.inner, "samples": grid.rows, "hidden width": grid.hidden}
+        first, *rest = [f"{name} in {count}" for name, count in widths.items() if count > 1] or [""]
+        tiles = ", ".join([f"{first} tiles", *rest]) if first else ""
         norms = f"norms of {ranges} ranges a {'tile' if are_cut else 'unit'}" if ranges > 1 else ""
         return ", ".join(filter(None, (self.precision.numerics, chunk, compiled, in_words(self.grid), tiles, norms)))
 
