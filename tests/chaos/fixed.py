@@ -31,7 +31,7 @@ SLOW_SECONDS = 0.1
 
 def fixed_cases() -> list[Case]:
     """Return all fixed cases, always the same."""
-    return [*commit_protocol(), *ways(), *jobs(), *in_cells(), *from_outside()]
+    return [*commit_protocol(), *ways(), *jobs(), *in_groups(), *in_cells(), *from_outside()]
 
 
 def commit_protocol() -> list[Case]:
@@ -94,16 +94,6 @@ def jobs() -> list[Case]:
         case("in-an-audit", [planned("kill_worker", 15, 1, "audit")], shape=(2, 2), audit_every=5),
         case("early", [killed, planned("kill_worker", 26, 0, "freeze")], variant="early", shape=(2, 2), cache=True),
         case("adapted", [killed, planned("kill_worker", 26, 0, "freeze")], variant="adapted", shape=(2, 2), cache=True),
-        case(
-            "adapted-groups",
-            [killed, planned("kill_worker", 26, 0, "freeze")],
-            variant=ADAPTED_IN_TILES,
-            shape=(1, 2),
-            tp=2,
-            reshapes=((24, 2, 1),),
-            reshapes_tp=(2,),
-            cache=True,
-        ),
         case("fixed-speed", [killed, planned("leave", 26, 2)], worker_cpus=0.25),
         case(
             "fixed-speed-early",
@@ -117,6 +107,44 @@ def jobs() -> list[Case]:
         case("interleaved", [killed], schedule="interleaved_1f1b", virtual_stages=2, shape=(2, 2)),
         case("zero-bubble", [killed], schedule="zb_h2", reshapes=((24, 3, 1),)),
         case("folded", [killed], schedule="zb_v", shape=(2, 2)),
+        case("gathered", [killed, planned("kill_worker", 26, 0, "schedule")], variant=SHARED[1], shape=(2, 2), shard="use"),
+        case("pairs", [planned("kill_pod", 14, 1)], workers_per_pod=2, min_workers=3, shape=(2, 2)),
+        case("cost", [killed], objective="cost", min_workers=2, shape=(None, None)),
+        case(
+            "flipped-and-killed",
+            [Fault(kind="flip", step=14, worker=1, what="weight"), planned("kill_worker", 26, 2, "vote")],
+            "flip",
+            shape=(1, 3),
+            workers=3,
+            checkpoint_every=8,
+        ),
+        case(
+            "broken-core",
+            [Fault(kind="flip", step=14, worker=1, what="gradient", lasting=True)],
+            "flip",
+            shape=(1, 3),
+            workers=3,
+            audit_every=4,
+            checkpoint_every=5,
+        ),
+        case("flipped", [Fault(kind="flip", step=17, worker=1, what="moment")], "flip", shape=(2, 2), checkpoint_every=8),
+    ]
+
+
+def in_groups() -> list[Case]:
+    """Return a killed worker in each kind of tensor group: adapters, shared-out state, divided samples, columns and levels."""
+    killed = planned("kill_worker", 14, 1, "exchange")
+    return [
+        case(
+            "adapted-groups",
+            [killed, planned("kill_worker", 26, 0, "freeze")],
+            variant=ADAPTED_IN_TILES,
+            shape=(1, 2),
+            tp=2,
+            reshapes=((24, 2, 1),),
+            reshapes_tp=(2,),
+            cache=True,
+        ),
         case(
             "groups",
             [killed],
@@ -142,27 +170,6 @@ def jobs() -> list[Case]:
             reshapes_depth=(2,),
             reshapes_shard=("use",),
         ),
-        case("gathered", [killed, planned("kill_worker", 26, 0, "schedule")], variant=SHARED[1], shape=(2, 2), shard="use"),
-        case("pairs", [planned("kill_pod", 14, 1)], workers_per_pod=2, min_workers=3, shape=(2, 2)),
-        case("cost", [killed], objective="cost", min_workers=2, shape=(None, None)),
-        case(
-            "flipped-and-killed",
-            [Fault(kind="flip", step=14, worker=1, what="weight"), planned("kill_worker", 26, 2, "vote")],
-            "flip",
-            shape=(1, 3),
-            workers=3,
-            checkpoint_every=8,
-        ),
-        case(
-            "broken-core",
-            [Fault(kind="flip", step=14, worker=1, what="gradient", lasting=True)],
-            "flip",
-            shape=(1, 3),
-            workers=3,
-            audit_every=4,
-            checkpoint_every=5,
-        ),
-        case("flipped", [Fault(kind="flip", step=17, worker=1, what="moment")], "flip", shape=(2, 2), checkpoint_every=8),
     ]
 
 
