@@ -2,8 +2,9 @@
 
 A tile's product is a separate call of fixed shape, on contiguous aligned operands, because libraries choose kernels by shape. A
 bias is added after the sum and never fused with a product, because a fused bias is rounded at another point. A column layer's
-output needs no sum; a row layer's output is the sum of its tiles' partial products. In the backward, the gradient of the input of
-column layers is summed over tiles. Weights keep their names and shapes; tiles of them are cut when they are used.
+output is a sum over hidden tiles alone, if there are several; a row layer's is the sum over inner tiles of partial products. In
+the backward the gradient of column layers' input is summed over inner tiles, that of a row layer's over hidden tiles. Weights
+keep their names and shapes; tiles of them are cut when they are used.
 """
 
 from collections.abc import Sequence
@@ -72,25 +73,31 @@ class _Columns(torch.autograd.Function):
         of_weights = [_Gradients(one, weight, tiles) for one, weight in zip(cuts, weights, strict=True)]
         of_biases: list[list[Tensor]] = [[] for _ in cuts]
         flat = [_rows(gradient) for gradient in gradients]
-        by_tile = zip(*(one.tiles(weight, tiles.box) for one, weight in zip(cuts, weights, strict=True)), strict=True)
-        for place, of_layers in enumerate(by_tile):
-            term: list[Tensor | None] = [None] * len(rows)
-            for number, (one, wide) in enumerate(zip(cuts, of_layers, strict=True)):
+        of_entry = [one.tiles(weight, tiles.box) for one, weight in zip(cuts, weights, strict=True)]
+        for place in range(tiles.held):
+            shares: list[list[Tensor]] = [[] for _ in rows]
+            for number, one in enumerate(cuts):
                 gradient = one.output_tile(flat[number], tiles.held, place)
-                for level, tile in enumerate(wide):
-                    if need[2]:
-                        share, before = addend(one.entry_gradient(gradient, tile)), term[level]
-                        term[level] = share if before is None else before + share
-                    if need_weights[number]:
-                        of_weights[number].add(rows[level], gradient)
+                for level, tile in enumerate(next(of_entry[number]) if need[2] else ()):
+                    shares[level].append(addend(one.entry_gradient(gradient, tile)))
+                for part in rows if need_weights[number] else ():
+                    of_weights[number].add(part, gradient)
                 if need_biases[number]:
                     of_biases[number].append(gradient.sum(0))
-            for level, of_level in enumerate(term):
-                terms[level] += [of_level] if of_level is not None else []
+            for level, of_layers in enumerate(shares if need[2] else ()):
+                terms[level].append(_in_order(of_layers))
         entry = _in_own_rows(tiles, terms, ctx.shape, rows[0].dtype).view(ctx.shape) if need[2] else None
         biases = _whole_biases(tiles, cuts, of_biases)
         found = [one.whole() if wanted else None for one, wanted in zip(of_weights, need_weights, strict=True)]
         return None, None, entry, *found, *biases
+
+
+def _in_order(shares: Sequence[Tensor]) -> Tensor:
+    """((s0 + s1) + s2) + ...; no share is changed."""
+    total = shares[0]
+    for share in shares[1:]:
+        total = total + share
+    return total
 
 
 def _places_of_bias(tiles: Tiles, place: int) -> tuple[int, int]:
