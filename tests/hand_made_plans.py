@@ -11,7 +11,7 @@ from frostline_contract.shape import ParallelShape, deal_leaves
 from tests.engine_member import Run
 from tests.even_bounds import even_bounds
 from tests.exact_cases import LEAVES, NUM_UNITS, Case
-from tests.warm_workers import Call, WarmWorkers
+from tests.warm_workers import CALL_SECONDS, Call, WarmWorkers
 
 _counters = iter(range(1, 10**9))
 """A generation's number is part of its groups' names in a store that outlives it, so none is used twice in a session."""
@@ -105,12 +105,14 @@ def lone_plan(placement: Placement) -> Plan:
 
 def run_series(workers: WarmWorkers, case: Case, segments: Sequence[Segment], checkpoint_root: str = "",
                checkpoint_step: int = 0, resume: tuple[str, int] | None = None, score: bool = True,
-               refused: tuple[int, ...] = (), backend: Backend = GLOO, digest_steps: bool = False) -> list[Run]:  # fmt: skip
+               refused: tuple[int, ...] = (), backend: Backend = GLOO, digest_steps: bool = False,
+               seconds: float = CALL_SECONDS) -> list[Run]:  # fmt: skip
     """Run a case through a series of layouts. Returns each worker's report, by worker number.
 
     Args:
         resume: (checkpoint folder relative to the root, its step): the first plan starts from it.
         digest_steps: reports have the world's digest after each step.
+        seconds: that it may take.
     """
     count = 1 + max(number for segment in segments for number in segment.layout.numbers)
     ports = workers.call([Call("tests.engine_member:store_port", {})] * count)
@@ -123,7 +125,7 @@ def run_series(workers: WarmWorkers, case: Case, segments: Sequence[Segment], ch
         "refused": refused, "digest_steps": digest_steps,
     }  # fmt: skip
     calls = [Call("tests.engine_member:run_member", arguments | {"worker_id": f"w{number}"}) for number in range(count)]
-    return workers.call(calls)
+    return workers.call(calls, seconds)
 
 
 def make_plan(segment: Segment, before: Plan | None, ports: list[int], resume: tuple[str, int] | None = None,

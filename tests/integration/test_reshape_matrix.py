@@ -90,11 +90,14 @@ def journey(layouts: Sequence[Layout], case: Case) -> list[Segment]:
 
 SAMPLE = (0, 7, 5, 9, 4, 8, 3, 9, 1, 7, 2)
 """Groups that gather weights at each use, and groups that divide samples and share state out, from and to all other kinds."""
+WALK_SECONDS = 1500.0
+"""A walk of 72 steps takes four minutes on a quiet machine, and one of 90 more."""
+WHOLE_WALK = (pytest.mark.wide, pytest.mark.timeout(2 * WALK_SECONDS))
 WALKS = [
     (LAYOUTS, SAMPLE, 4, ROWS),
-    pytest.param(LAYOUTS, walk(len(LAYOUTS)), 4, ROWS, marks=pytest.mark.wide),
-    pytest.param(TILED_LAYOUTS, walk(len(TILED_LAYOUTS)), 1, ROWS, marks=pytest.mark.wide),
-    pytest.param(LEVEL_LAYOUTS, walk(len(LEVEL_LAYOUTS)), 2, LEVELS, marks=pytest.mark.wide),
+    pytest.param(LAYOUTS, walk(len(LAYOUTS)), 4, ROWS, marks=WHOLE_WALK),
+    pytest.param(TILED_LAYOUTS, walk(len(TILED_LAYOUTS)), 1, ROWS, marks=WHOLE_WALK),
+    pytest.param(LEVEL_LAYOUTS, walk(len(LEVEL_LAYOUTS)), 2, LEVELS, marks=WHOLE_WALK),
 ]
 
 
@@ -104,9 +107,9 @@ def test_a_reshape_from_each_layout_to_each_other_changes_no_bit(
 ) -> None:
     steps = len(order)
     case = Case("gpt2_tied", inner_tiles=4, state_ranges=ranges, steps=steps, freezing=freezing_over(steps), audit_every=5, **cut)
-    (alone,) = run_series(warm_workers, case, [Segment(Layout(1, 1), steps)], digest_steps=True)
+    (alone,) = run_series(warm_workers, case, [Segment(Layout(1, 1), steps)], digest_steps=True, seconds=WALK_SECONDS)
     segments = journey([layouts[number] for number in order], case)
-    runs = run_series(warm_workers, case, segments, digest_steps=True)
+    runs = run_series(warm_workers, case, segments, digest_steps=True, seconds=WALK_SECONDS)
     for step, segment in enumerate(segments, 1):
         before = segments[step - 2].layout if step > 1 else "the start"
         found = {run.digests[step] for run in runs if step in run.digests}
