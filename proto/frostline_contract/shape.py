@@ -110,7 +110,13 @@ class ParallelShape:
 
     def computers_of(self, pp_rank: int, tile: int, grid: TileGrid) -> tuple[int, ...]:
         """The global ranks that compute one of a grid's tiles of a pipeline rank's stages, one a replica, ascending."""
-        return tuple(one for one in self.owners_of(pp_rank) if tile in self.tiles_of(self.tp_rank(one), grid))
+        place = self.place_of_tile(tile, grid)
+        return tuple(one for one in self.owners_of(pp_rank) if self.tp_rank(one) == place)
+
+    def place_of_tile(self, tile: int, grid: TileGrid) -> int:
+        """The place in its group of the rank that computes a tile of a grid, as in `tile_ranges`."""
+        inner, hidden = divmod(tile, grid.hidden)
+        return inner * self.tp_columns // grid.inner * self.tp_depth + hidden * self.tp_depth // grid.hidden
 
     def tiles_of(self, tp_rank: int, grid: TileGrid) -> tuple[int, ...]:
         """The numbers of a grid's tiles that the rank at a place in its group computes, ascending."""

@@ -104,8 +104,8 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 "proto/frostline_contract/shape.py",
-                "if tile in self.tiles_of(self.tp_rank(one), grid))",
-                "if tile % self.tp_degree == self.tp_rank(one))",
+                "if self.tp_rank(one) == place)",
+                "if self.tp_rank(one) == tile % self.tp_degree)",
             ),
         ),
         ("tests/unit/test_contract_groups.py",),

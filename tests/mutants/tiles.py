@@ -59,7 +59,13 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "levels-side-by-side-in-arrival-order",
         "a group with levels puts the parts of the hidden width side by side from its own level on",
-        (Edit(SHARDED + "group.py", "found[(place - self._ahead) % size]", "found[(place - self._group.index) % size]"),),
+        (
+            Edit(
+                SHARDED + "group.py",
+                "[found[member] for member in self._members()], 1)",
+                "[found[member - self._group.index] for member in self._members()], 1)",
+            ),
+        ),
         GROUPS,
     ),
     Mutant(

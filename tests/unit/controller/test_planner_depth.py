@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -24,7 +25,7 @@ from frostline_controller.planner.timed_step import timed_step
 from frostline_controller.run.pinned import PinnedShape
 from tests.unit.controller.planner_cases import inputs, members, random_units, unit
 from tests.unit.controller.test_planner_groups import FAST, LONG_BLOCK
-from tests.unit.controller.test_planner_sharing_choice import least_of_shapes
+from tests.unit.controller.test_planner_sharing_choice import assert_chosen_is_least, least_of_shapes
 from tests.unit.controller.test_planner_tensor import NEAR
 from tests.unit.controller.test_planning import worker
 
@@ -171,16 +172,7 @@ def pinned(case: PlanInputs, axes: Axes, shard: str) -> PlanInputs:
 @pytest.mark.parametrize("seed", range(48))
 def test_columns_depth_and_shares_that_are_open_at_once_equal_brute_force(seed: int) -> None:
     """Without hysteresis the choice is the best of all; with it, it is as near as the rule allows."""
-    case = open_axes(seed, 0.0)
-    least, shard = least_of_all(case)
-    if least == float("inf"):
-        with pytest.raises(NothingFits):
-            make_plan(case)
-        return
-    found = make_plan(case)
-    assert found.cost.seconds_per_sample == pytest.approx(least, rel=1e-9)
-    assert found.placement.shard == shard
-    assert least * (1 - 1e-9) <= make_plan(open_axes(seed, 0.1)).cost.seconds_per_sample <= least / 0.9**2
+    assert_chosen_is_least(partial(open_axes, seed), *least_of_all(open_axes(seed, 0.0)))
 
 
 def test_small_cases_of_the_search_take_a_depth_now_and_then() -> None:

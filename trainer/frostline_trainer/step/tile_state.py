@@ -160,12 +160,13 @@ def gather_tiles(group: Group, shape: ParallelShape, unit: nn.Module, table: Pie
         unit, table, index: as of `keep_tiles`.
         kept: pieces whose state this member has; their weights are not overwritten.
     """
-    places, weights = {tile: one for one in range(group.size) for tile in shape.tiles_of(one, table.grid)}, weights_of(unit)
+    weights = weights_of(unit)
     rows: list[list[tuple[bool, torch.Tensor]]] = [[] for _ in range(group.size)]
     for piece in table.of_unit(index):
         if (tile := table.tile_of(piece)) is not None:
+            row = rows[shape.place_of_tile(tile, table.grid)]
             for part in parts_of(table, piece, unit):
-                rows[places[tile]] += [(piece in kept, view) for view in part.of(unit, weights[part.name])]
+                row += [(piece in kept, view) for view in part.of(unit, weights[part.name])]
     gather_runs(group, rows)
 
 

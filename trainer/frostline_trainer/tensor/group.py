@@ -18,17 +18,34 @@ from frostline_trainer.tensor.tiles import Tiles
 from frostline_trainer.transport.collectives import Group
 
 
-class GroupRows:
-    """A `RowExchange` over a tensor-parallel group. ahead: as of `tiles_in`."""
+class _Line:
+    """Exchanges over a line of a tensor-parallel group. ahead: as of `tiles_in`."""
 
     def __init__(self, group: Group, ahead: int = 0) -> None:
         self._group, self._ahead = group, ahead
 
-    def gather(self, own: Tensor) -> Tensor:
-        """All members' samples; bytes are gathered, since not every library knows every type."""
-        size, own = self._group.size, own.contiguous()
-        found = own.new_empty(size, *own.shape)
+    def sum(self, node: Tensor) -> Tensor:
+        """The sum of all members' nodes, on each."""
+        return sum_nodes(self._group, node, self._ahead)
+
+    def _gathered(self, own: Tensor) -> Tensor:
+        """All members' tensors (size, ...), by member; bytes are gathered, since not every library knows every type."""
+        own = own.contiguous()
+        found = own.new_empty(self._group.size, *own.shape)
         self._group.all_gather(found.view(-1).view(torch.uint8), own.view(-1).view(torch.uint8))
+        return found
+
+    def _members(self) -> list[int]:
+        """The members in the order of the places whose work they do."""
+        return [(place - self._ahead) % self._group.size for place in range(self._group.size)]
+
+
+class GroupRows(_Line):
+    """A `RowExchange` over a tensor-parallel group."""
+
+    def gather(self, own: Tensor) -> Tensor:
+        """All members' samples."""
+        found = self._gathered(own)
         return aligned(torch.cat([found[member] for member in self._members()]) if self._ahead else found.flatten(0, 1))
 
     def scatter_sum(self, node: Tensor) -> Tensor:
@@ -40,14 +57,6 @@ class GroupRows:
         self._group.all_to_all(received.view(-1), sent.view(-1), counts, counts)
         by_member = received.chunk(size)
         return pairwise([by_member[member] for member in self._members()])
-
-    def sum(self, node: Tensor) -> Tensor:
-        """The sum of all members' nodes, on each."""
-        return sum_nodes(self._group, node, self._ahead)
-
-    def _members(self) -> list[int]:
-        """The members in the order of the places whose work they do."""
-        return [(place - self._ahead) % self._group.size for place in range(self._group.size)]
 
 
 def rows_in(group: Group, total: int, ahead: int = 0) -> Rows:
@@ -64,22 +73,13 @@ def rows_in(group: Group, total: int, ahead: int = 0) -> Rows:
     return Rows(total, (group.index + ahead) % group.size * held, held, GroupRows(group, ahead))
 
 
-class GroupLevels:
-    """A `LevelExchange` over the levels of a tensor-parallel group. ahead: as of `hidden_in`."""
-
-    def __init__(self, group: Group, ahead: int = 0) -> None:
-        self._group, self._ahead = group, ahead
+class GroupLevels(_Line):
+    """A `LevelExchange` over the levels of a tensor-parallel group."""
 
     def gather(self, own: Tensor) -> Tensor:
-        """All levels' parts of the hidden width side by side; bytes are gathered, since not every library knows every type."""
-        size, own = self._group.size, own.contiguous()
-        found = own.new_empty(size, *own.shape)
-        self._group.all_gather(found.view(-1).view(torch.uint8), own.view(-1).view(torch.uint8))
-        return aligned(torch.cat([found[(place - self._ahead) % size] for place in range(size)], 1))
-
-    def sum(self, node: Tensor) -> Tensor:
-        """The sum of all levels' nodes, on each."""
-        return sum_nodes(self._group, node, self._ahead)
+        """All levels' parts of the hidden width side by side."""
+        found = self._gathered(own)
+        return aligned(torch.cat([found[member] for member in self._members()], 1))
 
 
 def hidden_in(group: Group | None, total: int, ahead: int = 0) -> Hidden:

@@ -7,13 +7,13 @@ hidden tile by hidden tile, and put side by side. The workers over which these t
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from frostline_trainer.step.alignment import aligned
+from frostline_trainer.tensor.held import HeldParts
 from frostline_trainer.tensor.pairs import addend, pairwise
 
 
@@ -29,34 +29,8 @@ class LevelExchange(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Hidden:
-    """The hidden tiles that one process computes.
-
-    Args:
-        total: hidden tiles of the run, a power of two.
-        first: the first one that this process computes.
-        held: how many it computes, consecutively; a power of two.
-        exchange: with the levels that compute the others; None if this process computes all.
-    """
-
-    total: int = 1
-    first: int = 0
-    held: int = 0
-    exchange: LevelExchange | None = None
-
-    def __post_init__(self) -> None:
-        if not self.held:
-            object.__setattr__(self, "held", self.total)
-        assert self.exchange is not None or self.held == self.total, "some hidden tiles are held, and nobody has the others"
-
-    @property
-    def numbers(self) -> range:
-        """The held hidden tiles by their numbers in the run."""
-        return range(self.first, self.first + self.held)
-
-    def __deepcopy__(self, memo: dict[int, object]) -> "Hidden":
-        return self  # a copied unit stays in the same group
+class Hidden(HeldParts[LevelExchange]):
+    """The hidden tiles that one process computes."""
 
     def parts(self, whole: Tensor) -> list[Tensor]:
         """The held parts of a matrix (rows, hidden width), each contiguous and aligned."""

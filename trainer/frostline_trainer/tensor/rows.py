@@ -6,13 +6,13 @@ not by tokens). The samples are gathered before column layers; sums of row layer
 with whole rows, and each member keeps a part of the activations.
 """
 
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from frostline_trainer.step.alignment import aligned
+from frostline_trainer.tensor.held import HeldParts
 
 
 class RowExchange(Protocol):
@@ -31,39 +31,13 @@ class RowExchange(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Rows:
-    """The row tiles that one process computes outside of tiled layers.
-
-    Args:
-        total: row tiles of the run, a power of two.
-        first: the first one that this process computes.
-        held: how many it computes, consecutively; a power of two.
-        exchange: with the members that compute the others; None if this process computes all.
-    """
-
-    total: int = 1
-    first: int = 0
-    held: int = 0
-    exchange: RowExchange | None = None
-
-    def __post_init__(self) -> None:
-        if not self.held:
-            object.__setattr__(self, "held", self.total)
-        assert self.exchange is not None or self.held == self.total, "some row tiles are held, and nobody has the others"
-
-    @property
-    def numbers(self) -> range:
-        """The held row tiles by their numbers in the run."""
-        return range(self.first, self.first + self.held)
+class Rows(HeldParts[RowExchange]):
+    """The row tiles that one process computes outside of tiled layers."""
 
     @property
     def are_divided(self) -> bool:
         """Whether other members compute other row tiles."""
         return self.exchange is not None
-
-    def __deepcopy__(self, memo: dict[int, object]) -> "Rows":
-        return self  # a copied unit stays in the same group
 
     def own(self, whole: Any) -> Any:
         """This process' part of a tensor of all samples, or of a list with an entry for each, as a view where it can be.
