@@ -25,7 +25,7 @@ from frostline_controller.planner.timed_step import timed_step
 from frostline_controller.run.pinned import PinnedShape
 from tests.unit.controller.planner_cases import inputs, members, random_units, unit
 from tests.unit.controller.test_planner_groups import FAST, LONG_BLOCK
-from tests.unit.controller.test_planner_sharing_choice import assert_chosen_is_least, least_of_shapes
+from tests.unit.controller.test_planner_sharing_choice import least_of_shapes, seconds_chosen
 from tests.unit.controller.test_planner_tensor import NEAR
 from tests.unit.controller.test_planning import worker
 
@@ -172,7 +172,10 @@ def pinned(case: PlanInputs, axes: Axes, shard: str) -> PlanInputs:
 @pytest.mark.parametrize("seed", range(48))
 def test_columns_depth_and_shares_that_are_open_at_once_equal_brute_force(seed: int) -> None:
     """Without hysteresis the choice is the best of all; with it, it is as near as the rule allows."""
-    assert_chosen_is_least(partial(open_axes, seed), *least_of_all(open_axes(seed, 0.0)))
+    least, way = least_of_all(open_axes(seed, 0.0))
+    seconds, taken, near = seconds_chosen(partial(open_axes, seed))
+    assert (seconds, taken) == (pytest.approx(least, rel=1e-9), way)
+    assert least * (1 - 1e-9) <= near <= least / 0.9**2
 
 
 def test_small_cases_of_the_search_take_a_depth_now_and_then() -> None:
