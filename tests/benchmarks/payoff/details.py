@@ -31,15 +31,16 @@ def ablation(lines: Lines, scale: str) -> list[str]:
 def frontier(lines: Lines, scale: str) -> list[str]:
     """Return the table of time against accuracy: by the units that text tasks freeze from step 1."""
     rows = []
+    arms = dict(sorted({TEXT_UNITS: "elastic", **{int(arm.removeprefix("initial-")): arm for arm in FRONTIER}}.items()))
     for task in TASKS.values():
-        for arm in ("elastic", *FRONTIER) if task.text else ():
+        for units, arm in arms.items() if task.text else ():
             times = [ratio(lines, task.name, scale, cap, arm) for cap in CAPS]
             lost = difference(lines, task.name, scale, arm=arm)
             if arm != "elastic" and not any(times) and lost is None:
                 continue
             bound = f"{100 * lost.lower:+.2f}" if lost and lost.lower is not None else ""
             rows.append([
-                task.title, str(TEXT_UNITS) if arm == "elastic" else arm.removeprefix("initial-"),
+                task.title, str(units),
                 *(f"{one.median:.2f}x ({len(one.values)})" if one else "not run" for one in times),
                 f"{100 * lost.mean:+.2f} ({len(lost.differences)})" if lost else "not run", bound,
             ])  # fmt: skip

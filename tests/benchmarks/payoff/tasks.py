@@ -23,6 +23,7 @@ class Task:
         text: whether it is a text task, which the goals count.
         fields: settings in the form of `--set`, for every arm.
         small: further settings of the smaller variant; all figures list this variant separately.
+        elastic: further settings of the elastic arm: those that suit a run whose first units are frozen.
         metric: the metric by which accuracy is compared; None: the loss alone.
     """
 
@@ -32,6 +33,7 @@ class Task:
     text: bool
     fields: tuple[str, ...]
     small: tuple[str, ...]
+    elastic: tuple[str, ...] = ()
     metric: str | None = "accuracy"
 
     def overrides(self, scale: str) -> list[str]:
@@ -42,6 +44,8 @@ class Task:
 TEXT_JOB = Path(__file__).with_name("text.yaml")
 TEXT_UNITS: int = yaml.safe_load(TEXT_JOB.read_text())["freeze"]["initial_units"]
 """Units that text tasks freeze from step 1 in the elastic arm."""
+ELASTIC_RATE = 2.0e-4
+"""Learning rate of text tasks with the first units frozen; static has the job's, which suits it better (`words.METHOD`)."""
 AUTO = ("training.micro_batch_size=auto", "training.reduction_leaves=auto")
 SMALL_TEXT = ("data.max_samples=445",)
 
@@ -49,7 +53,7 @@ SMALL_TEXT = ("data.max_samples=445",)
 def _text(name: str, title: str) -> Task:
     folder = PLACE / "sets" / name
     fields = (f"data.path={folder / 'train.csv'}", f"data.test_path={folder / 'test.csv'}")
-    return Task(name, title, TEXT_JOB, True, fields, SMALL_TEXT)
+    return Task(name, title, TEXT_JOB, True, fields, SMALL_TEXT, (f"training.optimizer.learning_rate={ELASTIC_RATE}",))
 
 
 TASKS = {
@@ -81,13 +85,16 @@ ABLATION = {
 }
 """The four switches, one by one; each arm includes the switches before it. The last arm is the one compared with static."""
 
-FRONTIER = {f"initial-{units}": (f"freeze.initial_units={units}",) for units in (3, 4, 5)}
-"""Units that text tasks freeze from step 1 instead of the elastic arm's: time against accuracy over four settings."""
+FRONTIER = {f"initial-{units}": (f"freeze.initial_units={units}",) for units in (2, 4, 5)}
+"""Units that text tasks freeze from step 1 instead of the elastic arm's, at the job's learning rate: time against accuracy over
+four settings."""
 
 
-def arm_fields(arm: str) -> list[str]:
-    """Return the fields that an arm with exact numerics changes in the job."""
-    return [*switches(ABLATION.get(arm, PARTS)), *FRONTIER.get(arm, ())]
+def arm_fields(task: Task, arm: str) -> list[str]:
+    """Return the fields that an arm with exact numerics changes in the task's job."""
+    if arm in FRONTIER:
+        return [*switches(PARTS), *FRONTIER[arm]]
+    return [*switches(ABLATION[arm]), *task.elastic]
 
 
 def switches(parts: tuple[str, ...]) -> list[str]:

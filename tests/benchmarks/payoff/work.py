@@ -130,9 +130,9 @@ def static_settings(prepared: Line, candidate: Candidate) -> list[str]:
     return [*switches(()), *pinned, "evaluation.every_intervals=0", *cap_fields(prepared["cap_bytes"])]
 
 
-def elastic_settings(prepared: Line, arm: str) -> list[str]:
+def elastic_settings(task: Task, prepared: Line, arm: str) -> list[str]:
     """Return the settings of a run with the arm's switches, exact numerics and the numbers that `auto` became."""
-    return [*arm_fields(arm), *numbers_of(prepared), *elastic_cap_fields(prepared["cap_bytes"])]
+    return [*arm_fields(task, arm), *numbers_of(prepared), *elastic_cap_fields(prepared["cap_bytes"])]
 
 
 def numbers_of(prepared: Line) -> list[str]:
@@ -143,7 +143,7 @@ def numbers_of(prepared: Line) -> list[str]:
 def timed_run(key: Key, prepared: Line, best: Candidate, go: str) -> Line:
     """Make a whole run on devices of fixed speed. go: name of the command whose runs took turns."""
     static = key.arm == "static"
-    settings = static_settings(prepared, best) if static else elastic_settings(prepared, key.arm)
+    settings = static_settings(prepared, best) if static else elastic_settings(TASKS[key.task], prepared, key.arm)
     folder = PLACE / "work" / key.words().replace(" ", "_")
     shutil.rmtree(folder, ignore_errors=True)
     workers = best.workers if static else WORKERS
@@ -159,7 +159,7 @@ def accuracy_run(key: Key, prepared: Line, device: str, end: float) -> Line | No
     At `end`, the go's end by the monotonic clock, the run drains, and the next go resumes it with the same bits. Returns None if
     the run drained.
     """
-    settings = [*(switches(()) if key.arm == "static" else arm_fields(key.arm)), *numbers_of(prepared)]
+    settings = [*(switches(()) if key.arm == "static" else arm_fields(TASKS[key.task], key.arm)), *numbers_of(prepared)]
     alone = ["placement.workers=1", "placement.worker_cpus=null", f"training.device={device}"]
     folder = PLACE / "work" / f"{key.words()} {device}".replace(" ", "_")
     if RunDirectory(folder).holds_run():
