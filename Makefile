@@ -42,7 +42,7 @@ $(STAMP): requirements.txt requirements-torch.txt $(wildcard */pyproject.toml) t
 	@touch $@
 
 run: $(STAMP) ## train: make run [JOB=examples/.../job.yaml] [ARGS="--workers 2 --set training.epochs=3"]
-	@if grep -q '\.cache/' $(JOB); then for script in $(dir $(JOB))*.py; do $(PY) "$$script"; done; fi
+	@case $(JOB) in examples/*) if grep -q '\.cache/' $(JOB); then for script in $(dir $(JOB))*.py; do $(PY) "$$script"; done; fi;; esac # an example fetches its own data
 	@.venv/bin/frostline run -f $(JOB) $(ARGS)
 
 test: $(STAMP) ## unit, integration and end-to-end tests that this machine can run; says what it skips and why. TEST_JOBS=0: one at a time
@@ -99,7 +99,7 @@ $(BENCH_STAMP): requirements-bench.txt | $(STAMP)
 	@$(PY) -m pip --disable-pip-version-check install --quiet --no-deps --require-hashes -r requirements-bench.txt
 	@touch $@
 
-bench: $(STAMP) $(BENCH_STAMP) ## benchmarks (an hour); figures and pages go to docs/. ARGS="--only NAME" one of them, ARGS=--quick a smoke test
+bench: $(STAMP) $(BENCH_STAMP) ## benchmarks (two and a half hours); figures and pages go to docs/. ARGS="--only NAME" one of them, ARGS=--quick a smoke test
 	$(PY) -m tests.benchmarks $(ARGS)
 
 bench-against: $(STAMP) ## is this tree slower than REV=commit? The same steps, reshapes, reads and recoveries in both, by turns (half an hour)

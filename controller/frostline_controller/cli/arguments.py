@@ -287,7 +287,7 @@ def _add_steering(commands: argparse._SubParsersAction) -> None:
     steer("resize", "Set how many workers the run may have.", "resize runs/digits 2",
           lambda parser: _value(parser, "workers", "most workers"))  # fmt: skip
     steer("suspend", "Stop at a checkpoint; `frostline resume` goes on.", "suspend runs/digits")
-    steer("cancel", "End the run for good, without a result.", "cancel runs/digits")
+    steer("cancel", "End the run at a checkpoint, as cancelled (exit status 1); `resume` can still go on.", "cancel runs/digits")
 
 
 def _dir_argument(parser: argparse.ArgumentParser, required: bool = False) -> None:

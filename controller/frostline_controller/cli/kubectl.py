@@ -41,9 +41,10 @@ def status_text(release: Release, annotations: dict[str, str]) -> str:
     lines = [f"{release.name}: {state}" + (f" ({progress['message']})" if progress.get("message") else "")]
     if progress.get("generation"):
         loss = f", loss {progress['loss']:.4g}" if progress.get("loss") is not None else ""
+        backend = f" over {progress['backend']}" if progress.get("backend") else ""
         lines.append(
             f"step {progress['step']} of {progress['total_steps'] or '?'}, generation {progress['generation']}, "
-            f"freeze point {progress['freeze_point']}, shape {progress['shape']}{loss}"
+            f"freeze point {progress['freeze_point']}, shape {progress['shape']}{backend}{loss}"
         )
     lines.append(f"{'pod':<32}{'ready':<7}{'phase':<11}{'restarts':<10}node")
     for pod in release.pods():
@@ -150,11 +151,11 @@ def build_parser() -> argparse.ArgumentParser:
     add("status", status, "Where the run stands.", get).add_argument("-w", "--watch", action="store_true", help="until it ends")
     add("plan", plan, "Who computes what.", get)
     add("events", events, "What happened.", "kubectl get events --field-selector involvedObject.name=RELEASE-trainer")
-    annotate = f"kubectl annotate statefulset RELEASE-trainer {COMMAND}="
+    annotate = f"kubectl annotate --overwrite statefulset RELEASE-trainer {COMMAND}="
     for name, text in (
         ("suspend", "Drain to a checkpoint and scale to 0."),
         ("resume", "Go on where a stopped run was."),
-        ("cancel", "Stop for good; the last checkpoint stays."),
+        ("cancel", "Drain to a checkpoint and end as cancelled; `resume` can still go on."),
         ("checkpoint", "Write a checkpoint after this step."),
         ("unfreeze", "Everything learns again."),
     ):
@@ -163,7 +164,7 @@ def build_parser() -> argparse.ArgumentParser:
     freeze.add_argument("number", type=int, metavar="N", help="freeze point: index of the first unit that still learns")
     resized = add(
         "resize", resize, "At most N workers.",
-        f"kubectl annotate statefulset RELEASE-trainer {REQUESTED_WORKERS}=N, or kubectl scale --replicas",
+        f"kubectl annotate --overwrite statefulset RELEASE-trainer {REQUESTED_WORKERS}=N, or kubectl scale --replicas",
     )  # fmt: skip
     resized.add_argument("number", type=int, metavar="N", help="workers; 0 suspends")
     shown = add("logs", logs, "The newest lines of the pods' logs.", "kubectl logs POD")

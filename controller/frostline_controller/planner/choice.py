@@ -30,14 +30,6 @@ class PlanChoice:
         self._facts = facts
         self.wanted_by_plan = 0
 
-    def limit_workers(self) -> int:
-        """Return how many workers the run may have: the job's number, or fewer at a user's request (at least min_workers)."""
-        limit = self._facts.job.placement.workers
-        requested = self._facts.state.requested_workers
-        if requested > 0:
-            limit = max(self._facts.job.placement.min_workers, min(limit, requested))
-        return limit
-
     def wanted_workers(self) -> int:
         """Return how many workers the run waits for, spare ones not counted.
 
@@ -45,7 +37,7 @@ class PlanChoice:
         """
         section, replicas = self._facts.job.placement, self._facts.state.replicas
         held = max(1, replicas * section.workers_per_pod - section.spare_workers)
-        return min(self.limit_workers(), held) if self._for_cost and replicas > 0 else self.limit_workers()
+        return min(self._facts.limit_workers(), held) if self._for_cost and replicas > 0 else self._facts.limit_workers()
 
     def domains(self, workers: Iterable[str]) -> dict[str, str]:
         """Return the failure domains of the given workers that are known; empty where the job has no buddies."""
@@ -170,9 +162,9 @@ class PlanChoice:
         else:
             members = current.global_ranks.keys() if current is not None else set()
             ordered = sorted(workers, key=lambda worker: (worker.worker_id in going, worker.worker_id not in members))
-        return tuple(ordered[: self.limit_workers()])
+        return tuple(ordered[: self._facts.limit_workers()])
 
     def _cheapest(self, situation: Situation) -> Choice:
         """Return the choice for objective "cost", and set `wanted_by_plan`."""
-        choice, self.wanted_by_plan = cheapest_placement(self._facts.job, situation, self.limit_workers())
+        choice, self.wanted_by_plan = cheapest_placement(self._facts.job, situation, self._facts.limit_workers())
         return choice

@@ -118,7 +118,12 @@ class Commands:
 
     def _check_reshape(self, request: pb.CommandRequest, trainable: int) -> str:
         asked, there = _reshape_asked(request), len(self._facts.members.available())
-        needed = Mesh.of(asked.degrees).size
+        needed, limit = Mesh.of(asked.degrees).size, self._facts.limit_workers()
+        if needed > limit:
+            raise InvalidRequest(
+                f"shape {in_words(asked.degrees)} needs {needed} workers, and the run may have {limit}; raise placement.workers, or "
+                "take back a resize to fewer"
+            )
         if needed > there:
             raise InvalidRequest(f"shape {in_words(asked.degrees)} needs {needed} workers, {there} are there")
         try:

@@ -153,6 +153,11 @@ class RunFacts:
             lag = self.job.decisions.lag_steps
             self.calendar = DecisionCalendar(self.job.interval_steps(per_epoch), lag, self.total_steps)
 
+    def limit_workers(self) -> int:
+        """Return how many workers the run may have: the job's number, or fewer at a user's request (at least min_workers)."""
+        section, requested = self.job.placement, self.state.requested_workers
+        return max(section.min_workers, min(section.workers, requested)) if requested > 0 else section.workers
+
     def follow(self, job: Job) -> None:
         """Replace the job by one that differs in live fields. Members follow it from the next generation on."""
         self.job, self.job_revision = job, job_revision(job)

@@ -75,6 +75,7 @@ def progress_text(facts: RunFacts, store: RunStore) -> str:
         "generation": str(plan.generation) if plan else "",
         "freeze_point": facts.freeze_point(),
         "shape": in_words(plan.placement.degrees) if plan else "",
+        "backend": plan.backend if plan else "",
         "loss": round(latest.loss, 6) if latest else None,
         "message": _message(facts, store),
     }
