@@ -18,6 +18,7 @@ from frostline_contract.exit_codes import DONE, USER_MISTAKE
 from frostline_contract.job import Job, load_job
 from frostline_contract.job.automatic import at_size, sizes_to_try
 from frostline_contract.statistics import SizeProfiles, WorkerProfile
+from frostline_trainer.memory import settle_allocator
 from frostline_trainer.process.setup import unproven_context
 from frostline_trainer.profile import profile_units
 
@@ -77,6 +78,7 @@ def _seconds_a_sample(profile: WorkerProfile) -> float:
 
 def main(job_file: str, out: str) -> int:
     """Write the measured costs as JSON; a mistake of the user is reported on standard error. Returns the exit status."""
+    settle_allocator()  # units are measured as a worker computes them
     try:
         measured = measure_sizes(load_job(job_file))
     except ValueError as mistake:
