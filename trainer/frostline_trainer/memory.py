@@ -17,8 +17,8 @@ ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
-"""Parameters of the C library's `mallopt` (glibc's malloc.h): freed bytes at the heap's end that it keeps, and bytes from which on
-a block has pages of its own, which go back when it is freed."""
+"""Parameters of the C library's `mallopt` (glibc's malloc.h): freed bytes at the heap's end that it keeps, and bytes from which
+on a block has pages of its own, which go back when it is freed."""
 KEPT_BYTES, OWN_PAGES_BYTES = 2**30, 2**25
 
 
