@@ -130,6 +130,28 @@ def test_a_drained_world_that_no_person_asked_to_stop_is_a_pause(world: Callable
     assert run.operator.status().state == "waiting"
 
 
+@pytest.mark.parametrize(("kind", "state"), [("suspend", "suspended"), ("cancel", "cancelled")])
+def test_a_run_that_waits_for_workers_after_a_failure_saves_and_stops_where_a_person_asks(
+    world: Callable[..., World], kind: str, state: str
+) -> None:
+    """A node is gone for good: the survivors are fewer than `min_workers`, and enough to save what they keep."""
+    run = world(placement=TWO, controller=QUICK)
+    plan = started(run, 2)
+    survivor, dead = run.members(plan)
+    run.kill(dead)
+    survivor.recover(plan, 20, range(6))
+    wait_for(lambda: "1 of at least 2" in run.operator.status().message, "it waits")
+    run.operator.command(kind)
+    survivor.next("drain")
+    alone = survivor.next_plan("survivors")
+    assert (alone.placement.workers, alone.start_step) == ((survivor.worker_id,), 20)
+    survivor.enter(alone, 20)
+    assert survivor.next("drain").reason == f"{kind} by command"
+    save(run.folder, survivor)
+    survivor.next("end")
+    assert run.operator.status().state == state
+
+
 @pytest.mark.parametrize("when", ["while they save", "while it waits"])
 def test_a_controller_that_is_killed_has_a_successor_that_goes_on(world: Callable[..., World], when: str) -> None:
     run = world(placement=TWO, controller=QUICK)

@@ -12,6 +12,7 @@ import logging
 from frostline_contract.lineage import ROLLBACK
 from frostline_contract.phases import ControllerPhase, Phase
 from frostline_contract.plan import Plan
+from frostline_contract.run_status import RunStatus
 from frostline_controller.members.devices import no_placement
 from frostline_controller.members.entry import Entry, EntryWatch
 from frostline_controller.members.membership import LEAVING, Worker
@@ -230,6 +231,8 @@ class Failures:
     def _too_few(self, found: Answer, failure: Failure, workers: list[Worker], recovery: Recovery, now: float) -> str:
         """Return why the plan waits for more workers; empty where it does not wait. Survivors keep their state while they wait.
 
+        A run that has been asked to stop waits for nobody: whoever is left forms a generation, saves and stops.
+
         Args:
             found: the answer that the plan would carry out.
             failure: the facts from which the answer follows.
@@ -238,7 +241,7 @@ class Failures:
             now: seconds by the run's clock.
         """
         job = self._facts.job
-        least = job.placement.min_workers
+        least = 1 if self._facts.state.state == RunStatus.DRAINING else job.placement.min_workers
         if len(workers) < least:
             kept = f"; all units are kept at step {found.state.step}" if isinstance(found, GoOn) else ""
             return f"waiting for workers after a failure: {len(workers)} of at least {least} are there{kept}"
