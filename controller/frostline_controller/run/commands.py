@@ -193,7 +193,7 @@ class Commands:
         limit = limit or facts.state.requested_workers
         store.amendments.retries = RetryBudget()
         await store.commit(
-            state=RunStatus.WAITING, message="", prepared=None, paused=False, replicas=-1,
+            state=RunStatus.WAITING, message="", prepared=None, paused=False, cancelled=False, replicas=-1,
             requested_workers=limit if limit > 0 else -1,
         )  # fmt: skip
         await self._sizing.start_pods()

@@ -25,16 +25,21 @@ class Drain:
         state = self._facts.state
         return (state.message or "drain") if state.state == RunStatus.DRAINING else ""
 
-    async def ask(self, reason: str) -> bool:
+    async def ask(self, reason: str, cancelled: bool = False) -> bool:
         """Ask all members for a checkpoint at a step boundary.
 
         Members that have not yet connected to a new leader are asked when they do, and waited for as long as lost workers are.
+
+        Args:
+            reason: in words, for the log and the members.
+            cancelled: whether the run ends as cancelled; so does a drain that was asked for before, and one asked for afterwards.
 
         Returns:
             Whether there is any member to ask; without one the run stops where it is.
         """
         facts = self._facts
-        await self._store.commit(state=RunStatus.DRAINING, message=reason, paused=False)
+        cancelled = cancelled or facts.state.cancelled
+        await self._store.commit(state=RunStatus.DRAINING, message=reason, paused=False, cancelled=cancelled)
         if self._nobody_is_left():
             return False
         self._missed = bool(facts.awaited())

@@ -109,6 +109,7 @@ class DurableState(Frozen):
         requested_workers: a user's limit of workers, 0 to suspend; -1: none.
         start_degrees: the shape that the run began with, by axis name; empty before.
         paused: the drain under way, or the wait after it, is for workers that had to go: it ends by itself when enough are there.
+        cancelled: a person has cancelled the run: the drain under way ends it as cancelled, not as suspended.
         retries: failures of the run's own making without progress since.
         cache_off: why the cache is used no more; empty: the cache may be used.
         failed_devices: GPUs that failed.
@@ -140,6 +141,7 @@ class DurableState(Frozen):
     requested_workers: int = -1
     start_degrees: dict[str, int] = Field(default_factory=dict)
     paused: bool = False
+    cancelled: bool = False
     retries: RetryBudget = RetryBudget()
     cache_off: str = ""
     failed_devices: tuple[FailedDevice, ...] = ()

@@ -46,7 +46,6 @@ class Ending:
         self._facts, self._store, self._outbox, self._pods = facts, store, outbox, pods
         self._drain, self._root, self._bookkeeping = drain, checkpoint_root, bookkeeping
         self.outcome: pb.RunOutcome | None = None
-        self.cancelled = False
         self._user_mistake = self._crash_loop = False
         self.end_reason = f"the run is {facts.state.state}" if facts.ended else ""
         self._notified_at: float | None = None
@@ -77,7 +76,7 @@ class Ending:
         await asyncio.to_thread(reopen, self._root, min(self._run_epoch(), begun.run_epoch))
         self._forget_outcome()
         self._notified_at, self._claimed, self._event_recorded = None, None, False
-        self.cancelled, self.end_reason, self._scaled = False, "", False
+        self.end_reason, self._scaled = "", False
 
     def note_outcome(self, outcome: pb.RunOutcome) -> None:
         """Take an outcome; the first one counts."""
@@ -104,13 +103,14 @@ class Ending:
         facts = self._facts
         if facts.ended:
             return
-        self.cancelled = self.cancelled or cancelled
         if facts.state.between:  # everything is saved already
+            if cancelled:
+                await self._store.commit(cancelled=True)
             self.note_outcome(pb.RunOutcome(status=RunStatus.SUSPENDED, message=reason, steps=facts.step))
             assert self.outcome is not None
             await self._end(self.outcome)
             return
-        if not await self._drain.ask(reason):
+        if not await self._drain.ask(reason, cancelled):
             self.note_outcome(pb.RunOutcome(status=RunStatus.SUSPENDED, message=reason, steps=facts.step))
 
     async def settle(self, now: float) -> None:
@@ -184,7 +184,7 @@ class Ending:
         self._stands.set()
         word = status_word(outcome.status)
         state = RunStatus(word) if word in ENDED else RunStatus.FAILED
-        if self.cancelled and state == RunStatus.SUSPENDED:
+        if facts.state.cancelled and state == RunStatus.SUSPENDED:
             state = RunStatus.CANCELLED
         self.end_reason = outcome.message or f"the run is {state}"
         if not self._event_recorded:
@@ -198,7 +198,8 @@ class Ending:
         flags = {"user_mistake": self._user_mistake, "crash_loop": self._crash_loop}
         record = result_record(facts, store, outcome, state, **flags)
         await store.replace(store.places.result, json.dumps(record, indent=2))
-        await store.commit(state=state, message=outcome.message[:MESSAGE_CHARACTERS], prepared=None, paused=False)
+        message = outcome.message[:MESSAGE_CHARACTERS]
+        await store.commit(state=state, message=message, prepared=None, paused=False, cancelled=False)
         facts.message = outcome.message
         outbox.streams.send_all(pb.WatchPlanResponse(end=pb.EndNotice(reason=self.end_reason)))
         log.info("run ended state=%s step=%s digest=%s message=%r", state, outcome.steps, outcome.digest, outcome.message)

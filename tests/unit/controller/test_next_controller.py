@@ -38,6 +38,37 @@ def test_a_request_outlives_the_controller_that_has_read_it(tmp_path: Path, by: 
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("between", [False, True], ids=["while members save", "as it is ended"])
+def test_a_cancel_outlives_the_controller_that_has_taken_it(tmp_path: Path, between: bool) -> None:
+    """Members save only after that controller's death; or it dies when the result is claimed, and nothing else is written."""
+
+    async def cancel_and_die() -> None:
+        async with leading(tmp_path) as stage:
+            await first_plan(stage, 0, 1)
+            if between:
+                await stage.store.commit(state="waiting", paused=True)
+                stage.controller.bookkeeping.close = die  # type: ignore[method-assign]
+            cancelled = asyncio.create_task(stage.controller.commands.accept(pb.CommandRequest(kind="cancel")))
+            await stage.until(lambda: stage.facts.state.cancelled, "the cancel is durable")
+            cancelled.cancel()
+
+    async def die(now: float) -> None:
+        raise OSError("the disk is full")
+
+    async def story() -> None:
+        await cancel_and_die()
+        async with leading(tmp_path) as stage:
+            stage.controller.ending.note_outcome(pb.RunOutcome(status="suspended", message="cancel by command", steps=1))
+            await stage.until(lambda: stage.facts.ended, "its end")
+            assert (stage.facts.state.state, stage.facts.state.cancelled) == ("cancelled", False)
+            for kind in ("resume", "suspend"):
+                done = asyncio.create_task(stage.controller.commands.accept(pb.CommandRequest(kind=kind)))
+                await stage.until(done.done, f"the {kind} is carried out")
+            assert stage.facts.state.state == "suspended", "a run that has resumed is cancelled no more"
+
+    asyncio.run(story())
+
+
 async def written_by_the_next_two(folder: Path, kind: str, reason: str) -> int:
     """Let two more controllers start, one after the other, and return how many events of that kind are written then."""
     for _ in range(2):
