@@ -7,11 +7,12 @@ first (the papers show that freezing can cost accuracy), so all rails are on unl
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 from frostline_contract.job.freezing import RailsSection
+from frostline_contract.plan import Decision
 from frostline_controller.decisions.guard import finite_reading, quarantined_from
 from frostline_controller.decisions.inputs import ROUNDING, FreezeInputs, blocks_frozen, freeze_point_of, not_finite
 from frostline_controller.decisions.registry import Policy
@@ -124,22 +125,24 @@ def cap_interval(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
 
 def cap_total(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
     """At most a certain share of the blocks is ever frozen."""
-    share, most = inputs.freeze.rails.total_fraction, _blocks_in_all(inputs.freeze.rails, inputs.num_blocks)
-    return _capped(inputs, wanted, most, f"at most {most} of {inputs.num_blocks} blocks ({share:.0%})")
+    return _capped(inputs, wanted, *_cap_in_all(inputs.freeze.rails, inputs.num_blocks))
 
 
-def _blocks_in_all(section: RailsSection, num_blocks: int) -> int:
-    return math.floor(section.total_fraction * num_blocks + ROUNDING)
+def _cap_in_all(section: RailsSection, num_blocks: int) -> tuple[int, str]:
+    """Return how many blocks may be frozen, and why."""
+    most = math.floor(section.total_fraction * num_blocks + ROUNDING)
+    return most, f"at most {most} of {num_blocks} blocks ({section.total_fraction:.0%})"
 
 
 def last_blocks(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
     """The last blocks never freeze."""
-    kept, most = inputs.freeze.rails.last_blocks, _blocks_before_last(inputs.freeze.rails, inputs.num_blocks)
-    return _capped(inputs, wanted, most, f"the last {kept} of {inputs.num_blocks} blocks never freeze")
+    return _capped(inputs, wanted, *_cap_before_last(inputs.freeze.rails, inputs.num_blocks))
 
 
-def _blocks_before_last(section: RailsSection, num_blocks: int) -> int:
-    return max(0, num_blocks - section.last_blocks)
+def _cap_before_last(section: RailsSection, num_blocks: int) -> tuple[int, str]:
+    """Return how many blocks may be frozen, and why."""
+    kept = section.last_blocks
+    return max(0, num_blocks - kept), f"the last {kept} of {num_blocks} blocks never freeze"
 
 
 def baseline(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
@@ -157,7 +160,11 @@ def quarantine(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
     if boundary is None or wanted < boundary:
         return Clip(wanted)
     most = blocks_frozen(boundary) - 1
-    return _capped(inputs, wanted, most, f"freeze point {boundary} was rolled back, nothing from there on freezes again")
+    return _capped(inputs, wanted, most, _rolled_back(boundary))
+
+
+def _rolled_back(boundary: int) -> str:
+    return f"freeze point {boundary} was rolled back, nothing from there on freezes again"
 
 
 def least_move(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
@@ -216,10 +223,27 @@ def rails_off(section: RailsSection) -> frozenset[str]:
 
 def deepest_freeze_point(section: RailsSection, num_units: int, policy: Policy) -> int:
     """The deepest freeze point that the policy can ever reach in a model of `num_units` units, by the rails' limits."""
-    off, num_blocks = rails_off(section) | policy.exempt, num_units - 2
-    limits = {"cap_total": _blocks_in_all, "last_blocks": _blocks_before_last}
-    most = [limit(section, num_blocks) for name, limit in limits.items() if name not in off]
-    return freeze_point_of(min(most)) if most else num_units - 1
+    return cap_of(section, num_units, policy, ()).freeze_point
+
+
+def cap_of(section: RailsSection, num_units: int, policy: Policy, decisions: Sequence[Decision]) -> Clip:
+    """The deepest freeze point that the policy can reach from a shallower one, with the rail that says so ('' for none).
+
+    Args:
+        section: the job's rails.
+        num_units: number of units of the model.
+        policy: the policy.
+        decisions: all decisions known, for what the guard has rolled back.
+    """
+    off, num_blocks, boundary = rails_off(section) | policy.exempt, num_units - 2, quarantined_from(decisions)
+    caps = [Clip(num_units - 1)]
+    for name, cap in (("cap_total", _cap_in_all), ("last_blocks", _cap_before_last)):
+        if name not in off:
+            most, note = cap(section, num_blocks)
+            caps.append(Clip(freeze_point_of(most), f"{name}: {note}"))
+    if boundary is not None and "quarantine" not in off:
+        caps.append(Clip(boundary - 1, f"quarantine: {_rolled_back(boundary)}"))
+    return min(caps, key=lambda one: one.freeze_point)
 
 
 def apply_rails(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:

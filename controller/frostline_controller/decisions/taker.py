@@ -5,6 +5,7 @@ import logging
 
 from frostline_contract.lineage import ROLLBACK, LineageStart
 from frostline_contract.plan import Decision
+from frostline_controller.decisions.by_command import request_in_words
 from frostline_controller.decisions.initial import initial_freeze_reason
 from frostline_controller.decisions.next_decision import check_job, decision_line, due_statistics, next_decision
 from frostline_controller.run.facts import RunFacts
@@ -66,8 +67,12 @@ class DecisionTaker:
         return any(_key(one) == _key(decision) for one in self._facts.state.decisions)
 
     async def _bind(self, decision: Decision) -> None:
-        """Write a decision to the durable state, then announce it to the workers."""
+        """Write a decision to the durable state, then announce it to the workers.
+
+        An event says where the decision is not what a person has asked for.
+        """
         facts, store, outbox = self._facts, self._store, self._outbox
+        asked = facts.state.forced_freeze_point
         changes: dict[str, object] = {"decisions": (*facts.state.decisions, decision)}
         if decision.kind != "rollback":
             changes["forced_freeze_point"] = -1  # an operator's request waits until a decision of its own kind has taken it
@@ -80,6 +85,8 @@ class DecisionTaker:
             }
         await store.commit(**changes)
         outbox.streams.send_all(decision_message(decision))
+        if decision.kind != "rollback" and asked not in (-1, decision.freeze_point):
+            await outbox.event("command", f"{request_in_words(asked)}: not made, {decision.reason}")
         await self.write_history()
         log.info(
             "decision number=%s kind=%s freeze_point=%s effective_step=%s lineage=%s reason=%r",

@@ -5,6 +5,7 @@ import logging
 from frostline_contract.job.cluster import ScheduledReshape
 from frostline_contract.lineage import ROLLBACK
 from frostline_contract.mesh import Mesh, in_words
+from frostline_controller.decisions.by_command import request_in_words
 from frostline_controller.planner.adapter import Choice
 from frostline_controller.planner.choice import PlanChoice
 from frostline_controller.planner.verdict import differ
@@ -239,10 +240,11 @@ class ReshapeTriggers:
 
 
 def not_made(facts: RunFacts) -> list[str]:
-    """Return the requests for a shape that are neither carried out nor answered, in words."""
-    pinned = facts.state.pinned
+    """Return the requests for a freeze point or a shape that are neither carried out nor answered, in words."""
+    pinned, asked = facts.state.pinned, facts.state.forced_freeze_point
+    freezing = [request_in_words(asked)] if asked >= 0 else []
     taken_up = [pinned.open_request] if pinned is not None and pinned.open_request else []
-    return [*taken_up, *map(_in_words, _to_come(facts))]
+    return [*freezing, *taken_up, *map(_in_words, _to_come(facts))]
 
 
 def _to_come(facts: RunFacts) -> list[ScheduledReshape]:

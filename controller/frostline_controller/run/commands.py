@@ -13,6 +13,8 @@ from frostline_contract.mesh import Mesh, in_words, with_degrees
 from frostline_contract.run_status import RESUMABLE, RunStatus
 from frostline_contract.shape import ParallelShape
 from frostline_controller.cluster.backend import ClusterState
+from frostline_controller.decisions.by_command import check_a_decision_is_left, check_freeze_point
+from frostline_controller.decisions.surviving import remembered_decisions
 from frostline_controller.planner.asked import check_asked
 from frostline_controller.recovery.budget import RetryBudget
 from frostline_controller.reshape.pods import PodCount, SizeRequest
@@ -100,14 +102,8 @@ class Commands:
         facts, kind = self._facts, request.kind
         if kind in ("freeze", "reshape", "checkpoint", "unfreeze") and facts.current is None:
             raise Refused(f"{kind}: the run has not started yet")
-        if kind == "freeze":
-            if not 0 <= request.freeze_point < units:
-                raise InvalidRequest(
-                    f"freeze_point is {request.freeze_point}; it must be 0 to {units - 1} (units before it freeze)"
-                )
-            return f"freeze point {request.freeze_point} with the next decision"
-        if kind == "unfreeze":
-            return "everything learns again from the next decision on"
+        if kind in ("freeze", "unfreeze"):
+            return self._check_freezing(request, units)
         if kind == "reshape":
             return self._check_reshape(request, units - facts.freeze_point())
         if kind == "resize" and request.workers < 1:
@@ -116,13 +112,30 @@ class Commands:
             kind, f"at most {request.workers} workers"
         )
 
+    def _check_freezing(self, request: pb.CommandRequest, units: int) -> str:
+        facts, lowest = self._facts, self._facts.job.lowest_freeze_point(units)
+        assert facts.calendar is not None
+        try:
+            check_a_decision_is_left(facts.job, facts.surviving(), facts.calendar)
+        except ValueError as error:
+            raise Refused(f"{request.kind}: {error}") from None
+        if request.kind == "unfreeze":
+            what = f"units from {lowest} on, the first with adapters, learn" if lowest else "everything learns"
+            return f"{what} again from the next decision on"
+        decisions = remembered_decisions(facts.state.decisions, facts.state.lineages, facts.calendar)
+        try:
+            check_freeze_point(request.freeze_point, facts.job, units, decisions, facts.freeze_point())
+        except ValueError as error:
+            raise InvalidRequest(str(error)) from None
+        return f"freeze point {request.freeze_point} with the next decision"
+
     def _check_reshape(self, request: pb.CommandRequest, trainable: int) -> str:
         asked, there = _reshape_asked(request), len(self._facts.members.available())
         needed, limit = Mesh.of(asked.degrees).size, self._facts.limit_workers()
         if needed > limit:
             raise InvalidRequest(
-                f"shape {in_words(asked.degrees)} needs {needed} workers, and the run may have {limit}; raise placement.workers, or "
-                "take back a resize to fewer"
+                f"shape {in_words(asked.degrees)} needs {needed} workers, and the run may have {limit}; raise placement.workers, "
+                "or take back a resize to fewer"
             )
         if needed > there:
             raise InvalidRequest(f"shape {in_words(asked.degrees)} needs {needed} workers, {there} are there")
@@ -162,7 +175,8 @@ class Commands:
         log.info("command kind=%s step=%s", kind, facts.step)
         reason = f"{kind} by {by}"
         if kind in ("freeze", "unfreeze"):
-            await store.commit(forced_freeze_point=request.freeze_point if kind == "freeze" else 0)
+            lowest = facts.job.lowest_freeze_point(facts.identity.num_units) if facts.identity else 0
+            await store.commit(forced_freeze_point=request.freeze_point if kind == "freeze" else lowest)
             reason += f": freeze point {facts.state.forced_freeze_point} with the next decision"
         elif kind == "reshape":
             asked = _reshape_asked(request)
