@@ -25,6 +25,9 @@ REQUESTED_WORKERS = PREFIX + "requested-workers"
 """Upper limit of the number of workers. Written by the controller from a user's scale request, or by the user. Absent: only the
 job's limit holds."""
 
+REQUESTED_WORKERS_MAX = 65536
+"""The highest limit that may be requested; a larger number is a typing mistake. It is also the most that a job may have."""
+
 COMMAND = PREFIX + "command"
 """A user's command: freeze N, unfreeze, suspend, resume, checkpoint or cancel. The controller removes it once it is carried
 out."""

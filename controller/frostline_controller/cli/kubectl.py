@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from frostline_contract.annotations import COMMAND, PROGRESS, REQUESTED_WORKERS, STATE
+from frostline_contract.annotations import COMMAND, PROGRESS, REQUESTED_WORKERS, REQUESTED_WORKERS_MAX, STATE
 from frostline_contract.mesh import in_words
 from frostline_contract.run_status import ENDED
+from frostline_controller.cli.arguments import natural
 from frostline_controller.cluster.kubernetes.api import Api, ApiError, NotFound
 from frostline_controller.cluster.kubernetes.release import Release
 from frostline_controller.local_run import exit_codes
@@ -129,6 +130,14 @@ def _event_line(event: dict[str, object]) -> str:
     return f"{event.get('lastTimestamp') or '-'}  {event['type']:<8} {event['reason']:<16} {event['message']}"
 
 
+def number_of_workers(text: str) -> int:
+    """A limit of workers that may be requested. Raises argparse.ArgumentTypeError."""
+    number = natural(text)
+    if number > REQUESTED_WORKERS_MAX:
+        raise argparse.ArgumentTypeError(f"{text} is more than the {REQUESTED_WORKERS_MAX} workers that a run may have")
+    return number
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands; each has the function that carries it out and the plain kubectl command that does the
     same."""
@@ -161,12 +170,12 @@ def build_parser() -> argparse.ArgumentParser:
     ):
         add(name, command, text, annotate + name)
     freeze = add("freeze", command, "Freeze the first N units with the next decision.", annotate + "'freeze N'")
-    freeze.add_argument("number", type=int, metavar="N", help="freeze point: index of the first unit that still learns")
+    freeze.add_argument("number", type=natural, metavar="N", help="freeze point: index of the first unit that still learns")
     resized = add(
         "resize", resize, "At most N workers.",
         f"kubectl annotate --overwrite statefulset RELEASE-trainer {REQUESTED_WORKERS}=N, or kubectl scale --replicas",
     )  # fmt: skip
-    resized.add_argument("number", type=int, metavar="N", help="workers; 0 suspends")
+    resized.add_argument("number", type=number_of_workers, metavar="N", help="workers; 0 suspends")
     shown = add("logs", logs, "The newest lines of the pods' logs.", "kubectl logs POD")
     shown.add_argument("--pod", default="", help="a pod, or a role: trainer, controller, cache-server, redis (default: all)")
     shown.add_argument("--lines", type=int, default=20, help="lines of each (20)")

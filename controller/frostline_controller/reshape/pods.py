@@ -8,7 +8,7 @@ spare ones included; the annotation counts workers without the spare ones.
 
 from typing import NamedTuple
 
-from frostline_contract.annotations import REQUESTED_WORKERS
+from frostline_contract.annotations import REQUESTED_WORKERS, REQUESTED_WORKERS_MAX
 from frostline_contract.run_status import RunStatus
 from frostline_controller.cluster.backend import Conflict
 from frostline_controller.planner.choice import PlanChoice
@@ -89,22 +89,22 @@ class PodCount:
             section, pods = facts.job.placement, facts.cluster.spec_replicas
             workers = pods * section.workers_per_pod - section.spare_workers
             self._taken = pods
-            return await self._take_limit(max(min(1, pods), workers), SCALE_REQUEST)
+            return await self._take_limit(min(max(min(1, pods), workers), REQUESTED_WORKERS_MAX), SCALE_REQUEST)
         text = facts.cluster.annotations.get(REQUESTED_WORKERS)
         known = str(facts.state.requested_workers) if facts.state.requested_workers >= 0 else None
         if text == known:
             return self._not_suspended_yet()
-        if text is not None and not text.strip().isdecimal():
-            try:
-                await self._pods.annotate({REQUESTED_WORKERS: known}, {REQUESTED_WORKERS: text})
-            except Conflict:
-                return None  # the annotation was changed meanwhile: it is read again in the next round
-            await self._pods.reread()
-            await outbox.event(
-                "command", f"refused: {REQUESTED_WORKERS} is {text!r}; it must be a number of workers, 0 to suspend"
-            )
-            return None
-        return await self._take_limit(int(text) if text is not None else -1, ANNOTATION)
+        workers = -1 if text is None else _limit_of(text)
+        if workers is not None:
+            return await self._take_limit(workers, ANNOTATION)
+        try:
+            await self._pods.annotate({REQUESTED_WORKERS: known}, {REQUESTED_WORKERS: text})
+        except Conflict:
+            return None  # the annotation was changed meanwhile: it is read again in the next round
+        await self._pods.reread()
+        wanted = f"it must be a number of workers, at most {REQUESTED_WORKERS_MAX}; 0 suspends"
+        await outbox.event("command", f"refused: {REQUESTED_WORKERS} is {text[:40]!r}; {wanted}")
+        return None
 
     async def _take_limit(self, workers: int, by: str) -> SizeRequest | None:
         """Take a user's limit on the number of workers, and return the request to be answered; None: there is none.
@@ -237,3 +237,10 @@ class PodCount:
         """Return the number of pods for so many workers and the spare ones."""
         section = self._facts.job.placement
         return -(-(workers + section.spare_workers) // section.workers_per_pod)
+
+
+def _limit_of(text: str) -> int | None:
+    """Return the number of workers that an annotation requests; None where it is no such number."""
+    digits = text.strip()
+    number = int(digits) if digits.isdecimal() and len(digits) <= len(str(REQUESTED_WORKERS_MAX)) else -1
+    return number if 0 <= number <= REQUESTED_WORKERS_MAX else None

@@ -257,9 +257,12 @@ def test_a_removed_annotation_lifts_the_limit_and_a_wrong_one_is_put_back(tmp_pa
             await first_plan(stage, 0, 1, 2, 3)
             ask(stage, "annotation", 3)
             await stage.until(lambda: stage.replicas == 3, "three pods")
-            stage.backend.patch_annotations({REQUESTED_WORKERS: "many"}, {})
-            await stage.reported("command", "frostline.io/requested-workers is 'many'; it must be a number of workers")
-            assert stage.backend.read().annotations[REQUESTED_WORKERS] == "3"
+            for wrong in ("many", "99999999999", "65537", "9" * 5000, "-1"):
+                stage.backend.patch_annotations({REQUESTED_WORKERS: wrong}, {})
+                await stage.reported(
+                    "command", f"refused: frostline.io/requested-workers is '{wrong[:40]}'; it must be a number of"
+                )
+                assert stage.backend.read().annotations[REQUESTED_WORKERS] == "3"
             stage.backend.patch_annotations({REQUESTED_WORKERS: None}, {})
             await stage.reported("command", "annotation: no limit on the workers, answered by 4")
             await stage.until(lambda: stage.replicas == 4, "four pods")
