@@ -29,5 +29,5 @@ REQUESTED_WORKERS_MAX = 65536
 """The highest limit that may be requested; a larger number is a typing mistake. It is also the most that a job may have."""
 
 COMMAND = PREFIX + "command"
-"""A user's command: freeze N, unfreeze, suspend, resume, checkpoint or cancel. The controller removes it once it is carried
-out."""
+"""A user's command: freeze N, unfreeze, resize N, suspend, resume, checkpoint or cancel. The controller removes it once it is
+carried out."""

@@ -94,7 +94,7 @@ class PodCount:
         known = str(facts.state.requested_workers) if facts.state.requested_workers >= 0 else None
         if text == known:
             return self._not_suspended_yet()
-        workers = -1 if text is None else _limit_of(text)
+        workers = -1 if text is None else number_in(text)
         if workers is not None:
             return await self._take_limit(workers, ANNOTATION)
         try:
@@ -239,8 +239,8 @@ class PodCount:
         return -(-(workers + section.spare_workers) // section.workers_per_pod)
 
 
-def _limit_of(text: str) -> int | None:
-    """Return the number of workers that an annotation requests; None where it is no such number."""
+def number_in(text: str) -> int | None:
+    """Return the number of an annotation, from 0 to REQUESTED_WORKERS_MAX; None where it is no such number."""
     digits = text.strip()
     number = int(digits) if digits.isdecimal() and len(digits) <= len(str(REQUESTED_WORKERS_MAX)) else -1
     return number if 0 <= number <= REQUESTED_WORKERS_MAX else None

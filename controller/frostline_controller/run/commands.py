@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from frostline_contract.annotations import COMMAND
+from frostline_contract.annotations import COMMAND, REQUESTED_WORKERS_MAX
 from frostline_contract.job.cluster import ScheduledReshape
 from frostline_contract.job.load import list_mistakes
 from frostline_contract.mesh import Mesh, in_words, with_degrees
@@ -17,7 +17,7 @@ from frostline_controller.decisions.by_command import check_a_decision_is_left, 
 from frostline_controller.decisions.surviving import remembered_decisions
 from frostline_controller.planner.asked import check_asked
 from frostline_controller.recovery.budget import RetryBudget
-from frostline_controller.reshape.pods import PodCount, SizeRequest
+from frostline_controller.reshape.pods import PodCount, SizeRequest, number_in
 from frostline_controller.reshape.preparation import open_window
 from frostline_controller.reshape.triggers import ReshapeTriggers
 from frostline_controller.run.ending import Ending
@@ -29,6 +29,10 @@ from frostline_proto.v1 import control_pb2 as pb
 from frostline_rpc.errors import InvalidRequest, Refused
 
 log = logging.getLogger(__name__)
+
+KINDS = ("freeze", "unfreeze", "suspend", "resume", "resize", "checkpoint", "cancel", "reshape")
+NUMBERED = {"freeze": "freeze_point", "resize": "workers"}
+"""The commands whose annotation has a number, with the request's field for it."""
 
 WAYS = ("schedule", "virtual_stages", "slices", "shard", "tensor_rows")
 """What a reshape may ask for beside degrees, by the names of the job's `reshapes`."""
@@ -91,12 +95,10 @@ class Commands:
             if facts.state.state not in RESUMABLE:
                 raise Refused(f"resume: the run is {facts.state.state}; only a suspended, failed or cancelled run resumes")
             return "resuming from the newest checkpoint"
-        if kind in ("freeze", "unfreeze", "suspend", "cancel", "checkpoint", "reshape", "resize"):
-            if facts.ended:
-                raise Refused(f"{kind}: the run is {facts.state.state}; resume it first")
-            return self._check(request, units)
-        known = "freeze, unfreeze, suspend, resume, resize, checkpoint, cancel, reshape"
-        raise InvalidRequest(f"kind is {kind!r}; known are {known}")
+        _check_known(kind)
+        if facts.ended:
+            raise Refused(f"{kind}: the run is {facts.state.state}; resume it first")
+        return self._check(request, units)
 
     def _check(self, request: pb.CommandRequest, units: int) -> str:
         facts, kind = self._facts, request.kind
@@ -223,19 +225,35 @@ class Commands:
         text = facts.cluster.annotations.get(COMMAND)
         if not text or facts.cluster is self._read_from or any(asked.annotation for asked in self._queue):
             return
-        kind, _, number = text.strip().partition(" ")
-        request = pb.CommandRequest(kind=kind)
         try:
-            if number and kind in ("freeze", "resize"):
-                setattr(request, "freeze_point" if kind == "freeze" else "workers", int(number))
+            request = _of_annotation(text)
             self._answer(request)
-        except (ValueError, InvalidRequest, Refused) as error:
+        except (InvalidRequest, Refused) as error:
             with store.removing(COMMAND, text):
                 await store.remove_annotation()
             self._read_from = facts.cluster
             await outbox.event("command", f"refused: {error}")
             return
         self._queue.append(Asked(request, annotation=text))
+
+
+def _of_annotation(text: str) -> pb.CommandRequest:
+    """Return the command of an annotation's text. Raises InvalidRequest where a number is missing, wrong, or of no use."""
+    kind, *rest = text.split() or [""]
+    _check_known(kind)
+    if kind not in NUMBERED:
+        if rest:
+            raise InvalidRequest(f"{text[:40]!r}: {kind} takes no number here; write {kind!r}")
+        return pb.CommandRequest(kind=kind)
+    number = number_in(rest[0]) if len(rest) == 1 else None
+    if number is None:
+        raise InvalidRequest(f"{text[:40]!r}: {kind} takes one number, at most {REQUESTED_WORKERS_MAX}; write '{kind} 3'")
+    return pb.CommandRequest(kind=kind, **{NUMBERED[kind]: number})
+
+
+def _check_known(kind: str) -> None:
+    if kind not in KINDS:
+        raise InvalidRequest(f"kind is {kind[:40]!r}; known are {', '.join(KINDS)}")
 
 
 def _reshape_asked(request: pb.CommandRequest) -> ScheduledReshape:

@@ -1,0 +1,51 @@
+"""What people ask for by annotation and by command is carried out as it was meant, or refused with the reason."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from frostline_contract.annotations import COMMAND
+from tests.unit.controller.test_service_sizing import first_plan, leading
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("freeze", "'freeze': freeze takes one number, at most 65536; write 'freeze 3'"),
+        ("freeze three", "'freeze three': freeze takes one number"),
+        ("freeze 3 4", "'freeze 3 4': freeze takes one number"),
+        ("freeze -1", "'freeze -1': freeze takes one number"),
+        ("resize", "'resize': resize takes one number"),
+        ("resize 99999999999", "'resize 99999999999': resize takes one number, at most 65536"),
+        ("unfreeze 2", "'unfreeze 2': unfreeze takes no number here; write 'unfreeze'"),
+        ("suspend now", "'suspend now': suspend takes no number here"),
+        ("dance 2", "kind is 'dance'; known are freeze, unfreeze"),
+        ("  ", "kind is ''; known are"),
+    ],
+)
+def test_a_command_annotation_with_too_little_or_too_much_is_refused_and_changes_nothing(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    async def story() -> None:
+        async with leading(tmp_path) as stage:
+            await first_plan(stage, 0, 1)
+            stage.backend.patch_annotations({COMMAND: text}, {})
+            await stage.reported("command", f"refused: {words}")
+            await stage.until(lambda: COMMAND not in stage.backend.read().annotations, "it is removed")
+            state = stage.facts.state
+            assert (state.forced_freeze_point, state.requested_workers, state.state) == (-1, -1, "running")
+
+    asyncio.run(story())
+
+
+def test_a_command_annotation_with_its_number_is_carried_out(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with leading(tmp_path) as stage:
+            await first_plan(stage, 0, 1)
+            for text, words in ((" freeze  2 ", "freeze by command: freeze point 2"), ("resize 1", "1 workers, answered by 1")):
+                stage.backend.patch_annotations({COMMAND: text}, {})
+                await stage.reported("command", words)
+            assert (stage.facts.state.forced_freeze_point, stage.facts.state.requested_workers) == (2, 1)
+
+    asyncio.run(story())
