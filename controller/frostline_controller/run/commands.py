@@ -108,11 +108,23 @@ class Commands:
             return self._check_freezing(request, units)
         if kind == "reshape":
             return self._check_reshape(request, units - facts.freeze_point())
-        if kind == "resize" and request.workers < 1:
-            raise InvalidRequest(f"workers is {request.workers}; it must be at least 1 (suspend stops the run)")
-        return {"suspend": "draining to a checkpoint", "cancel": "cancelling", "checkpoint": "a checkpoint after this step"}.get(
-            kind, f"at most {request.workers} workers"
-        )
+        if kind == "resize":
+            return self._check_resize(request.workers)
+        return {"suspend": "draining to a checkpoint", "cancel": "cancelling", "checkpoint": "a checkpoint after this step"}[kind]
+
+    def _check_resize(self, workers: int) -> str:
+        section = self._facts.job.placement
+        if workers < 1:
+            raise InvalidRequest(f"workers is {workers}; it must be at least 1 (suspend stops the run)")
+        if workers > REQUESTED_WORKERS_MAX:
+            raise InvalidRequest(f"workers is {workers}; it must be at most {REQUESTED_WORKERS_MAX}")
+        if workers < section.min_workers:
+            raise InvalidRequest(
+                f"workers is {workers}, and the run never has fewer than placement.min_workers, which is {section.min_workers}; "
+                "lower that live field first (helm upgrade, or frostline resume --set), or suspend the run"
+            )
+        of_the_job = f" (placement.workers is {section.workers})" if workers > section.workers else ""
+        return f"at most {min(workers, section.workers)} workers{of_the_job}"
 
     def _check_freezing(self, request: pb.CommandRequest, units: int) -> str:
         facts, lowest = self._facts, self._facts.job.lowest_freeze_point(units)

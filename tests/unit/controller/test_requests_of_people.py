@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from frostline_contract.annotations import COMMAND
+from frostline_rpc.errors import InvalidRequest
+from tests.unit.controller.test_freezing_by_command import answer
 from tests.unit.controller.test_service_sizing import first_plan, leading
 
 
@@ -47,5 +49,24 @@ def test_a_command_annotation_with_its_number_is_carried_out(tmp_path: Path) -> 
                 stage.backend.patch_annotations({COMMAND: text}, {})
                 await stage.reported("command", words)
             assert (stage.facts.state.forced_freeze_point, stage.facts.state.requested_workers) == (2, 1)
+
+    asyncio.run(story())
+
+
+def test_a_resize_is_answered_by_the_number_that_it_brings_into_force(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with leading(tmp_path, placement={"workers": 4, "min_workers": 2}) as stage:
+            assert await answer(stage, "resize", workers=9) == "at most 4 workers (placement.workers is 4)"
+            assert await stage.reported("command", "9 workers, answered by 4")
+            assert await answer(stage, "resize", workers=3) == "at most 3 workers"
+            for workers, words in (
+                (1, "placement.min_workers, which is 2"),
+                (65537, "it must be at most 65536"),
+                (0, "at least 1"),
+            ):
+                with pytest.raises(InvalidRequest) as refused:
+                    await answer(stage, "resize", workers=workers)
+                assert f"workers is {workers}" in str(refused.value) and words in str(refused.value)
+            assert stage.facts.state.requested_workers == 3
 
     asyncio.run(story())
