@@ -49,6 +49,12 @@ def arguments(argv: list[str]) -> argparse.Namespace:
         "--resume", action="store_true", help="go on with a run that was suspended, failed, cancelled or draining"
     )
     parser.add_argument(
+        "--limit",
+        default=0,
+        type=int,
+        help="with --resume: the most workers, -1: those of the job; without it as asked for before",
+    )
+    parser.add_argument(
         "--accept-numerics", action="store_true", help="with --resume: take workers of another probe digest, and record it"
     )
     return parser.parse_args(argv)
@@ -119,7 +125,9 @@ async def lead_run(options: argparse.Namespace, run: Run, replayed: tuple[Decisi
         await controller.start()
         if asked and (begun or is_to_resume(controller)):
             begun = True  # a resume that fails half-way may leave a state that no longer looks as if it were to resume
-            await controller.commands.resume("resumed")
+            await controller.commands.resume("resumed", options.limit)
+        elif asked and is_to_limit(controller, options.limit):
+            await controller.sizing.request_workers(options.limit, "resume")
         asked = False
         return await lead(controller, Tokens.read(places.tokens), options.host, options.port, stop, say_where)
 
@@ -131,6 +139,12 @@ def is_to_resume(controller: Controller) -> bool:
     stands = controller.ending.outcome  # claimed, and not yet written
     stopped = controller.run.facts.state.state in RESUMED_STATES
     return stopped or (stands is not None and stands.status != RunStatus.COMPLETED)
+
+
+def is_to_limit(controller: Controller, limit: int) -> bool:
+    """Whether --limit replaces another limit of a run that goes on without an end to resume from: its controllers have died."""
+    facts, stands = controller.run.facts, controller.ending.outcome is not None
+    return limit != 0 and not facts.ended and not stands and facts.state.requested_workers not in (-1, limit)
 
 
 def main(argv: list[str] | None = None) -> int:

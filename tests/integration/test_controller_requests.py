@@ -124,6 +124,20 @@ def test_resume_takes_up_a_run_that_was_stopped_while_it_drained(world: Callable
     assert not any(message.WhichOneof("message") == "drain" for message in reported)
 
 
+def test_a_resume_after_a_crash_lifts_the_limit_of_an_earlier_resize_where_it_is_told_to(world: Callable[..., World]) -> None:
+    """There is no end to resume from: the run goes on as it was, but for the number of workers."""
+    run = world(placement={"workers": 3})
+    run.operator.command("resize", workers=2)
+    run.operator.close()
+    for words, reasons in ((("--resume",), []), (("--resume", "--limit=-1"), ["resume: no limit on the workers, answered by 3"])):
+        run.controller.kill()
+        run.controller.wait(60)
+        run.controller = start_controller(run.folder, *words)
+        run.operator = type(run.operator)(run.folder)
+        assert run.operator.status().state == "waiting"
+        assert [event["reason"] for event in run.events("command")][1:] == reasons
+
+
 def test_a_resume_whose_checkpoints_are_gone_waits_for_them_and_says_so(world: Callable[..., World]) -> None:
     """A volume is not mounted, or lost: training must not silently begin at step 0. Only the controller can notice it."""
     run = world()

@@ -34,7 +34,8 @@ class PreparedRun:
         folder: the run directory, which holds the job.
         job: resolved.
         replay: a run directory whose decisions are followed; None: the run decides itself.
-        resume: arguments of the controller's first start: none for a new run, else "--resume" and perhaps "--accept-numerics".
+        resume: arguments of the controller's first start: none for a new run, else "--resume" and perhaps "--accept-numerics",
+            and "--limit=-1" where the user has given a number of workers, which an earlier resize does not limit.
         shared_cache: folder of a cache that is kept for several runs; None: the run has its own.
     """
 
@@ -114,11 +115,12 @@ def resumed_run(
                 raise UserMistake(f"{folder} is running; see it with `frostline status {folder} --watch`")
         for written in (folder, RunDirectory(folder).cluster):
             remove_drafts(written)
-        said = ("--resume", *(["--accept-numerics"] if accept_numerics else []))
         kept = read_job(folder)
         check_resumable(folder, kept, from_scratch)
         job = resumed_job(kept, list(overrides), workers)
         _check_cache(job, folder, shared_cache)
+        resized = workers is not None or any(one.partition("=")[0].strip() == "placement.workers" for one in overrides)
+        said = ("--resume", *(["--accept-numerics"] if accept_numerics else []), *(["--limit=-1"] if resized else []))
         replay, facts = _replay_of(folder), RunDirectory(folder).read_facts()
         check_can_write_checkpoints(job.checkpoint_root(folder))
         write_run_folder(folder, job, {**facts, "resumed_at": time.time()})

@@ -218,6 +218,7 @@ class Commands:
         """
         facts, store = self._facts, self._store
         await self._ending.reopen()
+        kept = not limit
         limit = limit or facts.state.requested_workers
         store.amendments.retries = RetryBudget()
         await store.commit(
@@ -225,6 +226,10 @@ class Commands:
             requested_workers=limit if limit > 0 else -1,
         )  # fmt: skip
         await self._sizing.start_pods()
+        most, wanted = facts.limit_workers(), facts.job.placement.workers
+        if kept and most < wanted:
+            text = f"at most {most} workers, not placement.workers {wanted}: an earlier request still holds"
+            await self._outbox.event("command", f"{text}; `resize`, or `frostline resume --workers N`, replaces it")
         log.info("resuming reason=%r", reason)
 
     async def _take_annotation(self) -> None:

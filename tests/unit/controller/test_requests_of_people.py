@@ -8,7 +8,7 @@ import pytest
 from frostline_contract.annotations import COMMAND
 from frostline_rpc.errors import InvalidRequest
 from tests.unit.controller.test_freezing_by_command import answer
-from tests.unit.controller.test_service_sizing import first_plan, leading
+from tests.unit.controller.test_service_sizing import Stage, first_plan, leading
 
 
 @pytest.mark.parametrize(
@@ -68,5 +68,24 @@ def test_a_resize_is_answered_by_the_number_that_it_brings_into_force(tmp_path: 
                     await answer(stage, "resize", workers=workers)
                 assert f"workers is {workers}" in str(refused.value) and words in str(refused.value)
             assert stage.facts.state.requested_workers == 3
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(("limit", "wanted"), [(0, 2), (-1, 8), (3, 3)])
+def test_a_resume_says_where_the_limit_of_an_earlier_resize_holds_and_lifts_it_where_asked_to(
+    tmp_path: Path, limit: int, wanted: int
+) -> None:
+    async def story() -> None:
+        async with leading(tmp_path, placement={"workers": 4}) as stage:
+            await answer(stage, "resize", workers=2)
+            await answer(stage, "suspend")
+        resumed = Stage(tmp_path, placement={"workers": 8})
+        await resumed.controller.start()
+        await resumed.controller.commands.resume("resumed", limit)
+        assert (resumed.controller.choosing.wanted_workers(), resumed.replicas) == (wanted, wanted)
+        said = [event["reason"] for event in resumed.store.events.all() if "an earlier request still holds" in event["reason"]]
+        assert [text.partition(":")[0] for text in said] == (["at most 2 workers, not placement.workers 8"] if limit == 0 else [])
+        resumed.run.close()
 
     asyncio.run(story())

@@ -18,6 +18,7 @@ from frostline_contract.job import Job, load_job, parse_job, section_digests
 from frostline_controller.cluster.local.backend import LocalBackend
 from frostline_controller.local_run import exit_codes
 from frostline_controller.local_run.errors import UserMistake
+from frostline_controller.local_run.prepared_run import resumed_run
 from frostline_controller.local_run.run_folder import new_run_folder, write_run_folder
 from frostline_controller.local_run.run_lock import owned, owner
 from frostline_controller.local_run.starting_checks import check_resumable, how_to_go_on
@@ -194,6 +195,22 @@ def test_a_resume_goes_on_from_any_directory_with_other_live_fields(
     assert job.checkpoint_root(Path("run")) == stopped / "saved"
     live = job.model_copy(update={"placement": job.placement.model_copy(update={"workers": 7})})
     check_same_job(decode_state(LocalBackend(stopped / "cluster").read().annotations[PLAN]), live, stopped / "job.yaml")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, ("--resume",)),
+        ({"overrides": ["placement.min_workers=1"]}, ("--resume",)),
+        ({"workers": 4}, ("--resume", "--limit=-1")),
+        ({"overrides": ["placement.workers=4"]}, ("--resume", "--limit=-1")),
+    ],
+)
+def test_a_resume_with_a_number_of_workers_lifts_the_limit_of_before(
+    stopped: Path, given: dict[str, Any], said: tuple[str, ...]
+) -> None:
+    with resumed_run(stopped, **given) as prepared:
+        assert prepared.resume == said
 
 
 def test_a_run_whose_tiles_had_no_ranges_of_their_own_is_refused(stopped: Path) -> None:
