@@ -94,7 +94,11 @@ def command(release: Release, arguments: argparse.Namespace) -> int:
 
 
 def resize(release: Release, arguments: argparse.Namespace) -> int:
-    """Request at most `number` workers."""
+    """Request at most `number` workers. The same number again changes nothing that a controller could answer."""
+    number, annotations = arguments.number, release.annotations()
+    if annotations.get(REQUESTED_WORKERS) == str(number):
+        print(f"{number} workers have been asked for before: nothing changes; the run is {annotations.get(STATE, 'not started')}")
+        return exit_codes.DONE
     return _asked(release, lambda: release.request_workers(arguments.number))
 
 

@@ -71,7 +71,7 @@ class PodCount:
         pods = self._wanted_pods()
         if not pods == facts.state.replicas == facts.cluster.spec_replicas:  # an earlier write may have been finished by now
             await self._scale(pods)
-        asked = f"{workers} workers" if workers >= 0 else "no limit on the workers"
+        asked = _in_words(workers)
         self._adapting.ask(f"{asked} by {by}")
         await self._outbox.event("command", f"{by}: {asked}, answered by {self._choosing.wanted_workers()}")
 
@@ -122,6 +122,7 @@ class PodCount:
                 return None
             await store.commit(requested_workers=workers)
             self._outdated = True
+            await self._tell_kept(workers, by)
             return None
         if facts.ended and workers != 0 and (by == SCALE_REQUEST or before == 0):
             return SizeRequest("resume", by, workers)
@@ -130,8 +131,15 @@ class PodCount:
                 requested_workers=workers, **({"replicas": facts.cluster.spec_replicas} if by == SCALE_REQUEST else {})
             )
             self._outdated = True
-            return self._not_suspended_yet()
+            if (request := self._not_suspended_yet()) is None:
+                await self._tell_kept(workers, by)
+            return request
         return SizeRequest("resize", by, workers)
+
+    async def _tell_kept(self, workers: int, by: str) -> None:
+        """Answer a limit that changes nothing now by an event: the run has stopped, or stops already."""
+        when = "from the next resume on" if workers != 0 else "nothing to do"
+        await self._outbox.event("command", f"{by}: {_in_words(workers)}, {when}: the run is {self._facts.state.state}")
 
     def _not_suspended_yet(self) -> SizeRequest | None:
         """Return the request to suspend where its limit is durable and the run has not begun to stop, perhaps since the
@@ -237,6 +245,10 @@ class PodCount:
         """Return the number of pods for so many workers and the spare ones."""
         section = self._facts.job.placement
         return -(-(workers + section.spare_workers) // section.workers_per_pod)
+
+
+def _in_words(workers: int) -> str:
+    return f"{workers} workers" if workers >= 0 else "no limit on the workers"
 
 
 def number_in(text: str) -> int | None:

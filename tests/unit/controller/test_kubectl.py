@@ -1,8 +1,14 @@
 """The arguments of `kubectl frostline`, and what it says without a controller's answer."""
 
+import argparse
+from typing import Any, cast
+
 import pytest
 
-from frostline_controller.cli.kubectl import build_parser
+from frostline_contract.annotations import REQUESTED_WORKERS, STATE
+from frostline_controller.cli.kubectl import build_parser, resize
+from frostline_controller.cluster.kubernetes.release import Release
+from frostline_controller.local_run import exit_codes
 
 
 @pytest.mark.parametrize(
@@ -26,3 +32,32 @@ def test_a_number_that_cannot_be_meant_is_refused_before_anything_is_asked(
 def test_the_most_and_the_least_workers_may_be_asked_for() -> None:
     for number in (0, 65536):
         assert build_parser().parse_args(["resize", "digits", str(number)]).number == number
+
+
+class Asked:
+    """A release as the API server shows it, which notes what is asked of it and answers at once."""
+
+    def __init__(self, **annotations: str) -> None:
+        self._annotations, self.requests = annotations, list[int]()
+
+    def annotations(self) -> dict[str, str]:
+        return self._annotations
+
+    def events(self) -> list[Any]:
+        return []
+
+    def request_workers(self, workers: int) -> None:
+        self.requests.append(workers)
+
+    def answers(self, before: set[str], seconds: float) -> list[str]:
+        return ["annotation: 2 workers, answered by 2"]
+
+
+def test_the_same_number_of_workers_again_is_answered_without_a_controller(capsys: pytest.CaptureFixture[str]) -> None:
+    release = Asked(**{REQUESTED_WORKERS: "3", STATE: "suspended"})
+    for number, said, requests in (
+        (3, "3 workers have been asked for before: nothing changes; the run is suspended", []),
+        (2, "annotation: 2 workers, answered by 2", [2]),
+    ):
+        assert resize(cast(Release, release), argparse.Namespace(number=number)) == exit_codes.DONE
+        assert (capsys.readouterr().out.strip(), release.requests) == (said, requests)

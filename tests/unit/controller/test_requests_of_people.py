@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from frostline_contract.annotations import COMMAND
+from frostline_proto.v1 import control_pb2 as pb
 from frostline_rpc.errors import InvalidRequest
 from tests.unit.controller.test_freezing_by_command import answer
-from tests.unit.controller.test_service_sizing import Stage, first_plan, leading
+from tests.unit.controller.test_service_sizing import Stage, ask, first_plan, leading
 
 
 @pytest.mark.parametrize(
@@ -87,5 +88,24 @@ def test_a_resume_says_where_the_limit_of_an_earlier_resize_holds_and_lifts_it_w
         said = [event["reason"] for event in resumed.store.events.all() if "an earlier request still holds" in event["reason"]]
         assert [text.partition(":")[0] for text in said] == (["at most 2 workers, not placement.workers 8"] if limit == 0 else [])
         resumed.run.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("status", ["suspended", "completed"])
+def test_a_limit_for_a_run_that_has_stopped_is_kept_for_its_resume_and_answered(tmp_path: Path, status: str) -> None:
+    async def story() -> None:
+        async with leading(tmp_path) as stage:
+            await first_plan(stage, 0, 1)
+            if status == "suspended":
+                await answer(stage, "suspend")
+            stage.controller.ending.note_outcome(pb.RunOutcome(status=status, steps=3))
+            stage.end_workers(0, 1)
+            await stage.until(lambda: stage.facts.state.state == status and stage.replicas == 0, "its end")
+            ask(stage, "annotation", 1)
+            await stage.reported("command", f"annotation: 1 workers, from the next resume on: the run is {status}")
+            ask(stage, "annotation", 0)
+            await stage.reported("command", f"annotation: 0 workers, nothing to do: the run is {status}")
+            assert (stage.facts.state.requested_workers, stage.facts.state.state) == (0, status)
 
     asyncio.run(story())
