@@ -57,12 +57,13 @@ def test_alerts_and_dashboard_ask_for_documented_metrics_of_this_run() -> None:
         name for name in documented() if not re.match("frostline_(cache_(?!hit_ratio)|total|checkpoints|hangs)", name)
     }
     assert set(METRIC.findall(" ".join(expressions))) == about_the_run
-    assert len(about_the_run) == 17 and len(documented()) == 35
+    assert len(about_the_run) == 18 and len(documented()) == 36
     assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert dashboard["title"] == "Frostline: digits"
     assert [rule["alert"] for rule in rules] == [
         "FrostlineNoLeader",
         "FrostlineStalled",
+        "FrostlineWaiting",
         "FrostlineUncovered",
         "FrostlineRecovering",
     ]

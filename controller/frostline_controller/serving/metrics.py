@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from frostline_contract.worker_state import SHOWN
+from frostline_contract.run_status import ENDED, RunStatus
+from frostline_contract.worker_state import SHOWN, WorkerState
 from frostline_controller.ledger.carried import Carried
 from frostline_controller.ledger.sums import Ledger
 from frostline_controller.run.facts import RunFacts
@@ -46,6 +47,7 @@ class RunMetrics:
             ("samples_per_second", "Training samples a second.", status.samples_per_second),
             ("cache_hit_ratio", "Hits among the newest step's reads of the activation cache.", status.cache_hit_fraction),
             ("uncovered_units", "Units that one node's end would take.", len(status.uncovered_units)),
+            ("waiting", "1 while no worker trains: the run waits for workers or checkpoints, else 0.", self._is_waiting),
             ("leading", LEADING_TEXT, 1),
         )
         for name, text, value in gauges:
@@ -63,6 +65,12 @@ class RunMetrics:
             ("hangs", "Workers that were found hanging.", "hang"),
         ):
             yield CounterMetricFamily(f"frostline_{name}", text, self._events[kind])
+
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether a run that has not ended has no generation, or one of which no member is left."""
+        going_on = self._status.state not in ENDED
+        return going_on and (self._status.state == RunStatus.WAITING or not self._workers[WorkerState.MEMBER])
 
     def _ledger(self) -> Iterator[Metric]:
         """The ledger's seconds by use. They are gauges: seconds of steps that are taken back move from one use to another."""

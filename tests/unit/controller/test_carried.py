@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from frostline_contract.statistics import StepRecord
@@ -55,3 +56,23 @@ def test_prometheus_is_told_by_way_and_kind() -> None:
     text = generate_latest(registry).decode()
     assert 'frostline_traffic_bytes_total{direction="received",way="pp"} 2244.0' in text
     assert 'frostline_resident_bytes{kind="weights"} 3500.0' in text
+
+
+@pytest.mark.parametrize(
+    ("state", "members", "waiting"),
+    [
+        ("waiting", 0, 1),
+        ("waiting", 2, 1),
+        ("running", 2, 0),
+        ("running", 0, 1),
+        ("draining", 0, 1),
+        ("suspended", 0, 0),
+        ("failed", 0, 0),
+    ],
+)
+def test_prometheus_is_told_whether_the_run_waits(state: str, members: int, waiting: int) -> None:
+    """A paused run has state waiting; after a failure whose answer waits for workers it is running without a member."""
+    registry = CollectorRegistry()
+    workers = Counter({"member": members})
+    registry.register(RunMetrics(control_pb2.StatusResponse(state=state), workers, 0.5, Counter(), Carried(RECORDS)))
+    assert f"frostline_waiting {waiting}.0\n" in generate_latest(registry).decode()
