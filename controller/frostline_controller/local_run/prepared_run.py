@@ -77,7 +77,7 @@ def new_run(
         if RunDirectory(folder).holds_run():  # another command made it at the same moment
             raise UserMistake(f"{folder} holds another run; give another --out")
         try:
-            check_can_write_checkpoints(job.checkpoint_root(folder))
+            check_can_write_checkpoints(job.checkpoint_root(folder), new=True)
         except UserMistake:
             give_back(folder)
             raise

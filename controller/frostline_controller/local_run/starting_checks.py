@@ -15,12 +15,18 @@ from frostline_controller.run.same_job import check_same_job
 from frostline_rpc.auth import Tokens
 
 
-def check_can_write_checkpoints(root: Path) -> None:
-    """Write a file into the checkpoint root and remove it. Raises UserMistake: such a run could not save its result."""
+def check_can_write_checkpoints(root: Path, new: bool = False) -> None:
+    """Write a file into the checkpoint root and remove it. Raises UserMistake: such a run could not save its result.
+
+    Args:
+        root: the checkpoint root.
+        new: whether the run has not begun, so that its job may still name another folder.
+    """
     try:
         try_to_write(root)
     except CannotWrite as error:
-        raise UserMistake(str(error)) from None
+        elsewhere = ", or set checkpoint.uri to another folder" if new else ""
+        raise UserMistake(f"{error}{elsewhere}") from None
 
 
 def check_resumable(folder: Path, job: Job, from_scratch: bool) -> None:

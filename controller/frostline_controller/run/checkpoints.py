@@ -1,5 +1,6 @@
 """The checkpoint to which a run goes back: the newest complete one of the current run epoch (docs/protocols.md 5.5)."""
 
+import contextlib
 import glob
 import json
 import uuid
@@ -9,6 +10,10 @@ from pathlib import Path
 from frostline_contract.durable_files import make_folder_durably
 from frostline_contract.epochs import EPOCHS_FOLDER, MANIFEST_PATTERN, FoundCheckpoint, newest, read_epochs, surviving
 from frostline_contract.lineage import Cuts, LineageStart
+from frostline_controller.run.patience import REMEDIES
+
+NO_FOLDER = "make it a folder that this process may write to"
+"""The remedy for an error that `REMEDIES` does not know."""
 
 
 def newest_checkpoint(root: Path, lineages: Iterable[LineageStart] = ()) -> FoundCheckpoint | None:
@@ -31,17 +36,20 @@ def newest_checkpoint(root: Path, lineages: Iterable[LineageStart] = ()) -> Foun
 
 
 def try_to_write(root: Path) -> None:
-    """Write a file into a checkpoint root and remove it. Raises CannotWrite: such a run could not save its result."""
+    """Write a file into a checkpoint root and remove it. Raises CannotWrite: such a run could not save its result.
+
+    The remedy in its text is one that a run which has begun can follow too: its `checkpoint.uri` is fixed.
+    """
     trial = root / f".{uuid.uuid4().hex}"
     try:
         make_folder_durably(root)
         trial.write_bytes(b"0")
         trial.unlink()
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise CannotWrite(
-            f"{root}: checkpoints cannot be written there ({reason}); set checkpoint.uri to a folder that can"
-        ) from error
+        with contextlib.suppress(OSError):
+            trial.unlink(missing_ok=True)
+        reason, remedy = error.strerror or str(error), REMEDIES.get(error.errno or 0, NO_FOLDER)
+        raise CannotWrite(f"{root}: checkpoints cannot be written there ({reason}); {remedy}") from error
 
 
 class CannotWrite(OSError):

@@ -153,7 +153,8 @@ FIELDS = [
     ("checkpoint.uri=s3://bucket/x", "checkpoint.uri is 's3://bucket/x': is no path; checkpoints go to a folder"),
     (
         "checkpoint.uri=/etc/passwd",
-        "/etc/passwd: checkpoints cannot be written there (File exists); set checkpoint.uri",
+        "/etc/passwd: checkpoints cannot be written there (File exists); make it a folder that this process may write to, or set "
+        "checkpoint.uri to another folder",
     ),
     ("checkpoint.uri=/proc/x", "/proc/x: checkpoints cannot be written there"),
     ("checkpoint.uri=/proc/self", "/proc/self: checkpoints cannot be written there"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import resource
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from frostline_controller.__main__ import read_job
 from frostline_controller.cluster.backend import ClusterError
 from frostline_controller.on_cluster import wait_for_checkpoint_root
 from frostline_controller.run import patience
+from frostline_controller.run.checkpoints import CannotWrite, try_to_write
 from frostline_controller.run.patience import Stopped, patiently
 from tests.integration.scripted_worker import job_values
 from tests.unit.controller.test_service_sizing import Stage
@@ -96,7 +98,8 @@ def test_a_checkpoint_root_that_takes_no_files_is_told_once_and_waited_for(tmp_p
     async def story() -> list[str]:
         stage, stop = Stage(tmp_path, placement={"workers": 2}), asyncio.Event()
         waiting = asyncio.create_task(wait_for_checkpoint_root(stage.run, root, stop))
-        await stage.reported("cannot_start", f"{root}: checkpoints cannot be written there (File exists); set checkpoint.uri")
+        said = await stage.reported("cannot_start", f"{root}: checkpoints cannot be written there (File exists)")
+        assert said.endswith("; make it a folder that this process may write to"), "another checkpoint.uri would be refused"
         await asyncio.sleep(0.1)
         assert not waiting.done()
         root.unlink()
@@ -111,3 +114,25 @@ def test_a_checkpoint_root_that_takes_no_files_is_told_once_and_waited_for(tmp_p
         return reported
 
     assert asyncio.run(story()) == ["cannot_start"]
+
+
+def test_a_checkpoint_root_without_room_is_told_with_what_helps_and_left_without_a_file(tmp_path: Path) -> None:
+    """The trial file is made before its content finds no room; a limit on file sizes stands for a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(CannotWrite) as refused:
+            try_to_write(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert str(refused.value).startswith(f"{tmp_path}: checkpoints cannot be written there (File too large); make it a folder")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_of_checkpoints_is_told_to_need_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(CannotWrite, match=r"No space left on device\); free some space there$"):
+        try_to_write(tmp_path / "checkpoints")
