@@ -49,11 +49,11 @@ class CacheShards:
         return cache_service(self._folder, [shard.address for shard in self._shards], memory, password or "", shared)
 
     def advance(self) -> None:
-        """Restart each shard that has died, empty and at its old address. Call it often."""
+        """Restart each shard that has died, empty and at its old address. Call it often: what fails is tried again."""
         for number, shard in enumerate(self._shards):
             if not shard.is_alive():
-                shard.stop()
                 try:
+                    shard.stop()
                     self._shards[number] = self._start_shard(number, shard.port, shard.password)
                 except (RedisUnavailable, OSError) as error:
                     log.warning("shard %d does not start again, trying again: %s", number, error)
