@@ -1,11 +1,12 @@
 """`frostline compare`: arms side by side, interleaved, with tables and pictures of time, metric and loss."""
 
 import argparse
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 from frostline_contract.durable_files import make_folder_durably, replace_durably
-from frostline_contract.job import Job, JobError, load_job
+from frostline_contract.job import Job, JobError, load_job, parse_job
 from frostline_contract.job.automatic import Settled, with_settled
 from frostline_contract.run_directory import read_json
 from frostline_controller.cluster.local.measuring import settings_of, settled_here
@@ -15,6 +16,8 @@ from frostline_controller.comparison.trials import (
     Outcome,
     Trial,
     best_static_micro_batch,
+    check_same_job,
+    check_trials,
     name_of,
     run_trial,
     static_overrides,
@@ -50,6 +53,7 @@ def _compare(arguments: argparse.Namespace, job: Job, out: Path) -> int:
     arguments.overrides = [*arguments.overrides, *settings]
     arms = list(dict.fromkeys(name_of(arm) for arm in arguments.arms))
     trials = accuracy_trials(job, arms, arguments.seeds, arguments.accuracy_workers, out)
+    check_trials([*trials, *_known_time_trials(job, arms, out, arguments)], arguments.file, arguments.overrides)
     accuracy = _run_all("accuracy", trials, arguments, say)
     times, micro_batch_seconds = _times(job, arms, out, arguments, say)
     comparison = Comparison(
@@ -68,15 +72,28 @@ def settled_for_all(job: Job, out: Path, say: Callable[[str], None]) -> tuple[Jo
     """Settle the job's `auto` fields once for all arms and seeds; return the settled job, and the values as overrides for each
     run.
 
-    The values are kept in `out`, for a later call of the same command.
+    The values are kept in `out` with the job they were measured for, for a later call of the same command.
+
+    Raises:
+        UserMistake: the values that are kept in `out` are of another job.
     """
-    kept = read_json(out / SETTLED)
-    settled = Settled.model_validate(kept) if kept else settled_here(job)
+    settled = _kept_settled(job, out / SETTLED) or settled_here(job)
     if settled is None:
         return job, []
-    replace_durably(out / SETTLED, settled.model_dump_json(indent=1) + "\n")
+    kept = {"job": job.model_dump(mode="json"), "settled": settled.model_dump(mode="json")}
+    replace_durably(out / SETTLED, json.dumps(kept, indent=1) + "\n")
     say(settled.reason)
     return with_settled(job, settled), settings_of(job, settled)
+
+
+def _kept_settled(job: Job, file: Path) -> Settled | None:
+    """Return the values that an earlier call has kept for the `auto` fields of a job; None: there are none."""
+    kept = read_json(file) if job.training.automatic else {}
+    if not kept:
+        return None
+    if "job" in kept:  # an older version kept the values alone
+        check_same_job(file, parse_job(kept["job"], str(file)), job, but=("seed", "name"))
+    return Settled.model_validate(kept.get("settled", kept))
 
 
 def accuracy_trials(job: Job, arms: list[str], seeds: list[int], workers: int, out: Path) -> list[Trial]:
@@ -128,6 +145,13 @@ def _numerics_arm(job: Job, arm: str) -> str:
         return arm
     # A lossy codec is part of the function, but it is a field of the job and applies with the cache on or off.
     return "freezing" if "freeze" in ARM_PARTS[arm] else "static"
+
+
+def _known_time_trials(job: Job, arms: list[str], out: Path, arguments: argparse.Namespace) -> list[Trial]:
+    """Return the timed runs whose jobs are known before anything has run: the static arm's micro-batch size may be measured."""
+    known = [arm for arm in arms if arm != "static" or arguments.static_micro_batch is not None]
+    size = arguments.static_micro_batch or job.training.micro_batch_size
+    return time_trials(job, known, arguments.seeds[: arguments.time_seeds], out, size) if known else []
 
 
 def _times(

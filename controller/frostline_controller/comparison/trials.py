@@ -2,17 +2,19 @@
 
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from frostline_contract.job import Job, load_job
+from frostline_contract.job.change import differences
 from frostline_contract.jsonl import JsonlTail
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RunStatus
 from frostline_controller.local_run import exit_codes
-from frostline_controller.local_run.errors import CommandError
+from frostline_controller.local_run.errors import CommandError, UserMistake
 from frostline_controller.local_run.requests import NewRun, in_a_process
+from frostline_controller.local_run.run_folder import read_job
 from frostline_controller.local_run.run_lock import owned
 from frostline_controller.local_run.separate_process import RunError, mistakes
 from frostline_controller.report.data import read_run
@@ -20,6 +22,9 @@ from frostline_controller.report.figures import RunFigures, read_figures
 
 REPORT_SECONDS = 20.0
 """Seconds between reports of a long run's progress."""
+
+FIELDS_SHOWN = 3
+"""The most differing fields that a message names."""
 
 PARTS = ("freeze", "pipeline", "replicas", "cache")
 ARM_PARTS = {
@@ -55,6 +60,19 @@ class Trial:
         parts = [f"elastic.{part}={'true' if part in ARM_PARTS[self.arm] else 'false'}" for part in PARTS]
         return [f"seed={self.seed}", f"name={self.arm}-{self.seed}", *parts, *self.overrides]
 
+    def job(self, job_file: str, overrides: Sequence[str]) -> Job:
+        """Return the job of this run.
+
+        Args:
+            job_file: path of the compared job's file.
+            overrides: `field=value` beyond those of this run.
+
+        Raises:
+            JobMistake: the job is invalid.
+        """
+        with mistakes():
+            return load_job(job_file, [*overrides, *self.settings(), f"placement.workers={self.workers}"])
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome(RunFigures):
@@ -70,6 +88,43 @@ def name_of(arm: str) -> str:
     return "freezing" if arm == "freeze" else arm
 
 
+def check_trials(trials: Iterable[Trial], job_file: str, overrides: list[str]) -> None:
+    """Check the jobs of runs before any of them is made.
+
+    Args:
+        trials: the runs.
+        job_file: path of the compared job's file.
+        overrides: `field=value` beyond those of each run.
+
+    Raises:
+        UserMistake: a folder holds a completed run of another job.
+        JobMistake: the job of a run is invalid.
+    """
+    for trial in trials:
+        job = trial.job(job_file, overrides)
+        if _has_completed(trial):
+            check_same_job(trial.folder, read_job(trial.folder), job)
+
+
+def check_same_job(place: Path, kept: Job, asked: Job, *, but: Sequence[str] = ()) -> None:
+    """Raise UserMistake where what is kept at a place belongs to another job than the one that is compared now.
+
+    Args:
+        place: where it is kept, for the message.
+        kept: the job that it belongs to.
+        asked: the job of this comparison.
+        but: fields in which the two may differ.
+    """
+    found = [f"{one.path} {one.before!r}, not {one.after!r}" for one in differences(kept, asked) if one.path not in but]
+    if found:
+        more = f" and {len(found) - FIELDS_SHOWN} more" if len(found) > FIELDS_SHOWN else ""
+        raise UserMistake(f"{place} is of another job ({'; '.join(found[:FIELDS_SHOWN])}{more}); give another --out")
+
+
+def _has_completed(trial: Trial) -> bool:
+    return RunDirectory(trial.folder).ended_as() == RunStatus.COMPLETED
+
+
 def run_trial(trial: Trial, job_file: str, overrides: list[str], on_step: Callable[[int], None] | None = None) -> Outcome:
     """Make the run, or read it where it exists already. The run dies with this process, so that nothing trains unnoticed.
 
@@ -80,17 +135,19 @@ def run_trial(trial: Trial, job_file: str, overrides: list[str], on_step: Callab
         on_step: called at intervals with the newest step, while the run trains.
 
     Raises:
+        UserMistake: the folder holds a completed run of another job.
         CommandError: the run failed; with the run's exit status.
     """
     places = RunDirectory(trial.folder)
-    if places.ended_as() != RunStatus.COMPLETED:
+    if _has_completed(trial):
+        check_same_job(trial.folder, read_job(trial.folder), trial.job(job_file, overrides))
+    else:
         if places.holds_run():
             # An unfinished run gives no time; it is made again from the start, unless somebody trains it right now.
             with owned(trial.folder):
                 shutil.rmtree(trial.folder)
         try:
-            with mistakes():
-                job = load_job(job_file, [*overrides, *trial.settings(), f"placement.workers={trial.workers}"])
+            job = trial.job(job_file, overrides)
             request = NewRun(job=job, job_file=Path(job_file).resolve(), out=str(trial.folder))
             process, metrics = in_a_process(request, keep_output=False, dies_with_us=True), JsonlTail(places.metrics)
             while not process.wait(REPORT_SECONDS):

@@ -15,7 +15,7 @@ import psutil
 import pytest
 import yaml
 
-from frostline_contract.job import apply_overrides, parse_job
+from frostline_contract.job import apply_overrides, dump_job, parse_job
 from frostline_contract.job.automatic import Settled
 from frostline_controller.cli.compare import accuracy_trials, settled_for_all, share_equal_numerics, time_trials
 from frostline_controller.comparison.report import Comparison, write_comparison
@@ -95,6 +95,11 @@ def test_all_runs_of_a_comparison_have_one_answer_to_auto(tmp_path: Path) -> Non
         assert settings == ["training.micro_batch_size=4", "training.reduction_leaves=2"]
         assert job == parse_job(apply_overrides(job_values(), settings))
     assert said == ["measured before"] * 2
+    other = parse_job(apply_overrides(job_values(), [*asked, "training.clip_norm=0.5"]))
+    with pytest.raises(
+        UserMistake, match=r"settled.json is of another job \(training.clip_norm .*, not 0.5\); give another --out"
+    ):
+        settled_for_all(other, tmp_path, said.append)
 
 
 def test_timed_arms_take_turns_and_static_has_its_own_numerics(tmp_path: Path) -> None:
@@ -120,6 +125,45 @@ def test_an_outcome_is_read_from_a_run_directory(tmp_path: Path) -> None:
     seconds = {(line["lineage"], line["step"]): line["step_seconds"] for line in lines if "step" in line}
     assert found.worker_seconds == pytest.approx(4 * sum(seconds.values()))
     assert found.training_seconds == pytest.approx(0.33 * 119 + 5, rel=0.05)
+
+
+def completed(trial: Trial, job_file: Path) -> Path:
+    """Write the directory of a completed run of a trial."""
+    folder = write_run(trial.folder)
+    (folder / "job.yaml").write_text(dump_job(trial.job(str(job_file), [])))
+    return folder
+
+
+def test_a_completed_run_is_read_only_where_it_is_of_the_same_job(tmp_path: Path) -> None:
+    (job_file := tmp_path / "job.in").write_text(yaml.safe_dump(job_values()))
+    trial = Trial("elastic", 0, 4, tmp_path / "elastic-0")
+    folder = completed(trial, job_file)
+    assert run_trial(trial, str(job_file), []) == read_outcome(trial)
+    with pytest.raises(UserMistake, match=r"elastic-0 is of another job \(training.clip_norm .*, not 0.5\); give another --out"):
+        run_trial(trial, str(job_file), ["training.clip_norm=0.5"])
+    with pytest.raises(UserMistake, match=r"placement.workers 4, not 2"):
+        run_trial(replace(trial, workers=2), str(job_file), [])
+    assert (folder / "result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--set", "training.clip_norm=0.5"], "elastic-1 is of another job (training.clip_norm"),
+        (["--static-micro-batch", "4096"], "batch_size 64 is smaller than micro_batch_size 4096"),
+    ],
+)
+def test_what_a_comparison_cannot_use_is_refused_before_its_first_run(
+    words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("frostline_controller.cli.compare.run_trial", lambda *given: pytest.fail("a run was started"))
+    (job_file := tmp_path / "job.in").write_text(yaml.safe_dump(job_values()))
+    out = tmp_path / "out"
+    completed(Trial("elastic", 1, 4, out / "time" / "elastic-1"), job_file)
+    asked = ["--arms", "static,elastic", "--seeds", "0-1", "--out", str(out), *words]
+    code, _, error = end_of(capsys, "compare", "-f", str(job_file), *asked)
+    assert code == exit_codes.USER_MISTAKE
+    assert says in error
 
 
 def test_a_run_that_somebody_trains_is_not_made_again(tmp_path: Path) -> None:
