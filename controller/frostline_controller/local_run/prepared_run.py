@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from frostline_contract.cache_tag import unsigned_refusal
 from frostline_contract.durable_files import remove_drafts
@@ -16,7 +17,7 @@ from frostline_contract.job.automatic import with_settled
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RunStatus
 from frostline_controller.cluster.local.measuring import settled_here
-from frostline_controller.cluster.local.shared_cache import check_shared_cache, uses_cache
+from frostline_controller.cluster.local.shared_cache import check_redis_server, check_shared_cache, uses_cache
 from frostline_controller.decisions.next_decision import replayed_decisions, with_recorded_start
 from frostline_controller.local_run.control import OperatorClient
 from frostline_controller.local_run.errors import CommandError, UserMistake
@@ -115,13 +116,13 @@ def resumed_run(
                 raise UserMistake(f"{folder} is running; see it with `frostline status {folder} --watch`")
         for written in (folder, RunDirectory(folder).cluster):
             remove_drafts(written)
-        kept = read_job(folder)
-        check_resumable(folder, kept, from_scratch)
-        job = resumed_job(kept, list(overrides), workers)
+        kept, facts = read_job(folder), RunDirectory(folder).read_facts()
+        job, replay = resumed_job(kept, list(overrides), workers), _replay_of(facts)
         _check_cache(job, folder, shared_cache)
+        _check_followed(job, replay)
+        check_resumable(folder, kept, from_scratch)
         resized = workers is not None or any(one.partition("=")[0].strip() == "placement.workers" for one in overrides)
         said = ("--resume", *(["--accept-numerics"] if accept_numerics else []), *(["--limit=-1"] if resized else []))
-        replay, facts = _replay_of(folder), RunDirectory(folder).read_facts()
         check_can_write_checkpoints(job.checkpoint_root(folder))
         write_run_folder(folder, job, {**facts, "resumed_at": time.time()})
         # The earlier result no longer holds; its message is in events.jsonl.
@@ -133,10 +134,12 @@ def _check_cache(job: Job, folder: Path | None, shared_cache: Path | None) -> No
     """Check the cache of a job.
 
     Raises UserMistake where the job names external servers and nothing signs the values stored there, or where no process
-    keeps `shared_cache`.
+    keeps `shared_cache`; RedisUnavailable where the run is to start servers of its own and there is no redis-server.
     """
     if shared_cache is not None:
         check_shared_cache(shared_cache)
+    else:
+        check_redis_server(job)
     if not uses_cache(job):
         return
     try:
@@ -147,6 +150,14 @@ def _check_cache(job: Job, folder: Path | None, shared_cache: Path | None) -> No
         raise UserMistake(refusal)
 
 
+def _check_followed(job: Job, replay: Path | None) -> None:
+    """Raise UserMistake where the decisions that a run follows are no longer there."""
+    try:
+        replayed_decisions(job, replay)
+    except ValueError as error:
+        raise UserMistake(f"{error}; this run follows its decisions: move that folder back there") from None
+
+
 def _answers(client: OperatorClient) -> bool:
     try:
         client.status(deadline_seconds=1.0)
@@ -155,6 +166,6 @@ def _answers(client: OperatorClient) -> bool:
     return True
 
 
-def _replay_of(folder: Path) -> Path | None:
-    replay = str(RunDirectory(folder).read_facts().get("replay", ""))
+def _replay_of(facts: dict[str, Any]) -> Path | None:
+    replay = str(facts.get("replay", ""))
     return Path(replay) if replay else None

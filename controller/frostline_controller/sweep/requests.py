@@ -13,6 +13,7 @@ from pydantic import Field, TypeAdapter
 from frostline_contract.job import JobError, load_job
 from frostline_contract.run_status import RunStatus
 from frostline_controller.cluster.local.measuring import settings_of, settled_here
+from frostline_controller.cluster.local.shared_cache import check_redis_server
 from frostline_controller.local_run import exit_codes
 from frostline_controller.local_run.errors import UserMistake
 from frostline_controller.local_run.interrupts import interrupts
@@ -96,6 +97,8 @@ def _started(request: NewSweep) -> int:
     overrides = [*request.overrides, *_settled(request)]
     runs = planned_runs(request.job_file, overrides, request.axes, request.workers, request.side_by_side)
     name = sweep_name(request.job_file, overrides, runs)
+    for run in runs:
+        check_redis_server(run.job)
     folder = new_sweep_folder(name, request.out)
     with owned(folder, _seen(folder)):
         job_file = str(Path(request.job_file).resolve())

@@ -18,6 +18,7 @@ from frostline_contract.job.cluster import CacheSection
 from frostline_contract.run_directory import RunDirectory
 from frostline_controller.cluster.local.cache_shards import CacheShards
 from frostline_controller.cluster.local.child import child_environment
+from frostline_controller.cluster.local.redis_process import find_redis_server
 from frostline_controller.cluster.local.service_process import ServiceProcess
 from frostline_controller.local_run.errors import UserMistake
 from frostline_rpc.auth import WORKER, Tokens
@@ -84,6 +85,12 @@ class SharedCache:
 def uses_cache(job: Job) -> bool:
     """Whether a run of this job uses a cache at all."""
     return job.elastic.cache and job.cache.use != "never"
+
+
+def check_redis_server(job: Job) -> None:
+    """Raise RedisUnavailable where a cache of the job needs a redis-server of this machine, and there is none."""
+    if uses_cache(job) and not job.cache.addresses:
+        find_redis_server()
 
 
 def check_shared_cache(folder: Path) -> None:
