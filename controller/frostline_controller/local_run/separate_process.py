@@ -3,8 +3,10 @@
 import contextlib
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO
 
 from frostline_controller.cluster.local.child import mortal, python_module
 from frostline_controller.local_run import exit_codes
@@ -21,6 +23,24 @@ class RunError(CommandError):
 
 class JobMistake(RunError, ValueError):
     """Arguments, job or data are wrong (exit status 2); the text names the mistake and the remedy."""
+
+
+class _Reader:
+    """Reads a pipe to its end in a thread: a process whose pipe is full stands still, and nobody else may read for hours."""
+
+    def __init__(self, pipe: IO[str]) -> None:
+        self._pipe, self._said = pipe, ""
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def text(self) -> str:
+        """Wait for the pipe's end, and return all that came. A KeyboardInterrupt loses nothing: call it again."""
+        self._thread.join()
+        return self._said
+
+    def _read(self) -> None:
+        with self._pipe:
+            self._said = self._pipe.read()
 
 
 class SeparateProcess:
@@ -48,8 +68,11 @@ class SeparateProcess:
         self._process = subprocess.Popen(
             mortal(command) if dies_with_us else command,
             stdin=subprocess.PIPE if request else subprocess.DEVNULL, stdout=subprocess.PIPE if quiet else None,
-            stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment,
+            stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True, env=environment,
         )  # fmt: skip
+        assert self._process.stderr is not None
+        self._complaints = _Reader(self._process.stderr)
+        self._output = _Reader(self._process.stdout) if self._process.stdout is not None else None
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError), self._process.stdin as given:  # where it has ended already, `end` tells
                 given.write(request)
@@ -95,20 +118,20 @@ class SeparateProcess:
         Raises:
             JobMistake, RunError: with the command's message.
         """
-        said, complaints = None, None
-        while complaints is None:
+        while True:
             try:
-                said, complaints = self._process.communicate()
+                code = self._process.wait()
+                said, complaints = self._output.text() if self._output is not None else "", self._complaints.text()
+                break
             except KeyboardInterrupt:
                 self.interrupt()
-        code = self._process.returncode
         if code == exit_codes.DONE or code in also:
-            return said or ""
+            return said
         if code == -signal.SIGINT:
             raise RunError(exit_codes.INTERRUPTED, f"`{self._name}` was interrupted")
         message = complaints.strip().removeprefix("frostline: ")
         if not message:
-            message = (said or "").strip() or f"`{self._name}` ended with code {code}"
+            message = said.strip() or f"`{self._name}` ended with code {code}"
         raise (JobMistake if code == exit_codes.USER_MISTAKE else RunError)(code, message)
 
 
