@@ -185,8 +185,8 @@ class Running:
     def wait_until(self, condition: Callable[[], Any], what: str) -> Any:
         deadline = time.monotonic() + RUN_SECONDS
         while not (found := condition()):
-            assert self.process.poll() is None, f"the run ended before {what}:\n{self._text()}"
-            assert time.monotonic() < deadline, f"no {what} within {RUN_SECONDS:g} s:\n{self._text()}"
+            assert self.process.poll() is None, f"the run ended before {what}:\n{self.text}"
+            assert time.monotonic() < deadline, f"no {what} within {RUN_SECONDS:g} s:\n{self.text}"
             time.sleep(0.05)
         return found
 
@@ -212,11 +212,13 @@ class Running:
         except subprocess.TimeoutExpired:
             self.process.kill()
             code = self.process.wait()
-        return Ended(self.folder, code, self._text())
+        return Ended(self.folder, code, self.text)
 
-    def _text(self) -> str:
-        self._said.seek(0)
-        return self._said.read().decode(errors="replace")
+    @property
+    def text(self) -> str:
+        """What the run has said so far. Its processes go on writing at the file's own position, which this leaves as it is."""
+        said = self._said.fileno()
+        return os.pread(said, os.fstat(said).st_size, 0).decode(errors="replace")
 
 
 @contextmanager

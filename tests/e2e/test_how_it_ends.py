@@ -102,10 +102,10 @@ def shop_on_disk(disk: SmallDisk) -> Iterator[Workshop]:
         made.close()
 
 
-def on_small_disk(shop: Workshop, disk: SmallDisk, name: str, changes: dict[str, Any]) -> Running:
+def on_small_disk(shop: Workshop, disk: SmallDisk, name: str, changes: dict[str, Any], **options: Any) -> Running:
     """Start the tiny digits job with its run directory on the small disk."""
     words = ("--workers", "2", "--out", str(disk.path / name))  # the last --out counts
-    made = shop.start(disk.path.parent / name, changes, *words, inside=disk.inside)
+    made = shop.start(disk.path.parent / name, changes, *words, inside=disk.inside, **options)
     made.folder = disk.seen / name
     return made
 
@@ -179,6 +179,30 @@ def test_a_stop_on_a_full_disk_stops(shop_on_disk: Workshop, disk: SmallDisk) ->
     assert "Traceback" not in ended.output
     assert len(children) == 3
     assert [child for child in children if child.is_running() and child.status() != "zombie"] == []
+
+
+def test_a_stop_on_a_full_disk_is_kept_until_there_is_room(shop_on_disk: Workshop, disk: SmallDisk) -> None:
+    """The request cannot be written down: that was taken for a controller that does not answer, and the run stopped at once."""
+    hasty = patched(
+        "import frostline_controller.local_run.following as run", "run.ANSWER_SECONDS = 1.0",
+        "import frostline_controller.local_run.control as control", "control.DEADLINE_SECONDS = 1.0",
+    )  # fmt: skip
+    changes = {"training": {"steps": 5000}}
+    running = on_small_disk(shop_on_disk, disk, "waits-to-stop", changes, frostline=hasty)
+    running.wait_for_step(5)
+    disk.fill()
+    try:
+        running.interrupt()
+        asked = f"the stop waits until {disk.path / 'waits-to-stop'} can be written: free some space there"
+        running.wait_until(lambda: asked in running.text, "a word of it")
+        time.sleep(6)  # longer than ANSWER_SECONDS and both calls take
+        assert running.process.poll() is None, running.end().output
+    finally:
+        disk.free()
+    ended = running.end()
+    assert ended.code == 3, ended.output
+    assert f"stopped; go on with: frostline resume {disk.path / 'waits-to-stop'}" in ended.output
+    assert "no controller has answered" not in ended.output
 
 
 def test_a_service_that_cannot_start_is_named_and_given_up(workshop: Workshop, tmp_path: Path) -> None:

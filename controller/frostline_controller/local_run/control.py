@@ -7,7 +7,7 @@ import grpc
 
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RunStatus
-from frostline_controller.local_run.errors import CommandError, NoRun, UserMistake
+from frostline_controller.local_run.errors import CommandError, NoRun, NotWritten, UserMistake
 from frostline_controller.local_run.run_lock import owner
 from frostline_proto.v1 import control_pb2, control_pb2_grpc
 from frostline_rpc.auth import OPERATOR, Tokens
@@ -29,7 +29,14 @@ class OperatorClient:
         return self._call("Status", control_pb2.StatusRequest(), deadline_seconds)
 
     def command(self, kind: str, **fields: Any) -> str:
-        """Send a command to the run; return the answer. Raises NoRun, UserMistake for an impossible value, else CommandError."""
+        """Send a command to the run; return the answer.
+
+        Raises:
+            NotWritten: no answer came in time; the command may still be carried out.
+            NoRun: no controller answers.
+            UserMistake: a value is impossible.
+            CommandError: the command is refused.
+        """
         return self._call("Command", control_pb2.CommandRequest(kind=kind, **fields), DEADLINE_SECONDS).answer
 
     def close(self) -> None:
@@ -44,9 +51,10 @@ class OperatorClient:
             return getattr(stub, method)(request, timeout=deadline_seconds)
         except grpc.RpcError as error:
             if method == "Command" and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                raise NoRun(
+                raise NotWritten(
+                    self._folder,
                     f"{self._folder}: the command is not on disk yet after {deadline_seconds:g} s, it may still be carried out; "
-                    f"see `frostline status {self._folder}` and the controller's log"
+                    f"see `frostline status {self._folder}` and the controller's log",
                 ) from None
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 raise NoRun(f"{self._folder}: no controller answers at {self._address}; {_advice(self._folder)}") from None

@@ -10,12 +10,12 @@ from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import ENDED, RunStatus
 from frostline_controller.local_run import exit_codes
 from frostline_controller.local_run.control import OperatorClient
-from frostline_controller.local_run.errors import CommandError, NoRun
 from frostline_controller.local_run.interrupts import Interrupts, interrupts
 from frostline_controller.local_run.output import complain
 from frostline_controller.local_run.prepared_run import PreparedRun
-from frostline_controller.local_run.progress import Progress, ProgressReader
+from frostline_controller.local_run.progress import ProgressReader
 from frostline_controller.local_run.starting_checks import how_to_go_on
+from frostline_controller.local_run.stopping import StopRequest
 from frostline_controller.local_run.terminal import Terminal, open_terminal
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ def _follow(
         The process that did not stay up; None: there is none. A run that cannot go on ends by its result, or here where it leaves
         none.
     """
-    drain_sent = False
-    asked_at: float | None = None
+    stop = StopRequest(client, terminal.say)
     ended_at: float | None = None
     failed_at: float | None = None
     while asked.count < 2:
@@ -86,10 +85,9 @@ def _follow(
         for note in services.notes():
             terminal.say(note)
         services.advance()
-        if asked.count == 1 and not drain_sent:
-            asked_at = asked_at or time.monotonic()
-            drain_sent = _drain(client, terminal, progress)
-            if not drain_sent and time.monotonic() - asked_at > ANSWER_SECONDS:
+        if asked.count == 1:
+            stop.advance(progress)
+            if stop.silent_seconds > ANSWER_SECONDS:
                 terminal.say(f"no controller has answered for {ANSWER_SECONDS:g} s; stopping at once")
                 asked.count += 1
         if progress.state in ENDED:
@@ -102,22 +100,6 @@ def _follow(
                 return services.failure()
         asked.sleep(0.1 if ended_at else POLL_SECONDS)
     return None
-
-
-def _drain(client: OperatorClient, terminal: Terminal, progress: Progress) -> bool:
-    """Send the controller a request to stop at a checkpoint. False where it does not answer yet, so that the caller tries
-    again."""
-    if progress.state in ENDED:
-        return True
-    try:
-        client.command("suspend")
-    except NoRun:
-        return False
-    except CommandError as error:
-        terminal.say(f"stopping: {error}; press Ctrl-C again to stop at once")
-        return True
-    terminal.say("stopping at a checkpoint; press Ctrl-C again to stop at once")
-    return True
 
 
 def _finish(folder: Path, job: Job, at_once: bool, report: bool, failure: "ClusterFailure | None", terminal: Terminal) -> int:
