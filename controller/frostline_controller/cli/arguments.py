@@ -253,7 +253,7 @@ def _add_looking(commands: argparse._SubParsersAction) -> None:
                   "  frostline status\n  frostline status runs/digits --json\n  frostline status --watch")  # fmt: skip
     _dir_argument(status)
     status.add_argument("--json", action="store_true", help="machine-readable")
-    status.add_argument("--watch", action="store_true", help="again every second until the run has ended")
+    status.add_argument("--watch", action="store_true", help="again every second until the run has ended, or no process runs it")
     verify = _add(commands, "verify", "steer:verify", "Compute steps of a run again in one process and compare their bits.",
                   "  frostline verify runs/digits\n  frostline verify runs/digits --steps 10,20")  # fmt: skip
     _dir_argument(verify)

@@ -27,7 +27,9 @@ def status(arguments: argparse.Namespace) -> int:
             found, reachable = read_status(folder, client)
             print(json.dumps(found) if arguments.json else status_text(found), flush=True)
             ended = found["state"] in ENDED
-            if not arguments.watch or ended or not reachable:
+            # A controller that starts anew does not answer for some seconds, and the run goes on.
+            goes_on = not ended and (reachable or bool(owner(folder)))
+            if not arguments.watch or not goes_on:
                 return exit_codes.DONE if reachable or ended else exit_codes.NO_RUN
             time.sleep(WATCH_SECONDS)
 
