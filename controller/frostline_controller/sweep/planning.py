@@ -1,7 +1,7 @@
 """The runs of a sweep, from a job and its varied fields; all are checked before anything starts."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,21 +43,36 @@ def planned_runs(
         UserMistake: the job, a value, or the number of workers is invalid.
     """
     check_axes(axes, overrides)
-    if workers is not None and workers < side_by_side:
-        raise UserMistake(f"--workers {workers}: too few for --side-by-side {side_by_side}; raise it, or run fewer at a time")
+    check_workers(workers, side_by_side, {})
     shared_out = [] if workers is None or _says(WORKERS, axes, overrides) else [f"{WORKERS}={workers // side_by_side}"]
     runs = []
     for number, values in enumerate(combinations(axes), start=1):
         job = _job(job_file, [*overrides, *shared_out], values)
         stem = job.name[: NAME_CHARACTERS_MAX - len(f"-{number}")].rstrip("-")
         runs.append(PlannedRun(_resolved(job, values), job.model_copy(update={"name": f"{stem}-{number}"})))
-        if workers is not None and job.placement.workers > workers:
-            raise UserMistake(f"--workers {workers}: the run with {_said(values)} needs {job.placement.workers}; raise it")
+        check_workers(workers, side_by_side, {said(values): job.placement.workers})
     roots = {run.job.checkpoint_root(Path(run.job.name)) for run in runs}
     if len(roots) < len(runs):
         uri = runs[0].job.checkpoint.uri
         raise UserMistake(f"checkpoint.uri is {uri!r}: all runs of the sweep would write there; name one relative to the run")
     return runs
+
+
+def check_workers(workers: int | None, side_by_side: int, needed: Mapping[str, int]) -> None:
+    """Raise UserMistake where the runs of a sweep do not fit into its workers.
+
+    Args:
+        workers: of all runs together; None: as many as the runs side by side have.
+        side_by_side: runs at a time.
+        needed: the workers of each run, by its values in words.
+    """
+    if workers is None:
+        return
+    if workers < side_by_side:
+        raise UserMistake(f"--workers {workers}: too few for --side-by-side {side_by_side}; raise it, or run fewer at a time")
+    largest = max(needed, key=lambda run: needed[run], default=None)
+    if largest is not None and needed[largest] > workers:
+        raise UserMistake(f"--workers {workers}: the run with {largest} needs {needed[largest]}; raise it")
 
 
 def sweep_name(job_file: str, overrides: Sequence[str], runs: Sequence[PlannedRun]) -> str:
@@ -128,10 +143,11 @@ def _job(job_file: str, overrides: Sequence[str], values: dict[str, Any]) -> Job
         if str(error) == text:  # the mistake does not depend on a varied field
             raise UserMistake(text) from None
     mistakes = [line.strip() for line in text.splitlines()]  # the first of several lines has the number of mistakes
-    raise UserMistake(f"--vary {_said(values)}: {'; '.join(mistakes[1:] or mistakes)}")
+    raise UserMistake(f"--vary {said(values)}: {'; '.join(mistakes[1:] or mistakes)}")
 
 
-def _said(values: dict[str, Any]) -> str:
+def said(values: Mapping[str, Any]) -> str:
+    """Return the values of a run as the user would give them by --set."""
     return " ".join(settings_of(values))
 
 

@@ -25,7 +25,7 @@ from frostline_controller.local_run.terminal import open_terminal
 from frostline_controller.sweep.directory import OVER, SweepDirectory, SweepState
 from frostline_controller.sweep.grid import Axis
 from frostline_controller.sweep.page import write_page
-from frostline_controller.sweep.planning import made_sweep, new_sweep_folder, planned_runs, sweep_name
+from frostline_controller.sweep.planning import check_workers, made_sweep, new_sweep_folder, planned_runs, said, sweep_name
 from frostline_controller.sweep.running import SweepRunner, as_it_stands
 from frostline_controller.sweep.wording import table_of, table_text
 
@@ -59,7 +59,7 @@ class ResumedSweep(Request):
 
     Attributes:
         folder: the sweep's directory, as the user names it.
-        workers: of all runs together; None: as before.
+        workers: of all runs together; None: as before. A run keeps its own number, which has to fit.
         side_by_side: runs at a time; None: as before.
         retry_failed: go on also with runs that failed or were cancelled.
     """
@@ -143,6 +143,7 @@ def _resumed(request: ResumedSweep) -> int:
             failed = state.count(RunStatus.FAILED, RunStatus.CANCELLED)
             how = f"; {failed} failed: `frostline sweep --resume {directory} --retry-failed` tries them again" if failed else ""
             raise UserMistake(f"{directory}: every run has ended{how or '; there is nothing to go on with'}")
+        check_workers(state.workers, state.side_by_side, {said(run.values): run.workers for run in again if not run.over})
         return _run(places, state, request.quiet, request.report)
 
 

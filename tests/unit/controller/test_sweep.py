@@ -85,6 +85,27 @@ def test_workers_are_the_runs_own_where_they_say_them(job_file: str, tmp_path: P
         planned_runs(job_file, [], [parse_axis("placement.workers=1,5")], 4, 1)
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--workers", "2"), "--workers 2: the run with placement.workers=3 needs 3; raise it"),
+        (("--workers", "3", "--side-by-side", "4"), "--workers 3: too few for --side-by-side 4"),
+        (("--side-by-side", "5"), "--workers 4: too few for --side-by-side 5"),
+    ],
+)
+def test_a_sweep_goes_on_only_with_workers_for_its_runs(
+    words: tuple[str, ...], says: str, job_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("frostline_controller.sweep.requests.SweepRunner", lambda *given: pytest.fail("it was started"))
+    places, state = made(job_file, tmp_path / "sweep", "placement.workers=4,1,3", workers=4, side_by_side=2)
+    write_run(places.run_of(state.runs[0]).path)  # has completed: its four workers are not needed any more
+    before = places.state.read_text()
+    code, _, error = end_of(capsys, "sweep", "--resume", str(places.path), *words)
+    assert (code, says in error) == (exit_codes.USER_MISTAKE, True), error
+    assert places.state.read_text() == before
+
+
 def test_what_a_run_has_come_to_is_read_from_its_directory(job_file: str, tmp_path: Path) -> None:
     """It is not read from sweep.json, which a killed sweep could not write any more."""
     places, state = made(job_file, tmp_path / "sweep", "seed=0-3")
