@@ -46,8 +46,8 @@ class FinishedRun:
         return statistics[0].last_step * self.job.training.batch_size
 
     def own_cluster(self, job: Job) -> Cluster:
-        """Return this machine as a cluster of the job's workers, a node for each pod, with the links that the run's workers
-        measured."""
+        """Return this machine as a cluster of the job's workers and spare workers, a node for each pod, with the links that the
+        run's workers measured."""
         profile = self.profile
         seconds = [event.seconds for event in self.data.events if event.kind == "reshape" and event.seconds > 0]
         slots = parallel_slots(job, os.cpu_count() or 1) if profile.device == "cpu" else None
@@ -56,7 +56,7 @@ class FinishedRun:
         times = cache.model_dump(include=set(CacheTimes.model_fields)) if cache is not None else {}
         return Cluster(
             name="this machine",
-            nodes=_nodes(job.placement.workers, job.placement.workers_per_pod, price),
+            nodes=_nodes(job.placement.workers + job.placement.spare_workers, job.placement.workers_per_pod, price),
             device=DeviceSection(
                 name=profile.device,
                 kind="cpu" if profile.device == "cpu" else "gpu",

@@ -172,8 +172,9 @@ class _Books:
             return reason, 0.0
         self.placement = choice.placement
         if self.job.placement.objective == "cost":
-            per_pod = self.job.placement.workers_per_pod
-            self.held = min(len(self.world.workers), per_pod * ceil(len(choice.placement.workers) / per_pod))
+            per_pod, spare = self.job.placement.workers_per_pod, self.job.placement.spare_workers
+            pods = ceil((len(choice.placement.workers) + spare) / per_pod)
+            self.held = min(len(self.world.workers), pods * per_pod - spare)
         return reason, self.world.cluster.reshape_seconds
 
     def _asked(self) -> Choice:
@@ -209,7 +210,7 @@ class _Books:
         while most > 0:
             cost = self.cost()
             steps = min(most, self.contents.steps_alike(cost.samples))
-            price = sum(self.world.prices[: self.held])
+            prices = self.world.prices[: self.held + self.job.placement.spare_workers]
             hit = self.contents.hit_fraction if placement.use_cache else 0.0
             self.spans.append(
                 Span(
@@ -220,10 +221,10 @@ class _Books:
                     placement,
                     cost,
                     hit,
-                    self.held,
+                    len(prices),
                     self.clock,
                     reshape_seconds,
-                    price,
+                    sum(prices),
                     reason,
                 )
             )

@@ -187,6 +187,8 @@ def _notes(job: Job, world: World) -> list[str]:
         notes.append(f"the cluster has {cluster.devices} devices, the job takes placement.workers {limit} of them")
     elif cluster.devices < limit:
         notes.append(f"the job wants placement.workers {limit}, the cluster has {cluster.devices} devices")
+    if spare := len(world.prices) - len(world.workers):
+        notes.append(f"{spare} more device(s) are held by placement.spare_workers, and counted")
     if cluster.cache is None:
         notes.append("cache traffic: as the planner predicts it before it has measured")
     if not world.train_samples:

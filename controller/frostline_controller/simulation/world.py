@@ -25,7 +25,7 @@ class World:
     Attributes:
         cluster: as its file describes it.
         workers: those that the job may have, one a device.
-        prices: of an hour of each worker's device.
+        prices: of an hour of each device that the run may hold: the workers' own, then those of spare workers.
         units: costs of the model's units on the reference device, at the job's micro-batch size.
         unit_source: the origin of `units`, in words.
         boundary_bytes: one sample's activation at the boundary.
@@ -128,8 +128,9 @@ def build_world(
                         _worker(cluster, kept, len(workers), job.placement.workers_per_pod, f"node-{node}", place, cache)
                     )
             node += 1
+    held = job.placement.workers + job.placement.spare_workers
     return World(
-        cluster, tuple(workers), tuple(cluster.prices()[:limit]), units, source, boundary, train_samples,
+        cluster, tuple(workers), tuple(cluster.prices()[:held]), units, source, boundary, train_samples,
         size.tied if size is not None else False,
     )  # fmt: skip
 

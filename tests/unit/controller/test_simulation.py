@@ -11,6 +11,7 @@ from frostline_contract.job import read_yaml
 from frostline_controller.cli.main import main
 from frostline_controller.planner.adapter import choose_placement, plan_inputs
 from frostline_controller.planner.forecast import forecast
+from frostline_controller.simulation.question import Answer
 from frostline_controller.simulation.simulate import STATIC_ARM
 from frostline_controller.simulation.world import hardware_of
 from tests.unit.controller.simulation_cases import (
@@ -195,6 +196,22 @@ def test_the_objective_cost_hands_devices_back() -> None:
     assert cheap.device_hours < fast.device_hours
     assert cheap.money == pytest.approx(2.0 * cheap.device_hours)
     assert cheap.seconds > fast.seconds
+
+
+@pytest.mark.parametrize("objective", ["throughput", "cost"])
+@pytest.mark.parametrize(("spare", "held"), [(1, 3), (2, 4), (9, 4)])
+def test_spare_workers_are_held_and_paid_for(objective: str, spare: int, held: int) -> None:
+    def run(spare_workers: int) -> Answer:
+        return simulated(job=job(placement={"workers": 2, "spare_workers": spare_workers, "objective": objective}))
+
+    alone, found = run(0), run(spare)
+    ran = the_job(found)
+    assert {span.held for span in the_job(alone).spans} == {2}
+    assert {span.held for span in ran.spans} == {held}, "the cluster has four devices"
+    assert ran.seconds == the_job(alone).seconds, "no spare worker computes"
+    assert ran.device_hours == pytest.approx(held / 2 * the_job(alone).device_hours)
+    assert ran.money == pytest.approx(2.0 * ran.device_hours)
+    assert f"{held - 2} more device(s) are held by placement.spare_workers, and counted" in found.simulation.notes
 
 
 def test_where_the_batch_grows_the_run_ends_after_its_epochs() -> None:
