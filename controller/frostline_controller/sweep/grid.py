@@ -57,12 +57,12 @@ def check_axes(axes: Sequence[Axis], overrides: Sequence[str]) -> None:
         if axis.field == NAMED_BY_SWEEP:
             raise UserMistake("--vary name: a sweep names its runs itself; give what their names begin with by --set name=")
         for other in axes[:place]:
-            if _overlap(axis.field, other.field):
+            if overlap(axis.field, other.field):
                 both = "twice" if axis.field == other.field else f"within --vary {other.field}"
                 raise UserMistake(f"--vary {axis.field}: is varied {both}; write all its values in one --vary")
         for override in overrides:
             field = override.partition("=")[0]
-            if _overlap(axis.field, field):
+            if overlap(axis.field, field):
                 raise UserMistake(f"--vary {axis.field}: --set {override} fixes it; leave one of the two out")
     _check_count(_product(len(axis.values) for axis in axes))
 
@@ -120,6 +120,6 @@ def _product(counts: Iterable[int]) -> int:
     return product
 
 
-def _overlap(field: str, other: str) -> bool:
+def overlap(field: str, other: str) -> bool:
     """Whether two dotted fields are equal, or one lies in the other."""
     return f"{field}.".startswith(f"{other}.") or f"{other}.".startswith(f"{field}.")

@@ -4,15 +4,16 @@
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from frostline_contract.job import JobError, load_job
+from frostline_contract.job import Job
 from frostline_contract.run_status import RunStatus
-from frostline_controller.cluster.local.measuring import settings_of, settled_here
+from frostline_controller.cluster.local.measuring import settled_here
 from frostline_controller.cluster.local.shared_cache import check_redis_server
 from frostline_controller.local_run import exit_codes
 from frostline_controller.local_run.errors import UserMistake
@@ -23,9 +24,17 @@ from frostline_controller.local_run.run_lock import owned
 from frostline_controller.local_run.separate_process import SeparateProcess
 from frostline_controller.local_run.terminal import open_terminal
 from frostline_controller.sweep.directory import OVER, SweepDirectory, SweepState
-from frostline_controller.sweep.grid import Axis
+from frostline_controller.sweep.grid import Axis, overlap
 from frostline_controller.sweep.page import write_page
-from frostline_controller.sweep.planning import check_workers, made_sweep, new_sweep_folder, planned_runs, said, sweep_name
+from frostline_controller.sweep.planning import (
+    PlannedRun,
+    check_workers,
+    made_sweep,
+    new_sweep_folder,
+    planned_runs,
+    said,
+    sweep_name,
+)
 from frostline_controller.sweep.running import SweepRunner, as_it_stands
 from frostline_controller.sweep.wording import table_of, table_text
 
@@ -94,11 +103,12 @@ def carry_out(request: SweepRequest) -> int:
 
 
 def _started(request: NewSweep) -> int:
-    overrides = [*request.overrides, *_settled(request)]
-    runs = planned_runs(request.job_file, overrides, request.axes, request.workers, request.side_by_side)
-    name = sweep_name(request.job_file, overrides, runs)
+    runs = _planned(request, request.overrides)
     for run in runs:
         check_redis_server(run.job)
+    overrides = [*request.overrides, *_settled(request.axes, runs[0].job)]
+    runs = _planned(request, overrides)
+    name = sweep_name(request.job_file, overrides, runs)
     folder = new_sweep_folder(name, request.out)
     with owned(folder, _seen(folder)):
         job_file = str(Path(request.job_file).resolve())
@@ -109,15 +119,21 @@ def _started(request: NewSweep) -> int:
         return _run(places, state, request.quiet, request.report)
 
 
-def _settled(request: NewSweep) -> list[str]:
-    """Settle the job's `auto` fields once for all runs; separate measurements might differ, and then runs share no cached
-    value."""
-    try:
-        job = load_job(request.job_file, list(request.overrides))
-    except JobError as error:
-        raise UserMistake(str(error)) from None
-    settled = settled_here(job)
-    return settings_of(job, settled) if settled is not None else []
+def _planned(request: NewSweep, overrides: Sequence[str]) -> list[PlannedRun]:
+    return planned_runs(request.job_file, overrides, request.axes, request.workers, request.side_by_side)
+
+
+def _settled(axes: Sequence[Axis], first: Job) -> list[str]:
+    """Settle the `auto` fields that no axis varies, once for all runs; separate measurements might differ, and then runs share no
+    cached value.
+
+    Args:
+        axes: the varied fields.
+        first: the job of the first run, by which the fields are settled.
+    """
+    names = [name for name in first.training.automatic if not any(overlap(axis.field, f"training.{name}") for axis in axes)]
+    settled = settled_here(first) if names else None
+    return [f"training.{name}={getattr(settled, name)}" for name in names] if settled is not None else []
 
 
 def _resumed(request: ResumedSweep) -> int:

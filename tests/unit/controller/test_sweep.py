@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from frostline_contract.job import load_job
+from frostline_contract.job import Job, load_job
+from frostline_contract.job.automatic import Settled
 from frostline_contract.run_status import RunStatus
 from frostline_controller import api
 from frostline_controller.local_run import exit_codes
@@ -18,6 +19,7 @@ from frostline_controller.sweep.directory import SweepDirectory, SweepState
 from frostline_controller.sweep.grid import combinations, parse_axis
 from frostline_controller.sweep.page import page
 from frostline_controller.sweep.planning import made_sweep, planned_runs
+from frostline_controller.sweep.requests import NewSweep, carry_out
 from frostline_controller.sweep.running import as_it_stands
 from frostline_controller.sweep.wording import final_words, table_of, table_text, values_in_words
 from tests.unit.controller.synthetic_run import job_values, write_run
@@ -83,6 +85,50 @@ def test_workers_are_the_runs_own_where_they_say_them(job_file: str, tmp_path: P
     assert ([run.workers for run in state.runs], state.workers) == ([4, 4], None)
     with pytest.raises(UserMistake, match="raise it"):
         planned_runs(job_file, [], [parse_axis("placement.workers=1,5")], 4, 1)
+
+
+def open_job(folder: Path, **training: Any) -> str:
+    """Write a job that leaves fields open, with changes of its training section."""
+    values = job_values()
+    values["training"] |= {"reduction_leaves": "auto", **training}
+    (path := folder / "open.in").write_text(yaml.safe_dump(values))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("training", "vary", "settled"),
+    [
+        ({"micro_batch_size": "auto"}, "training.micro_batch_size=8,16", {(8, 2), (16, 2)}),
+        ({"micro_batch_size": "auto"}, "seed=0-1", {(4, 2)}),
+        ({"micro_batch_size": 8, "batch_size": 4}, "training.batch_size=64,128", {(8, 2)}),
+    ],
+)
+def test_what_the_job_leaves_open_and_no_axis_varies_is_settled_once(
+    training: dict[str, Any], vary: str, settled: set[tuple[int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured, made_in = [], []
+
+    def settle(job: Job) -> Settled:
+        measured.append(job)
+        return Settled(micro_batch_size=4, reduction_leaves=2)
+
+    monkeypatch.setattr("frostline_controller.sweep.requests.settled_here", settle)
+    monkeypatch.setattr("frostline_controller.sweep.requests._run", lambda places, *given: made_in.append(places) or 0)
+    file, out = open_job(tmp_path, **training), str(tmp_path / "sweep")
+    assert carry_out(NewSweep(job_file=file, axes=(parse_axis(vary),), out=out, quiet=True)) == exit_codes.DONE
+    jobs = [load_job(path) for path in sorted(made_in[0].jobs.iterdir())]
+    assert {(job.training.micro_batch_size, job.training.reduction_leaves) for job in jobs} == settled
+    assert [job.name for job in measured] == [jobs[0].name]
+
+
+def test_a_sweep_measures_only_what_is_open_and_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("frostline_controller.sweep.requests.settled_here", lambda job: pytest.fail("it was measured"))
+    monkeypatch.setattr("frostline_controller.sweep.requests._run", lambda *given: exit_codes.DONE)
+    file, out = open_job(tmp_path), str(tmp_path / "sweep")
+    varied = NewSweep(job_file=file, axes=(parse_axis("training.reduction_leaves=1,2"),), out=out)
+    assert carry_out(varied) == exit_codes.DONE
+    with pytest.raises(UserMistake, match="did you mean seed"):
+        carry_out(NewSweep(job_file=file, axes=(parse_axis("sed=1,2"),), out=out))
 
 
 @pytest.mark.parametrize(
