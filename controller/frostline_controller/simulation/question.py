@@ -86,6 +86,11 @@ def answer(question: Question) -> Answer:
         raise ValueError("a simulation needs a job (-f JOB) and a cluster (--cluster FILE), or a finished run")
     if question.all_devices:
         job = on_workers(job, cluster.devices)
+    if question.points is not None and JOB_ARM in question.arms and not job.elastic.freeze:
+        raise ValueError(
+            f"--freeze: the job's elastic.freeze is false, so that nothing freezes in the arm {JOB_ARM}; leave --freeze out, or "
+            "give --set elastic.freeze=true"
+        )
     world = _world(question, job, cluster)
     statistics = run.data.statistics if run is not None and question.ask_policy else ()
     simulation = simulate(

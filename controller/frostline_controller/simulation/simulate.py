@@ -151,7 +151,11 @@ def policy_history(job: Job, world: World, length: Length, statistics: Sequence[
 
 
 def length_of(job: Job, train_samples: int) -> Length:
-    """Return the run's length as the trainer counts it. Raises ValueError for epochs of an unknown number of samples."""
+    """Return the run's length as the trainer counts it.
+
+    Raises:
+        ValueError: the job says epochs, and the number of samples is not known; or the run has no sample at all.
+    """
     if job.training.steps is None and not train_samples:
         raise ValueError(
             f"training.epochs is {job.training.epochs:g} and the number of training samples is not known here; give "
@@ -159,7 +163,13 @@ def length_of(job: Job, train_samples: int) -> Length:
         )
     steps = job.total_steps(_steps_per_epoch(job, train_samples) if train_samples else 1)
     grows = job.training.batch == "per_replica" and job.training.epochs is not None
-    return Length(steps, round(job.training.epochs * train_samples) if grows else None)
+    samples = round(job.training.epochs * train_samples) if grows else None
+    if samples == 0:
+        raise ValueError(
+            f"training.epochs is {job.training.epochs:g} and the training samples are {train_samples}, so that the run has none; "
+            "raise training.epochs, or give --train-samples N"
+        )
+    return Length(steps, samples)
 
 
 def known_train_samples(job: Job) -> int:

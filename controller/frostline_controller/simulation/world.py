@@ -109,8 +109,13 @@ def build_world(
         train_samples: of the training split; 0: unknown.
 
     Raises:
-        ValueError: there is no source of unit times, or the table is of another model.
+        ValueError: there is no source of unit times, the table is of another model, or the run would wait for workers.
     """
+    if cluster.devices < job.placement.min_workers:
+        raise ValueError(
+            f"placement.min_workers is {job.placement.min_workers} and the cluster has {cluster.devices} device(s), so that a "
+            "run would wait for workers; lower it, or describe a larger cluster"
+        )
     units, source = _units(cluster, job, size, measured)
     if size is not None and len(units) != size.num_units:
         raise ValueError(f"{source} has {len(units)} units and the job's model has {size.num_units}; give one of the same model")

@@ -111,6 +111,10 @@ def test_a_cluster_file_that_cannot_be_read_says_what_to_give(
         (["-f", str(SQUAD), "--cluster", str(CLUSTERS[0])], "give --train-samples N"),
         (["-f", str(DIGITS), "--cluster", str(CLUSTERS[0]), "--policy"], "--policy reads the statistics of a finished run"),
         (["-f", str(DIGITS), "--cluster", str(CLUSTERS[0]), "--freeze", "1:8"], "beyond the model's 8 units; at most 7"),
+        (
+            ["-f", str(DIGITS), "--cluster", str(CLUSTERS[0]), "--freeze", "1:3", "--set", "elastic.freeze=false"],
+            "--freeze: the job's elastic.freeze is false, so that nothing freezes in the arm job; leave --freeze out",
+        ),
         (["--explain", "device.speed"], "the cluster file has no field 'device.speed'; did you mean nodes.speed"),
     ],
 )
@@ -127,6 +131,21 @@ def test_explain_documents_the_cluster_file(capsys: pytest.CaptureFixture[str]) 
 def test_a_device_without_a_speed_is_refused_with_what_to_give() -> None:
     with pytest.raises(ValueError, match=r"device\.teraflops is null"):
         simulated(cluster=cluster(device={"kind": "cpu"}))
+
+
+def test_a_run_that_would_never_begin_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"placement\.min_workers is 5 and the cluster has 4 device\(s\), so that a run would wait"
+    ):
+        simulated(job=job(placement={"workers": 8, "min_workers": 5}))
+    assert the_job(simulated(job=job(placement={"workers": 8, "min_workers": 4}))).steps == 400
+
+
+def test_a_run_without_a_sample_is_refused() -> None:
+    training = {"epochs": 0.1, "batch_size": 64, "micro_batch_size": 8, "batch": "per_replica"}
+    with pytest.raises(ValueError, match=r"training\.epochs is 0\.1 and the training samples are 1, so that the run has none"):
+        simulated(job=job(training=training), train_samples=1)
+    assert the_job(simulated(job=job(training=training), train_samples=10)).steps == 1
 
 
 # ---- the source of decisions
