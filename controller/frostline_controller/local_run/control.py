@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 
 from frostline_contract.run_directory import RunDirectory
-from frostline_contract.run_status import RunStatus
+from frostline_contract.run_status import RESUMABLE, RunStatus
 from frostline_controller.local_run.errors import CommandError, NoRun, NotWritten, UserMistake
 from frostline_controller.local_run.run_lock import owner
 from frostline_proto.v1 import control_pb2, control_pb2_grpc
@@ -82,4 +82,6 @@ def _advice(folder: Path) -> str:
         return f"`frostline` ({found}) still runs it: its controller is starting, or stands still; wait, or stop that process"
     if status in ("", RunStatus.SUSPENDED):
         return f"start it again with `frostline resume {folder}`"
+    if status in RESUMABLE:
+        return f"the run has ended ({status}); `frostline resume {folder}` goes on from its newest checkpoint"
     return f"the run has ended ({status})"

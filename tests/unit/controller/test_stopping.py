@@ -1,5 +1,6 @@
 """A request to stop, against a controller that answers, has no disk to write to, or stands still."""
 
+import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -100,6 +101,22 @@ def test_a_controller_that_stands_still_is_counted_from_its_last_answer(stopping
 def test_a_run_that_has_ended_is_not_asked(stopping: Stopping) -> None:
     stopping.request.advance(Progress(name="run", state=RunStatus.COMPLETED))
     assert (stopping.controller.asked, stopping.request.silent_seconds) == ([], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("ended_as", "says"),
+    [
+        (RunStatus.SUSPENDED, "start it again with `frostline resume {folder}`"),
+        (RunStatus.FAILED, "the run has ended (failed); `frostline resume {folder}` goes on from its newest checkpoint"),
+        (RunStatus.CANCELLED, "the run has ended (cancelled); `frostline resume {folder}` goes on from its newest checkpoint"),
+        (RunStatus.COMPLETED, "the run has ended (completed)"),
+    ],
+)
+def test_a_command_to_a_run_that_has_ended_says_how_to_go_on(ended_as: RunStatus, says: str, tmp_path: Path) -> None:
+    RunDirectory(tmp_path).result.write_text(json.dumps({"status": ended_as}))
+    with pytest.raises(NoRun) as caught:
+        OperatorClient(tmp_path).command("freeze", freeze_point=3)
+    assert str(caught.value).endswith(f"no controller has been started here; {says.format(folder=tmp_path)}")
 
 
 def test_a_command_that_is_not_on_disk_is_told_from_a_controller_that_is_gone(stopping: Stopping) -> None:
