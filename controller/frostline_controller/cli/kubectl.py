@@ -103,12 +103,16 @@ def resize(release: Release, arguments: argparse.Namespace) -> int:
 
 
 def logs(release: Release, arguments: argparse.Namespace) -> int:
-    """Print the newest lines of each pod's log."""
-    for pod in release.pods():
-        name = pod["metadata"]["name"]
-        if arguments.pod in ("", name, pod["metadata"]["labels"].get("app.kubernetes.io/component")):
-            for line in release.log(name, arguments.lines).splitlines():
-                print(f"{name}: {line}")
+    """Print the newest lines of each pod's log. A pod or role that is not there is a mistake."""
+    roles = {pod["metadata"]["name"]: pod["metadata"]["labels"].get("app.kubernetes.io/component", "") for pod in release.pods()}
+    asked = [name for name, role in roles.items() if arguments.pod in ("", name, role)]
+    if arguments.pod and not asked:
+        there = ", ".join(dict.fromkeys(filter(None, [*roles.values(), *roles]))) or "no pod"
+        print(f"kubectl frostline: --pod {arguments.pod}: is no pod or role of {release.name}; there: {there}", file=sys.stderr)
+        return exit_codes.USER_MISTAKE
+    for name in asked:
+        for line in release.log(name, arguments.lines).splitlines():
+            print(f"{name}: {line}")
     return exit_codes.DONE
 
 
