@@ -2,6 +2,8 @@
 
 import argparse
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from frostline_contract.durable_files import make_folder_durably
@@ -9,7 +11,7 @@ from frostline_contract.job import Job, JobError, apply_overrides, load_job, par
 from frostline_controller.cli.job import explain
 from frostline_controller.cli.plan import measured_profile
 from frostline_controller.local_run import exit_codes
-from frostline_controller.local_run.errors import UserMistake
+from frostline_controller.local_run.errors import CommandError, UserMistake
 from frostline_controller.local_run.run_folder import find_run_folder
 from frostline_controller.simulation.cluster_file import Cluster, load_cluster
 from frostline_controller.simulation.finished import FinishedRun, read_finished
@@ -23,9 +25,12 @@ def simulate(arguments: argparse.Namespace) -> int:
     if arguments.explain is not None:
         print(explain(arguments.explain or None, Cluster, "cluster file", "simulate"))
         return exit_codes.DONE
-    found = answer(_question(arguments))
-    if arguments.out:
-        _write(found, Path(arguments.out))
+    question = _question(arguments)
+    out = Path(arguments.out) if arguments.out else None
+    with _folder(out) if out is not None else nullcontext():
+        found = answer(question)
+    if out is not None:
+        _write(found, out)
     print(json.dumps(_as_json(found), allow_nan=False) if arguments.json else _as_text(found))
     return exit_codes.DONE
 
@@ -83,12 +88,27 @@ def _as_text(found: Answer) -> str:
     return "\n\n".join(filter(None, [as_text(found.simulation), "\n".join(found.sharing.lines()), *compared]))
 
 
-def _write(found: Answer, out: Path) -> None:
-    """Write the JSON, the page and its pictures. Raises UserMistake where the folder cannot be made."""
-    from frostline_controller.simulation.page import write_page
+@contextmanager
+def _folder(out: Path) -> Iterator[None]:
+    """Make the folder of the results before they are computed; a question that is refused leaves no new one behind.
 
+    Raises UserMistake where it cannot be made.
+    """
+    new = not out.exists()
     try:
         make_folder_durably(out)
     except OSError as error:
         raise UserMistake(f"{out}: cannot be made ({error.strerror}); give another --out") from None
+    try:
+        yield
+    except (ValueError, CommandError):
+        if new:
+            out.rmdir()
+        raise
+
+
+def _write(found: Answer, out: Path) -> None:
+    """Write the JSON, the page and its pictures."""
+    from frostline_controller.simulation.page import write_page
+
     write_page(found.simulation, _as_json(found), _as_text(found), out)

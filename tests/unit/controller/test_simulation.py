@@ -123,6 +123,18 @@ def test_a_question_that_lacks_something_says_what(words: list[str], said: str, 
     assert said in capsys.readouterr().err
 
 
+def test_an_out_that_cannot_be_made_is_refused_before_anything_is_simulated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ["simulate", "-f", str(DIGITS), "--cluster", str(CLUSTERS[0])]
+    assert main([*asked, "--freeze", "1:8", "--out", str(tmp_path / "new")]) == 2
+    assert list(tmp_path.iterdir()) == [], "a question that is refused leaves no folder"
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("frostline_controller.cli.simulate.answer", lambda question: pytest.fail("it was simulated"))
+    assert main([*asked, "--out", str(tmp_path / "file" / "out")]) == 2
+    assert f"{tmp_path / 'file' / 'out'}: cannot be made (Not a directory); give another --out" in capsys.readouterr().err
+
+
 def test_explain_documents_the_cluster_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--explain", "nodes"]) == 0
     assert "price_per_device_hour  (float; default 0.0)" in capsys.readouterr().out
