@@ -78,7 +78,7 @@ def result_record(
         "memory": facts.memory.rows(),
         "traffic": store.records.carried.as_json(),
         "ledger": ledger_of(facts, store).as_json(),
-        "wall_seconds": round(time.time() - facts.state.started_at, 3) if facts.state.started_at else 0.0,
+        "wall_seconds": round(max(0.0, time.time() - facts.state.started_at), 3) if facts.state.started_at else 0.0,
         "digest": outcome.digest,
         "final": dict(outcome.final),
         "message": outcome.message,

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,19 @@ def test_the_status_the_metrics_and_the_result_tell_one_ledger_and_its_cost(tmp_
         assert record["ledger"] == answer["ledger"]
         stage.passed = 500.0
         assert sum(stage.used().values()) == 100.0, "the run has ended"
+        stage.run.close()
+
+    asyncio.run(story())
+
+
+def test_a_clock_that_was_set_back_makes_no_negative_time(tmp_path: Path) -> None:
+    async def story() -> None:
+        stage = Watched(tmp_path)
+        await stage.store.commit(started_at=time.time() + 3600.0)
+        record = result_record(
+            stage.facts, stage.store, pb.RunOutcome(), stage.facts.state.state, user_mistake=False, crash_loop=False
+        )
+        assert record["wall_seconds"] == 0.0
         stage.run.close()
 
     asyncio.run(story())
