@@ -29,7 +29,7 @@ def resume(arguments: argparse.Namespace) -> int:
     if sweep_in(arguments.dir):
         from frostline_controller.cli.sweep import resumed
 
-        if arguments.overrides or arguments.accept_numerics or arguments.from_scratch:
+        if arguments.overrides or arguments.accept_numerics or arguments.from_scratch or arguments.shared_cache:
             raise UserMistake(f"{arguments.dir} is a sweep: resume one of its runs with these options, or the sweep without them")
         return resumed(arguments.dir, arguments)
     request = ResumedRun(

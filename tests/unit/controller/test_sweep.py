@@ -197,6 +197,8 @@ def test_a_sweep_that_has_ended_is_not_run_again(job_file: str, tmp_path: Path, 
     assert (code, "every run has ended; there is nothing to go on with" in said) == (exit_codes.USER_MISTAKE, True)
     code, _, said = end_of(capsys, "resume", str(places.path), "--set", "seed=3")
     assert (code, "is a sweep: resume one of its runs" in said) == (exit_codes.USER_MISTAKE, True)
+    code, _, said = end_of(capsys, "resume", str(places.path), "--shared-cache", str(tmp_path))
+    assert (code, "is a sweep: resume one of its runs" in said) == (exit_codes.USER_MISTAKE, True)
     places.write(replace(state, runs=tuple(as_it_stands(run, places.run_of(run)) for run in state.runs)))
     code, said, _ = end_of(capsys, "status", str(places.path), "--watch")
     assert (code, said.count("completed")) == (exit_codes.DONE, 2)
