@@ -40,7 +40,7 @@ def planned_runs(
         side_by_side: runs at a time.
 
     Raises:
-        UserMistake: the job, a value, or the number of workers is invalid.
+        UserMistake: the job, a value, or the number of workers is invalid, or two runs are the same.
     """
     check_axes(axes, overrides)
     check_workers(workers, side_by_side, {})
@@ -51,6 +51,7 @@ def planned_runs(
         stem = job.name[: NAME_CHARACTERS_MAX - len(f"-{number}")].rstrip("-")
         runs.append(PlannedRun(_resolved(job, values), job.model_copy(update={"name": f"{stem}-{number}"})))
         check_workers(workers, side_by_side, {said(values): job.placement.workers})
+    _check_different(runs)
     roots = {run.job.checkpoint_root(Path(run.job.name)) for run in runs}
     if len(roots) < len(runs):
         uri = runs[0].job.checkpoint.uri
@@ -73,6 +74,15 @@ def check_workers(workers: int | None, side_by_side: int, needed: Mapping[str, i
     largest = max(needed, key=lambda run: needed[run], default=None)
     if largest is not None and needed[largest] > workers:
         raise UserMistake(f"--workers {workers}: the run with {largest} needs {needed[largest]}; raise it")
+
+
+def _check_different(runs: Sequence[PlannedRun]) -> None:
+    """Raise UserMistake where two runs are the same: 1e-4 and 0.0001 are two texts and one number."""
+    first: dict[str, int] = {}
+    for number, run in enumerate(runs, start=1):
+        other = first.setdefault(said(run.values), number)
+        if other != number:
+            raise UserMistake(f"--vary: runs {other} and {number} would both have {said(run.values)}; give each value once")
 
 
 def sweep_name(job_file: str, overrides: Sequence[str], runs: Sequence[PlannedRun]) -> str:
