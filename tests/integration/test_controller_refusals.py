@@ -115,7 +115,10 @@ def test_calls_of_an_unregistered_worker(run) -> None:
     ("command", "words"),
     [
         ({"kind": "dance"}, "kind is 'dance'; known are freeze"),
-        ({"kind": "freeze", "freeze_point": 6}, "freeze_point is 6; it must be 0 to 3 (units before it freeze; the rail cap_total"),
+        (
+            {"kind": "freeze", "freeze_point": 6},
+            "freeze_point is 6; it must be 0 to 3 (units before it freeze; the rail cap_total",
+        ),
         ({"kind": "reshape", "pp_degree": 3, "dp_degree": 1}, "needs 3 workers, and the run may have 2; raise placement.workers"),
         ({"kind": "resize", "workers": 0}, "workers is 0"),
     ],

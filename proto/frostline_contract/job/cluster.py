@@ -82,7 +82,8 @@ class PlacementSection(Section):
     hysteresis: float = live(0.05, ge=0.0, doc="A reshape must save this share of the remaining time beyond its cost.")
     reshape_every_freeze: bool = live(False, doc="Reshape at every freeze, worth it or not (for demonstrations and tests).")
     buddies: bool = live(
-        True, doc="Keep a copy of each unit whose owners share one failure domain, in another worker: on its device where there is room, else in host memory."
+        True,
+        doc="Keep a copy of each unit whose owners share one failure domain, in another worker: on its device where there is room, else in host memory.",
     )
     pods_per_node: int = fixed(1, ge=1, doc="Local cluster: pods that share a node, its failure domain.")
     failure_domain_label: str = fixed(
