@@ -16,7 +16,7 @@ from frostline_controller.comparison.trials import (
     Outcome,
     Trial,
     best_static_micro_batch,
-    check_same_job,
+    check_kept_job,
     check_trials,
     name_of,
     run_trial,
@@ -92,7 +92,7 @@ def _kept_settled(job: Job, file: Path) -> Settled | None:
     if not kept:
         return None
     if "job" in kept:  # an older version kept the values alone
-        check_same_job(file, parse_job(kept["job"], str(file)), job, but=("seed", "name"))
+        check_kept_job(file, parse_job(kept["job"], str(file)), job, but=("seed", "name"))
     return Settled.model_validate(kept.get("settled", kept))
 
 

@@ -103,10 +103,10 @@ def check_trials(trials: Iterable[Trial], job_file: str, overrides: list[str]) -
     for trial in trials:
         job = trial.job(job_file, overrides)
         if _has_completed(trial):
-            check_same_job(trial.folder, read_job(trial.folder), job)
+            check_kept_job(trial.folder, read_job(trial.folder), job)
 
 
-def check_same_job(place: Path, kept: Job, asked: Job, *, but: Sequence[str] = ()) -> None:
+def check_kept_job(place: Path, kept: Job, asked: Job, *, but: Sequence[str] = ()) -> None:
     """Raise UserMistake where what is kept at a place belongs to another job than the one that is compared now.
 
     Args:
@@ -140,7 +140,7 @@ def run_trial(trial: Trial, job_file: str, overrides: list[str], on_step: Callab
     """
     places = RunDirectory(trial.folder)
     if _has_completed(trial):
-        check_same_job(trial.folder, read_job(trial.folder), trial.job(job_file, overrides))
+        check_kept_job(trial.folder, read_job(trial.folder), trial.job(job_file, overrides))
     else:
         if places.holds_run():
             # An unfinished run gives no time; it is made again from the start, unless somebody trains it right now.

@@ -106,8 +106,10 @@ def _started(request: NewSweep) -> int:
     runs = _planned(request, request.overrides)
     for run in runs:
         check_redis_server(run.job)
-    overrides = [*request.overrides, *_settled(request.axes, runs[0].job)]
-    runs = _planned(request, overrides)
+    overrides = list(request.overrides)
+    if settings := _settled(request.axes, runs[0].job):
+        overrides += settings
+        runs = _planned(request, overrides)
     name = sweep_name(request.job_file, overrides, runs)
     folder = new_sweep_folder(name, request.out)
     with owned(folder, _seen(folder)):
