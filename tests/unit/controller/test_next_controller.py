@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from frostline_contract.job.automatic import Settled
+from frostline_contract.run_status import RunStatus
 from frostline_controller.run.durable import FailedDevice
 from frostline_proto.v1 import control_pb2 as pb
 from tests.unit.controller.test_service_sizing import Stage, ask, first_plan, leading
@@ -46,7 +47,7 @@ def test_a_cancel_outlives_the_controller_that_has_taken_it(tmp_path: Path, betw
         async with leading(tmp_path) as stage:
             await first_plan(stage, 0, 1)
             if between:
-                await stage.store.commit(state="waiting", paused=True)
+                await stage.store.commit(state=RunStatus.WAITING, paused=True)
                 stage.controller.bookkeeping.close = die  # type: ignore[method-assign]
             cancelled = asyncio.create_task(stage.controller.commands.accept(pb.CommandRequest(kind="cancel")))
             await stage.until(lambda: stage.facts.state.cancelled, "the cancel is durable")
