@@ -86,7 +86,7 @@ def test_pods_are_handed_back_as_layers_freeze(release: Release) -> None:
     release.wait_for_step(5)
     release.scale(8)
     wait_for(lambda: release.said("8 workers", "answered by"), "the answer")
-    annotate(release, f"{COMMAND}=freeze 5")
+    annotate(release, f"{COMMAND}=freeze 4")
     wait_for(lambda: handed_back(release) and release.replicas() < 6, "pods to be handed back", 120)
     wait_for(lambda: trainers(release) == first_trainers(release), "the pods with the last numbers, and no others, to be gone")
     wish = 4 if release.replicas() != 4 else 3
