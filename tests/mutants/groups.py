@@ -26,6 +26,12 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
         PIECES,
     ),
     Mutant(
+        "a-row-as-a-matrix",
+        "a range of exactly one row of a tile has two dimensions, and so have its moments, where the member holds several tiles",
+        (Edit(TRAINER + "tensor/state.py", "if start + high - low <= width else", "if start + high - low < width else"),),
+        PIECES,
+    ),
+    Mutant(
         "common-parameters-of-the-first",
         "what no tile cuts is updated by the first member of each group alone",
         (

@@ -43,6 +43,7 @@ def test_any_range_of_a_tile_is_in_views_in_the_tiles_order(
     for tile, high in enumerate(ends):
         views = tile_views(nn.ModuleDict({"layer": layer}), "layer.weight", whole, tile, min(low, high), high)
         assert torch.equal(torch.cat([view.reshape(-1) for view in (*views, whole.view(-1)[:0])]), expected[tile])
+        assert all(view.ndim == 1 for view in views if view.is_contiguous()), "moments are shaped like what lies in one"
         for view in views:
             view.fill_(-1)
     left = int((whole >= 0).sum())

@@ -17,7 +17,9 @@ from frostline_trainer.step.tile_state import keep_tiles, tiles_beside
 from frostline_trainer.step.unit_state import export_piece, export_unit, import_piece, release_unit, unit_digest
 from frostline_trainer.tensor.group import GroupLevels
 from frostline_trainer.tensor.hidden import Hidden
-from frostline_trainer.tensor.state import is_cut
+from frostline_trainer.tensor.install import tile_unit
+from frostline_trainer.tensor.state import cut_layers, is_cut
+from frostline_trainer.tensor.table import TensorTable
 from frostline_trainer.tensor.tiles import Tiles
 from frostline_trainer.transport.collectives import Group
 from tests.exact_cases import NUM_UNITS, Case, build_case
@@ -134,6 +136,31 @@ def test_an_update_of_each_piece_has_the_bits_of_all(
         pieces = {piece: export_piece(table, piece, parted, moments[1]) for piece in table.of_unit(UNIT)}
         whole = unit_digest(export_unit(UNIT, plain, moments[0]))
         assert unit_digest(joined(table, UNIT, parted, pieces)) == whole
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.name)
+@pytest.mark.parametrize(("ranges", "rows"), [(32, 1), (64, 1), (256, 15)])
+def test_a_range_of_one_row_has_the_digest_of_a_member_that_holds_this_tile_alone(
+    ranges: int, rows: int, section: OptimizerSection
+) -> None:
+    """Such a range lies in one although its tile does not, where others are held; its moments are flat all the same."""
+    module, table = nn.ModuleDict({"up": nn.Linear(16, 256), "down": nn.Linear(256, 128)}), Pieces.cut(1, ranges, TILES.size)
+    tile_unit(module, TensorTable(("up",), ("down",)), Tiles(TILES.inner))
+    alone, moments, found = copy.deepcopy(module), (Moments(), Moments()), []
+    keep_tiles(alone, table, 0, tiles_in(TILES.one(0)), ())
+    pieces = [piece for piece in table.of_unit(0) if table.tile_of(piece) == 0]
+    parts = [part for piece in pieces for part in parts_of(table, piece, module)]
+    down = [part for part in parts if part.name == "down.weight"]
+    assert sum(part.low % 128 == 0 and part.high - part.low == 128 for part in down) == rows, "ranges of exactly one row"
+    for one, own in zip((module, alone), moments, strict=True):
+        give_gradients(1, module)
+        for name, layer in cut_layers(alone).items() if one is alone else ():
+            whole = module.get_parameter(name).grad
+            tile = layer.cut.view(whole, TILES.all, 0)
+            alone.get_parameter(name).grad = layer.cut.put_together(whole, TILES.all, layer.kept.box, {0: tile})
+        UnitOptimizer(section, [(0, one)], own, table, pieces).step(0.1)
+        found.append([unit_digest(export_piece(table, piece, one, own)) for piece in pieces])
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("ranges", [1, 3])

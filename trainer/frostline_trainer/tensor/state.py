@@ -1,6 +1,7 @@
 """The tiles of a unit's parameters and of their gradients."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -57,8 +58,9 @@ def shape_with(layer: TiledLayer, parameter: Tensor, tiles: TileBox) -> torch.Si
 def tile_views(unit: nn.Module, name: str, tensor: Tensor, tile: int, low: int, high: int) -> list[Tensor]:
     """Elements [low, high) of a tile, counted in its flat order, of a contiguous tensor with a parameter's shape.
 
-    They are views, in that order: one, flat, where the tile's elements lie one behind the other; otherwise up to three, of parts
-    of rows and of whole rows.
+    They are views, in that order: one, flat, where they lie one behind the other; otherwise up to three, of a row's end, of
+    several whole rows (the only one with two dimensions) and of a row's beginning. So a part that lies in one is flat, whichever
+    tiles the tensor has: moments get its shape, and digests have theirs.
 
     tile: its number in the run; the parameter must have it.
     """
@@ -67,13 +69,20 @@ def tile_views(unit: nn.Module, name: str, tensor: Tensor, tile: int, low: int, 
     rows = layer.cut.view(tensor, layer.kept.box, tile)
     if rows.is_contiguous():
         return [rows.view(-1)[low:high]]
+    #      low   first             last   high
+    #       v    v                 v      v
+    #   | . head | body   | body   | tail .|      each cell is a row of the tile, apart from the next one in memory
     width = rows.shape[1]
-    first, end = -(-low // width), high // width  # the rows that are whole
-    if first > end:
-        return [rows[end, low - end * width : high - end * width]]
-    found = [rows[first - 1, low - (first - 1) * width :]] if low < first * width else []
-    found += [rows[first:end]] if first < end else []
-    return found + ([rows[end, : high - end * width]] if end * width < high else [])
+    first = min(-(-low // width) * width, high)  # the head ends with its row, or before that where the range does
+    last = max(high // width * width, first)
+    return [_block_of(rows, start, end) for start, end in pairwise((low, first, last, high)) if start < end]
+
+
+def _block_of(rows: Tensor, low: int, high: int) -> Tensor:
+    """Elements [low, high) of a matrix: flat where they are in one of its rows, else they are several whole rows."""
+    width = rows.shape[1]
+    row, start = divmod(low, width)
+    return rows[row, start : start + high - low] if start + high - low <= width else rows[row : high // width]
 
 
 def layer_of(unit: nn.Module, name: str) -> TiledLayer | None:
