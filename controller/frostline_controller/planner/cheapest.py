@@ -15,13 +15,15 @@ def cheapest_placement(job: Job, situation: Situation, limit: int) -> tuple[Choi
 
     The shape is chosen as if all workers that the run may have (`limit`) were there, so that a run is judged alike before and
     after it hands pods back. The shape is then put on the workers with the lowest ordinals, since the highest are handed back.
-    Where the shape needs more workers than there are, the placement is the fastest on those that are there.
+    What else a command has pinned (slices, shard, tensor_rows) stays pinned. Where the shape needs more workers than there are,
+    the placement is the fastest on those that are there.
     """
     there = situation.workers
     choice = choose_placement(job, replace(situation, workers=(*there, *_expected(situation, limit))))
     shape, count = choice.placement, len(choice.placement.workers)
     if count <= len(there):
-        pinned = PinnedShape(degrees=shape.degrees, schedule=shape.schedule, virtual_stages=shape.virtual_stages)
+        found = {"degrees": shape.degrees, "schedule": shape.schedule, "virtual_stages": shape.virtual_stages}
+        pinned = (situation.pinned or PinnedShape(degrees=shape.degrees)).model_copy(update=found)
         present = frozenset(worker.worker_id for worker in there)
         placed = choose_placement(job, replace(situation, workers=there[:count], pinned=pinned, present=present))
         return Choice(placed.placement, placed.pays, choice.reason, placed.verdict), 0

@@ -1,9 +1,17 @@
 """From workers' measurements to the planner's inputs."""
 
+from typing import Any
+
+import pytest
+
+from frostline_contract.job import parse_job
 from frostline_contract.statistics import UnitProfile, WorkerProfile
 from frostline_controller.members.membership import Worker
+from frostline_controller.planner.adapter import Situation
+from frostline_controller.planner.cheapest import cheapest_placement
 from frostline_controller.planner.kept_profile import KeptProfile
 from frostline_controller.planner.measurements import reference_profile
+from frostline_controller.run.pinned import PinnedShape
 
 
 def worker(name: str, *seconds: float) -> Worker:
@@ -34,3 +42,34 @@ def test_on_one_machine_noise_only_adds() -> None:
     assert [(unit.forward_seconds, unit.backward_seconds) for unit in chosen.units] == [(0.1, 0.2), (0.2, 0.4)]
     assert chosen.units[0].parameter_bytes == 1
     assert reference_profile(workers[:1], one_machine=True) == workers[0].profile.record()
+
+
+VIT = {"model": {"family": "vit"}, "task": {"kind": "image_classification"}, "data": {"source": "digits"}}
+GPT2 = {"model": {"family": "gpt2"}, "task": {"kind": "language_modeling"}, "data": {"source": "stdlib-text"}}
+COLUMNS = {"dp": 1, "pp": 1, "tp_columns": 2}
+
+
+@pytest.mark.parametrize(
+    ("of_model", "training", "pinned"),
+    [
+        (VIT, {"state_ranges": 4}, PinnedShape(degrees={"dp": 2, "pp": 1}, shard="step")),
+        (VIT, {"tensor_tiles": {"inner": 2, "rows": 2}}, PinnedShape(degrees=COLUMNS, tensor_rows="split")),
+        (GPT2, {"token_cells": 4}, PinnedShape(degrees={"dp": 1, "pp": 2}, schedule="gpipe", slices=2)),
+    ],
+    ids=["shard", "tensor_rows", "slices"],
+)  # fmt: skip
+def test_a_shape_by_command_keeps_all_that_it_asks_for_where_workers_are_handed_back(
+    of_model: dict[str, Any], training: dict[str, Any], pinned: PinnedShape
+) -> None:
+    """The job itself asks for another value of each."""
+    job = parse_job(of_model | {
+        "training": {"steps": 5, "batch_size": 32, "micro_batch_size": 4, **training},
+        "placement": {"workers": 4, "objective": "cost", "slices": 1},
+    })  # fmt: skip
+    situation = Situation(
+        num_units=6, freeze_point=0, workers=tuple(worker(name, *(0.1,) * 6) for name in "abcd"), current=None, start={},
+        pinned=pinned, steps_left=5, reshape_seconds=1, boundary_bytes_per_sample=64, uncacheable="no", cache_reachable=False,
+        train_samples=320, parallel_slots=None,
+    )  # fmt: skip
+    choice, more = cheapest_placement(job, situation, 4)
+    assert pinned.is_in(choice.placement) and more == 0
