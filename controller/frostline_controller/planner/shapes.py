@@ -27,31 +27,33 @@ class ShapeLimits:
 
 
 def asked_degrees(inputs: PlanInputs) -> tuple[int | None, int | None]:
-    """Return (pp, dp) as job and switches demand for a running run, whether they fit or not; None: the planner's choice."""
+    """Return (pp, dp) as job and switches demand, whether they fit or not; None: the planner's choice.
+
+    placement.pp_degree and dp_degree come first. Without them initial_pp_degree sets the depth at the start; later
+    elastic.pipeline off keeps the pipeline's depth of the start, and elastic.replicas off its number of replicas.
+    """
     pp, dp, current = inputs.placement.pp_degree, inputs.placement.dp_degree, inputs.current
-    if pp is None and not inputs.elastic.pipeline:
+    if pp is None and _is_start(inputs):
+        pp = inputs.placement.initial_pp_degree
+    elif pp is None and not inputs.elastic.pipeline:
         pp = inputs.start_pp_degree or (current.pp_degree if current else None)
     if dp is None and not inputs.elastic.replicas:
         dp = inputs.start_dp_degree or (current.dp_degree if current else None)
     return pp, dp
 
 
-def shape_limits(inputs: PlanInputs) -> ShapeLimits:
-    """Return the limits by pins and switches, lowered to what workers, units and leaves allow: any survivors have a plan.
+def _is_start(inputs: PlanInputs) -> bool:
+    """Whether the plan is the run's first one."""
+    return inputs.current is None and inputs.start_pp_degree is None
 
-    placement.pp_degree and dp_degree come first. Without them elastic.pipeline off keeps the pipeline's depth of the start, and
-    elastic.replicas off its number of replicas. At the start initial_pp_degree sets the depth.
-    """
-    wanted, notes = inputs.placement, []
-    pp, dp = wanted.pp_degree, wanted.dp_degree
-    if inputs.current is None and inputs.start_pp_degree is None:
-        pp = pp or wanted.initial_pp_degree
-    else:
-        pp, dp = asked_degrees(inputs)
-        if pp != wanted.pp_degree:
-            notes.append(f"elastic.pipeline is off: pp {pp} of the start is kept")
-        if dp != wanted.dp_degree:
-            notes.append(f"elastic.replicas is off: dp {dp} of the start is kept")
+
+def shape_limits(inputs: PlanInputs) -> ShapeLimits:
+    """Return the asked degrees, lowered to what workers, units and leaves allow: any survivors have a plan."""
+    notes, (pp, dp) = [], asked_degrees(inputs)
+    if not _is_start(inputs) and pp != inputs.placement.pp_degree:
+        notes.append(f"elastic.pipeline is off: pp {pp} of the start is kept")
+    if not _is_start(inputs) and dp != inputs.placement.dp_degree:
+        notes.append(f"elastic.replicas is off: dp {dp} of the start is kept")
     workers = len(inputs.members)
     if pp is not None and pp > min(workers, inputs.trainable_units):
         lowered = min(workers, inputs.trainable_units)

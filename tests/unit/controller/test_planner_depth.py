@@ -233,6 +233,20 @@ def test_a_depth_is_taken_where_it_is_quicker_by_more_than_the_hysteresis() -> N
     assert axes_of(make_plan(columns).placement) == (4, 1), "of equal groups the one of less depth, unless it is much slower"
 
 
+@pytest.mark.parametrize("field", ["initial_pp_degree", "pp_degree"])
+def test_open_axes_leave_workers_for_the_pipeline_that_the_job_asks_for(field: str) -> None:
+    """Groups would be quicker, and there would be one or two of them; later the depth is the planner's choice."""
+    blocks = (unit(0.001), *[unit(0.1)] * 4, unit(0.001))
+    asked = inputs(
+        blocks, members(4, per_node=4), num_microbatches=2, reduction_leaves=1, near_link=FAST, tensor_tiles=TileGrid(4, 1)
+    )
+    planned = [make_plan(replace(asked, placement=wanting(*axes, **{field: 4}))) for axes in ((None, None), (None, 1), (2, 1))]
+    assert [(one.placement.pp_degree, axes_of(one.placement)) for one in planned] == [(4, (1, 1))] * 3
+    assert "tp 2 -> 1: 4 workers at pp 4 and dp 1 allow no more" in planned[2].reason
+    later = replace(asked, placement=wanting(None, None, initial_pp_degree=4), current=planned[0].placement)
+    assert axes_of(make_plan(later).placement) == (4, 1)
+
+
 def test_columns_stay_within_a_node_and_a_depth_need_not() -> None:
     """One worker a node: no columns, and levels on four nodes where their links are quick enough."""
     asked = inputs(LONG_BLOCK, members(4, per_node=1), reduction_leaves=1, link=FAST, tensor_tiles=TileGrid(4, 4))
