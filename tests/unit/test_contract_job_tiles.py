@@ -151,3 +151,13 @@ def test_what_cannot_be_divided_so_is_named_with_value_and_remedy(overrides: lis
     text = mistakes_of(overrides)
     assert text.startswith("my.yaml: 1 mistake(s)")
     assert [part for part in words if part not in text] == [], text
+
+
+OF_CELLS = ("no cell", "an empty cell", "cells and chunks", "compiled cells")
+
+
+@pytest.mark.parametrize("name", OF_CELLS)
+def test_mistakes_about_cells_are_named_also_while_micro_batch_size_is_to_be_settled(name: str) -> None:
+    ((overrides, words),) = [case[1:] for case in MISTAKES if case[0] == name]
+    texts = [mistakes_of([*overrides, f"training.micro_batch_size={size}"]) for size in ("8", "auto")]
+    assert texts[0] == texts[1] and all(part in texts[1] for part in words), texts

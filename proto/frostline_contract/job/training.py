@@ -116,6 +116,7 @@ class TrainingSection(Section):
                 f"tensor_tiles.rows is {self.tensor_tiles.rows} and micro_batch_size is {self.micro_batch_size}; row tiles are equal "
                 f"parts of a micro-batch: set micro_batch_size to a multiple of {self.tensor_tiles.rows}"
             )
+        self._check_cells()
         if self.micro_batch_size == AUTO:
             if self.reduction_leaves != AUTO and self.reduction_leaves > self.batch_size:
                 raise ValueError(
@@ -132,7 +133,6 @@ class TrainingSection(Section):
                 f"{self.num_microbatches} micro-batches (batch_size {self.batch_size} / micro_batch_size {self.micro_batch_size}) are "
                 f"fewer than reduction_leaves {self.reduction_leaves}; lower reduction_leaves to a power of two <= {self.num_microbatches}"
             )
-        self._check_cells()
         return self
 
     def _check_cells(self) -> None:
