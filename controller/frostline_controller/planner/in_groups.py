@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from frostline_contract.mesh import check_degrees
-from frostline_contract.tensor_rows import SPLIT
 from frostline_controller.planner.inputs import NothingFits, PlanInputs
 from frostline_controller.planner.placing import PlannedPlacement
 from frostline_controller.planner.shapes import asked_degrees
@@ -47,14 +46,13 @@ def _in_groups_of(axes: Axes, note: str, inputs: PlanInputs, make_plan: Planner)
         inputs: the planner's inputs, with single workers as members.
         make_plan: the planner.
     """
-    section = inputs.placement.model_copy(update={"tp_degree": 1, "tp_depth": 1})
     if axes.size == 1:
-        planned = make_plan(replace(inputs, placement=section))
+        planned = make_plan(replace(inputs, group_size=1))
         return replace(planned, reason=f"{planned.reason}; {note}")
     groups = form_groups(inputs.members, axes.size)
     shared = in_groups_as_built(inputs, axes, ranks_at_home(groups))
-    section = section.model_copy(update={"min_workers": -(-section.min_workers // axes.size)})
-    planned = make_plan(replace(shared, members=tuple(map(as_one, groups)), placement=section))
+    section = inputs.placement.model_copy(update={"min_workers": -(-inputs.placement.min_workers // axes.size)})
+    planned = make_plan(replace(shared, members=tuple(map(as_one, groups)), placement=section, group_size=axes.size))
     by_first = {group[0].worker_id: group for group in groups}
     return _spread(planned, inputs, by_first, axes, note)
 
@@ -102,12 +100,12 @@ def _choices(inputs: PlanInputs) -> list[Axes]:
     most = len(inputs.members) // ((pp or 1) * (dp or 1))
     if inputs.parallel_slots is not None:
         most = min(most, inputs.parallel_slots)
-    grid, splits = inputs.tensor_tiles, section.tensor_rows == SPLIT
+    allowed = inputs.most_in_group
     columns, depths = [pinned.columns], [pinned.depth]
     if section.tp_degree is None:
-        columns = powers_of_two(min(inputs.row_tiles if splits else grid.inner, max(map(len, by_node(inputs.members)))))
+        columns = powers_of_two(min(allowed.inner, max(map(len, by_node(inputs.members)))))
     if section.tp_depth is None:
-        depths = powers_of_two(1 if splits else grid.hidden)
+        depths = powers_of_two(allowed.hidden)
     every = (Axes(one, other) for one in columns for other in depths)
     return sorted((one for one in every if one.size <= most or one == pinned), key=lambda one: (one.size, one.depth))
 

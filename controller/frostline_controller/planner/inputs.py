@@ -17,6 +17,7 @@ from frostline_contract.schedules import schedule_named
 from frostline_contract.shape import ParallelShape
 from frostline_contract.sharding import STEP, USE
 from frostline_contract.statistics import CacheProfile, LinkProfile, UnitProfile
+from frostline_contract.tensor_rows import SPLIT
 from frostline_contract.tile_grid import WHOLE, TileGrid
 from frostline_controller.planner.group_messages import GroupMessages
 from frostline_controller.planner.quota import Quota
@@ -82,6 +83,7 @@ class PlanInputs:
         row_tiles: tiles of a micro-batch's samples: the most workers that may divide them.
         tiled_ends: whether tiles cut the embedding's vocabulary, and the head's logits.
         quota: of workers with a share of a processor, else None.
+        group_size: of the group of workers that each member stands for; 0: groups, if any are asked for, are yet to be formed.
         messages: how tensors cross stages where members stand for groups of workers; None: each member sends whole tensors.
         may_gather: the job's numerics allow weights that are gathered at each use.
         has_audits: now and then a micro-batch is computed again by a peer.
@@ -123,6 +125,7 @@ class PlanInputs:
     row_tiles: int = 1
     tiled_ends: tuple[bool, bool] = (False, False)
     quota: Quota | None = None
+    group_size: int = 0
     messages: GroupMessages | None = None
     may_gather: bool = True
     has_audits: bool = False
@@ -159,7 +162,18 @@ class PlanInputs:
     @property
     def is_to_be_shared(self) -> bool:
         """Whether workers share stages, or the planner is to choose that, or the sharing of state."""
-        return (self.placement.tp_degree, self.placement.tp_depth) != (1, 1) or self.placement.shard == AUTO
+        in_groups = (self.placement.tp_degree, self.placement.tp_depth) != (1, 1)
+        return (in_groups and self.group_size == 0) or self.placement.shard == AUTO
+
+    @property
+    def most_in_group(self) -> TileGrid:
+        """The most columns and the most depth of a group: a tile for each, or part of the samples where members divide them."""
+        return TileGrid(self.row_tiles) if self.placement.tensor_rows == SPLIT else self.tensor_tiles
+
+    @property
+    def members_are(self) -> str:
+        """What the members are, in words that follow their number."""
+        return f"groups of {self.group_size} workers" if self.group_size > 1 else "workers"
 
     @property
     def is_sharded(self) -> bool:

@@ -3,6 +3,7 @@
 from frostline_contract.job.section import AUTO
 from frostline_controller.planner.cost import CostModel, replica_micro_batches
 from frostline_controller.planner.cuts import StageCosts
+from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.leaves import deal_evenly
 from frostline_controller.planner.shapes import ShapeLimits, dp_choices, pp_choices, schedules_for
 from frostline_controller.planner.tried_slices import slice_counts
@@ -29,10 +30,19 @@ def refusal(model: CostModel, limits: ShapeLimits) -> str:
     unpin = f"leave placement.pp_degree ({limits.pp}) to the planner, " if wanted.pp_degree is not None else ""
     unpin += f"set placement.schedule ({wanted.schedule}) to auto, " if wanted.schedule != AUTO else ""
     return (
-        f"no placement of {len(inputs.members)} workers fits their memory: the leanest needs {int(least):,} bytes a worker, and "
-        f"{inputs.memory_cap_words}; {unpin}raise placement.workers, lower training.micro_batch_size or "
-        "training.reduction_leaves, set training.activation_checkpointing, or raise placement.worker_memory_bytes"
+        f"no placement of {len(inputs.members)} {inputs.members_are} fits their memory: the leanest needs {int(least):,} bytes a "
+        f"worker, and {inputs.memory_cap_words}; {unpin}raise placement.workers, {_larger_group(inputs)}lower "
+        "training.micro_batch_size or training.reduction_leaves, set training.activation_checkpointing, or raise "
+        "placement.worker_memory_bytes"
     )
+
+
+def _larger_group(inputs: PlanInputs) -> str:
+    """Return the remedy to raise a degree of groups that the job pins below what its tiles allow; empty where there is none."""
+    wanted, most = inputs.placement, inputs.most_in_group
+    degrees = {"tp_degree": (wanted.tp_degree, most.inner), "tp_depth": (wanted.tp_depth, most.hidden)}
+    words = [f"raise placement.{name} ({one}; tiles allow {top}), " for name, (one, top) in degrees.items() if one and one < top]
+    return "".join(words)
 
 
 def _least_peak(model: CostModel, pp: int, dp: int, schedule: str, virtual: int) -> float:

@@ -119,7 +119,7 @@ def _fewest_workers(model: CostModel, candidates: list[Candidate], best: Candida
             chosen = candidate
     samples = chosen.alternative.cost.samples
     words = (
-        f"fewest workers ({chosen.workers} of {len(inputs.members)}) within {COST_TOLERANCE:.0%} of "
+        f"fewest {inputs.members_are} ({chosen.workers} of {len(inputs.members)}) within {COST_TOLERANCE:.0%} of "
         f"{reference * samples:.4g} s a step; the best takes {least * samples:.4g} s"
     )
     return chosen, words

@@ -57,13 +57,16 @@ def shape_limits(inputs: PlanInputs) -> ShapeLimits:
     workers = len(inputs.members)
     if pp is not None and pp > min(workers, inputs.trainable_units):
         lowered = min(workers, inputs.trainable_units)
-        notes.append(f"pp {pp} -> {lowered}: {workers} workers and {inputs.trainable_units} trainable units allow no more")
+        notes.append(
+            f"pp {pp} -> {lowered}: {workers} {inputs.members_are} and {inputs.trainable_units} trainable units allow no more"
+        )
         pp = lowered
     if dp is not None and dp > min(workers // (pp or 1), inputs.most_replicas):
         lowered = min(workers // (pp or 1), inputs.most_replicas)
         ranges = f" and {inputs.state_ranges} ranges of shared state" if inputs.is_sharded else ""
         notes.append(
-            f"dp {dp} -> {lowered}: {workers} workers at pp {pp or 1} and {inputs.reduction_leaves} leaves{ranges} allow no more"
+            f"dp {dp} -> {lowered}: {workers} {inputs.members_are} at pp {pp or 1} and {inputs.reduction_leaves} leaves{ranges} "
+            "allow no more"
         )
         dp = lowered
     return ShapeLimits(pp, dp, tuple(notes))

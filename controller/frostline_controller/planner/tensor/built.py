@@ -112,7 +112,7 @@ def as_groups(inputs: PlanInputs, sharing: Sharing) -> PlanInputs:
         raise NoGroups(f"a group of {axes.size} workers computes at once, and {slots} can")
     groups = form_groups_of_nodes([replace(member, global_rank=-1) for member in inputs.members], axes.size)
     priced = in_groups_as_built(found, axes, ranks_at_home(groups))
-    return replace(priced, members=tuple(map(as_one, groups)), current=None)
+    return replace(priced, members=tuple(map(as_one, groups)), current=None, group_size=axes.size)
 
 
 def _with_state(unit: UnitProfile, members: int, fields: Sequence[str]) -> UnitProfile:
