@@ -69,12 +69,14 @@ def test_a_checkpoint_that_is_cut_otherwise_is_refused_with_the_field(tmp_path: 
         load_piece(whole.folder, read_manifest(whole.folder), Pieces.cut(2, tiles=4), 0)
 
 
-def test_a_checkpoint_from_before_tiles_had_ranges_is_refused_with_a_remedy(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("inner", "hidden"), [(4, 1), (2, 2), (1, 4)])
+def test_a_checkpoint_from_before_tiles_had_ranges_is_refused_with_a_remedy(tmp_path: Path, inner: int, hidden: int) -> None:
     """A run in tiles with several ranges had ranges of whole units, whose numbers now mean other pieces."""
     older = cut_snapshot(tmp_path, (0, 1, 2, 3))
     write_all(older)
-    with pytest.raises(ValueError, match=r"in 2 ranges of the whole unit, .* begin a new run, or continue with the program"):
-        load_piece(older.folder, read_manifest(older.folder), Pieces.cut(2, 2, 4), 0)
+    tiles = f"training\\.tensor_tiles has inner {inner} and hidden {hidden}: .* set inner and hidden to 1"
+    with pytest.raises(ValueError, match=f"in 2 ranges of the whole unit, and {tiles}; .* begin a new run, or continue with"):
+        load_piece(older.folder, read_manifest(older.folder), Pieces.cut(2, 2, inner * hidden, hidden), 0)
 
 
 @pytest.mark.parametrize("version", [1, 2])

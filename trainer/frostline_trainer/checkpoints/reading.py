@@ -124,9 +124,10 @@ def load_piece(folder: Path, manifest: dict, table: Pieces, piece: int) -> UnitS
     hidden = manifest.get("hidden_tiles", 1)
     if ranges > 1 and tiles == 1 and table.state_tiles > 1:
         raise ValueError(
-            f"{folder}: each unit's state is in {ranges} ranges of the whole unit, and training.tensor_tiles.inner is "
-            f"{table.state_tiles}: if the run that wrote it had 1, set it to that; else it is of a version before tiles had "
-            "ranges of their own, and norms had other bits: begin a new run, or continue with the program that wrote it"
+            f"{folder}: each unit's state is in {ranges} ranges of the whole unit, and training.tensor_tiles has inner "
+            f"{table.grid.inner} and hidden {table.grid.hidden}: if the run that wrote it had no tiles, set inner and hidden to "
+            "1; else it is of a version before tiles had ranges of their own, and norms had other bits: begin a new run, or "
+            "continue with the program that wrote it"
         )
     for cut, found, wanted, field in (
         ("ranges", ranges, table.ranges, "training.state_ranges"),
