@@ -16,18 +16,23 @@ TensorRows = Annotated[Literal["whole", "split"], BeforeValidator(lambda value: 
 """The field of a placement; empty, in messages of versions without the choice, means "whole"."""
 
 
-def rows_problem(tensor_rows: str, tp_degree: int, row_tiles: int, field: str = "placement.tp_degree") -> str:
+def rows_problem(tensor_rows: str, columns: int, depth: int, row_tiles: int, place: str = "placement.") -> str:
     """Why a group cannot divide samples; empty where it can.
 
     Args:
         tensor_rows: placement.tensor_rows.
-        tp_degree: workers of a group.
+        columns, depth: the degrees of a group.
         row_tiles: training.tensor_tiles.rows.
-        field: name of the degree, for the text.
+        place: what the text puts before the names of the degrees.
     """
-    if tensor_rows != SPLIT or tp_degree <= row_tiles:
+    if tensor_rows != SPLIT or (depth == 1 and columns <= row_tiles):
         return ""
+    if depth > 1:
+        return (
+            f"{place}tp_depth is {depth} and placement.tensor_rows is split; members of a group with levels have all samples: "
+            f"set tensor_rows to whole, or {place}tp_depth to 1"
+        )
     return (
-        f"{field} {tp_degree} exceeds training.tensor_tiles.rows {row_tiles} with placement.tensor_rows split: each worker "
-        "needs a part of the samples; raise rows in a new run, lower the degree, or set tensor_rows to whole"
+        f"{place}tp_degree {columns} exceeds training.tensor_tiles.rows {row_tiles} with placement.tensor_rows split: each "
+        "worker needs a part of the samples; raise rows in a new run, lower the degree, or set tensor_rows to whole"
     )

@@ -129,6 +129,22 @@ MISTAKES = [
         ],
     ),
     (
+        "a group with levels that divides samples",
+        ["training.tensor_tiles={inner: 2, hidden: 2}", "placement.tp_depth=2", "placement.tensor_rows=split"],
+        [
+            "placement.tp_depth is 2 and placement.tensor_rows is split; members of a group with levels have all samples",
+            "set tensor_rows to whole, or placement.tp_depth to 1",
+        ],
+    ),
+    (
+        "a reshape to levels that divide samples",
+        [
+            "training.tensor_tiles={inner: 2, hidden: 2}",
+            'reshapes=[{"step": 3, "pp_degree": 1, "dp_degree": 1, "tp_degree": 2, "tp_depth": 2, "tensor_rows": "split"}]',
+        ],
+        ["reshapes.0.tp_depth is 2 and", "set tensor_rows to whole, or reshapes.0.tp_depth to 1"],
+    ),
+    (
         "compiled tiles",
         ["training.tensor_tiles.inner=2", "training.compile=true"],
         ["tensor_tiles.inner is 2 and compile is true; tiles are not compiled"],

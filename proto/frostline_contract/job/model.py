@@ -121,11 +121,10 @@ class Job(Section):
                 "least one; lower it or raise token_cells"
             )
         self._check_sharding(place, shard, shape.dp_degree)
-        tiles, fields = self.training.tensor_tiles, (f"{place}tp_degree", f"{place}tp_depth")
-        if problem := tiles_problem(shape, tiles.grid, *fields):
+        tiles = self.training.tensor_tiles
+        if problem := tiles_problem(shape, tiles.grid, f"{place}tp_degree", f"{place}tp_depth"):
             raise ValueError(problem)
-        field = " x ".join(fields if shape.tp_depth > 1 else fields[:1])
-        if problem := rows_problem(tensor_rows, shape.tp_degree, tiles.rows, field):
+        if problem := rows_problem(tensor_rows, shape.tp_columns, shape.tp_depth, tiles.rows, place):
             raise ValueError(problem)
 
     def _check_sharding(self, place: str, shard: str, dp_degree: int) -> None:
