@@ -3,8 +3,8 @@
 Groups are formed of near workers (`tensor.groups`), and a group is planned with the seconds and bytes of one of its members
 (`tensor.built`); the plan is then spread over all members. Where the job leaves columns or depth open, each group that the tiles
 allow is planned, the smallest first and of equal ones those of less depth: a further one is taken where none before fits the
-memory, or where it saves more than `placement.hysteresis` of the step. Columns are at most as many as a node has workers; with a
-depth a group may span nodes.
+memory, or where it saves more than `placement.hysteresis` of the step. Columns are at most as many as a node has workers; a group
+may span nodes with a depth, or if it is of workers left over on several.
 """
 
 from collections.abc import Callable

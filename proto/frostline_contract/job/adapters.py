@@ -15,7 +15,8 @@ FORMS = f"all, last N, last {', last '.join(SHARES)}, FIRST-LAST, or a list of b
 
 class AdaptersSection(Section):
     """LoRA, by the library `peft`: in chosen blocks each target gets a product of two narrow matrices beside its own weights.
-    These and the head learn, the model's own weights never do. Not with training.token_cells, nor with training.tensor_tiles.rows."""
+    These and the head learn, the model's own weights never do. Not with training.token_cells, nor with
+    rows or hidden of training.tensor_tiles."""
 
     kind: Literal["lora"] = fixed("lora", doc="The only kind.")
     rank: int = fixed(8, ge=1, le=4096, doc="Width between the two matrices.")

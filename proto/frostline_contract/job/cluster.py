@@ -26,7 +26,7 @@ class PlacementSection(Section):
         ge=1,
         doc="Workers that share each stage tile by tile: a power of two, at most training.tensor_tiles.inner. Each computes its tiles "
         "of every block that learns and holds their state, with shard: step or use its replica's ranges of it. Halved while workers do "
-        "not suffice. null: the planner's choice, within one machine.",
+        "not suffice. null: the planner's choice, at most the workers of a machine; those left over on several form groups too.",
     )
     tp_depth: int | None = live(
         1,

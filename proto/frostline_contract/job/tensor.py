@@ -16,7 +16,8 @@ class TensorTiles(Section):
         1,
         ge=1,
         le=TILES_MAX,
-        doc="Tiles of the inner widths (heads, feed-forward), a power of two that divides the heads. 1: whole matrices.",
+        doc="Tiles of the inner widths (heads, feed-forward), a power of two that divides the heads. 1: whole matrices; more not "
+        "with training.compile.",
     )
     vocabulary: bool = fixed(
         False,
@@ -27,8 +28,8 @@ class TensorTiles(Section):
         1,
         ge=1,
         le=TILES_MAX,
-        doc="Tiles of the hidden width in the blocks' matrices, a power of two: the largest placement.tp_depth. Not with vocabulary "
-        "or rows.",
+        doc="Tiles of the hidden width in the blocks' matrices, a power of two: the largest placement.tp_depth. Not with vocabulary, "
+        "rows, training.compile or model.adapters.",
     )
     rows: int = fixed(
         1,
