@@ -7,9 +7,10 @@ memory, or where it saves more than `placement.hysteresis` of the step. Columns 
 may span nodes with a depth, or if it is of workers left over on several.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.mesh import check_degrees
 from frostline_controller.planner.inputs import NothingFits, PlanInputs
 from frostline_controller.planner.placing import PlannedPlacement
@@ -67,28 +68,42 @@ def _best_axes(inputs: PlanInputs, make_plan: Planner) -> PlannedPlacement:
 
     Raises NothingFits, with the words for the smallest groups, where none fits.
     """
-    best: tuple[PlannedPlacement, Axes] | None = None
-    refused: NothingFits | None = None
-    least, asked = float("inf"), " and ".join(_open_fields(inputs))
+    refused = list[NothingFits]()
+    planned = _plan_each(inputs, make_plan, refused)
+    first = next(planned, None)
+    if first is None:
+        raise refused[0]
+    axes, best = first
+    if refused:
+        others = "groups of fewer columns or less depth" if axes.depth > 1 else "smaller groups"
+        best = replace(best, reason=f"{best.reason}: {others} do not fit")
+    for larger, found in planned:
+        if _is_worth(found, best, inputs.placement):
+            ratio = best.cost.seconds_per_sample / found.cost.seconds_per_sample
+            best = replace(found, reason=f"{found.reason}: {ratio:.2f}x as fast as tp {axes.words}")
+            axes = larger
+    return best
+
+
+def _plan_each(inputs: PlanInputs, make_plan: Planner, refused: list[NothingFits]) -> Iterator[tuple[Axes, PlannedPlacement]]:
+    """Yield each choice of axes that fits, with its plan, in the order of the choices.
+
+    refused: gets the refusals of the others.
+    """
+    asked = " and ".join(_open_fields(inputs))
     for axes in _choices(inputs):
         try:
-            found = _in_groups_of(axes, f"tp {axes.words} of placement.{asked} null", inputs, make_plan)
+            planned = _in_groups_of(axes, f"tp {axes.words} of placement.{asked} null", inputs, make_plan)
         except NothingFits as error:
-            refused = refused or error
-            continue
-        seconds = found.cost.seconds_per_sample
-        if best is None and refused is not None:
-            others = "groups of fewer columns or less depth" if axes.depth > 1 else "smaller groups"
-            best, least = (replace(found, reason=f"{found.reason}: {others} do not fit"), axes), seconds
-        elif best is None:
-            best, least = (found, axes), seconds
-        elif inputs.placement.objective == "throughput" and seconds < least * (1 - inputs.placement.hysteresis):
-            words = f"{found.reason}: {least / seconds:.2f}x as fast as tp {best[1].words}"
-            best, least = (replace(found, reason=words), axes), seconds
-    if best is None:
-        assert refused is not None
-        raise refused
-    return best[0]
+            refused.append(error)
+        else:
+            yield axes, planned
+
+
+def _is_worth(found: PlannedPlacement, best: PlannedPlacement, section: PlacementSection) -> bool:
+    """Whether a plan of larger groups is taken in the place of the best one of smaller groups."""
+    least = best.cost.seconds_per_sample
+    return section.objective == "throughput" and found.cost.seconds_per_sample < least * (1 - section.hysteresis)
 
 
 def _choices(inputs: PlanInputs) -> list[Axes]:
