@@ -8,7 +8,7 @@ piece and parameter. Reading and writing a part does not depend on where it is (
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -86,32 +86,59 @@ def _keep_tiles_of(
         parts: (piece, part) of all its tiles.
         wanted: the tiles; None: none.
     """
-    parameter, beside = unit.get_parameter(name), tiles_beside(unit)
-    inside = layer.kept.box.numbers if has_memory(parameter) else ()
-    numbers = wanted.numbers if wanted is not None else ()
-    apart = {piece: beside.pop((piece, name)) for piece, _ in parts if (piece, name) in beside}
-
-    def known(piece: int, part: Part) -> torch.Tensor | None:
-        if piece in apart or part.tile not in inside:
-            return apart.get(piece)
-        return flat(part.of(unit, parameter.data))
-
+    parameter, numbers = unit.get_parameter(name), wanted.numbers if wanted is not None else ()
+    known = _take_apart(unit, name, layer, parts)
     for piece, part in parts:
         if piece in here and part.tile not in numbers:
-            own = known(piece, part)
-            beside[piece, name] = own.clone() if own is not None else parameter.new_empty(part.high - part.low)
+            own = known.of(piece, part)
+            tiles_beside(unit)[piece, name] = own.clone() if own is not None else parameter.new_empty(part.high - part.low)
     if wanted is None:
         release(parameter)
-    elif numbers != inside or any(piece in apart for piece, part in parts if part.tile in numbers):
-        found = dict[int, torch.Tensor]()
-        for piece, part in parts:
-            own = known(piece, part) if part.tile in numbers else None
-            if own is not None and part.tile is not None:
-                if part.tile not in found:
-                    found[part.tile] = parameter.new_empty(tile_size(unit, name, part.tile))
-                found[part.tile][part.low : part.high] = own
+    elif numbers != known.inside or any(piece in known.apart for piece, part in parts if part.tile in numbers):
+        found = _fill_tiles([(piece, part) for piece, part in parts if part.tile in numbers], known)
         parameter.data = layer.cut.put_together(parameter, layer.kept.box, wanted, found)
     parameter.grad = None
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The values of one parameter's tiles that this worker has.
+
+    Attributes:
+        unit, name: of the parameter.
+        inside: tiles that the module has.
+        apart: by piece, those that were beside it.
+    """
+
+    unit: nn.Module
+    name: str
+    inside: tuple[int, ...]
+    apart: dict[int, torch.Tensor]
+
+    def of(self, piece: int, part: Part) -> torch.Tensor | None:
+        """A part's values, flat; None: they are not here. What lies beside the module comes before what is in it."""
+        if piece in self.apart or part.tile not in self.inside:
+            return self.apart.get(piece)
+        return flat(part.of(self.unit, self.unit.get_parameter(self.name).data))
+
+
+def _take_apart(unit: nn.Module, name: str, layer: TiledLayer, parts: Sequence[tuple[int, Part]]) -> _Known:
+    """All values of one parameter that are here; nothing of it lies beside the module any more."""
+    beside = tiles_beside(unit)
+    inside = layer.kept.box.numbers if has_memory(unit.get_parameter(name)) else ()
+    return _Known(unit, name, inside, {piece: beside.pop((piece, name)) for piece, _ in parts if (piece, name) in beside})
+
+
+def _fill_tiles(parts: Sequence[tuple[int, Part]], known: _Known) -> dict[int, torch.Tensor]:
+    """The flat elements of each tile of these parts, by number; a tile of which no value is known is left out."""
+    found = dict[int, torch.Tensor]()
+    for piece, part in parts:
+        own = known.of(piece, part)
+        if own is not None and part.tile is not None:
+            if part.tile not in found:
+                found[part.tile] = own.new_empty(tile_size(known.unit, known.name, part.tile))
+            found[part.tile][part.low : part.high] = own
+    return found
 
 
 def without_group(tiles: Tiles) -> Tiles:
