@@ -146,7 +146,9 @@ def _add_run(commands: argparse._SubParsersAction) -> None:
     )  # fmt: skip
     resume.add_argument("dir", nargs="?", metavar="DIR", help="directory of a run (default: the newest in runs/) or a sweep")
     _set_argument(resume, "change a live field; a fixed one is refused")
-    resume.add_argument("--workers", type=positive, metavar="N", help="worker processes from now on; lifts the limit of an earlier resize")
+    resume.add_argument(
+        "--workers", type=positive, metavar="N", help="worker processes from now on; lifts the limit of an earlier resize"
+    )
     resume.add_argument(
         "--accept-numerics", action="store_true", help="go on although this machine or software computes other bits; recorded"
     )
