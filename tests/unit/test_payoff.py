@@ -171,6 +171,10 @@ def test_digests_are_compared_where_the_numerics_are_the_same(lines: Lines) -> N
     timed(lines, "elastic", 1.0)
     timed(lines, "elastic", 1.0, cap="capped", micro_batch=4, digest="another")
     assert agreeing_digests(lines, "reviews", "whole") == (1, 1)
+    timed(lines, "elastic", 1.0, machine="m, 1 cores")
+    assert agreeing_digests(lines, "reviews", "whole") == (1, 1), "of one processor, with another number of cores"
+    timed(lines, "elastic", 1.0, machine="n")
+    assert agreeing_digests(lines, "reviews", "whole") == (0, 0)
     timed(lines, "elastic", 1.0, digest="wrong")
     assert agreeing_digests(lines, "reviews", "whole") == (0, 1)
 
