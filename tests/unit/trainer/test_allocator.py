@@ -5,8 +5,10 @@ import sys
 
 import pytest
 
+from frostline_trainer import memory
+
 PASSES = """
-import os, resource, sys
+import os, resource
 import torch
 from frostline_trainer.memory import forget_peak, settle_allocator
 
@@ -16,8 +18,7 @@ def one_pass():
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-if sys.argv[1] == "settled":
-    settle_allocator(dict(item.split("=") for item in sys.argv[2:]))
+settle_allocator({})
 one_pass()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(5):
@@ -30,23 +31,24 @@ PASS_BYTES = 64 * 1_000_000
 PAGES = PASS_BYTES // 4096
 
 
-def counted(*words: str) -> tuple[int, int]:
-    """Page faults of five passes, and bytes that the process gave back after them."""
-    said = subprocess.run([sys.executable, "-c", PASSES, *words], capture_output=True, text=True, check=True, timeout=120)
-    faults, given_back = map(int, said.stdout.split())
-    return faults, given_back
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="page faults of glibc's heap")
 def test_a_pass_takes_no_pages_that_the_one_before_it_freed() -> None:
-    faults, given_back = counted("settled")
+    """Of five passes the page faults, and the bytes given back after them."""
+    said = subprocess.run([sys.executable, "-c", PASSES], capture_output=True, text=True, check=True, timeout=120)
+    faults, given_back = map(int, said.stdout.split())
     assert faults < PAGES // 4, "five passes take fewer new pages than a quarter of one pass"
     assert given_back > PASS_BYTES // 2, "and a new generation gives them back"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="page faults of glibc's heap")
-def test_a_users_own_setting_is_left_alone() -> None:
-    plain, _ = counted("plain")
-    assert plain > 2 * PAGES, "otherwise each pass takes its pages anew"
-    faults, _ = counted("settled", "MALLOC_ARENA_MAX=2")
-    assert faults > 2 * PAGES
+@pytest.mark.parametrize(("variable", "settled"), [("PATH", 2), ("MALLOC_ARENA_MAX", 0), ("GLIBC_TUNABLES", 0)])
+def test_a_users_own_setting_is_left_alone(variable: str, settled: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+
+    class Library:
+        def mallopt(self, parameter: int, value: int) -> int:
+            asked.append((parameter, value))
+            return 1
+
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: Library())
+    memory.settle_allocator({variable: "2"})
+    assert len(asked) == settled
