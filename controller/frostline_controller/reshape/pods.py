@@ -122,7 +122,7 @@ class PodCount:
                 return None
             await store.commit(requested_workers=workers)
             self._outdated = True
-            await self._tell_kept(workers, by)
+            await self._report_kept(workers, by)
             return None
         if facts.ended and workers != 0 and (by == SCALE_REQUEST or before == 0):
             return SizeRequest("resume", by, workers)
@@ -132,11 +132,11 @@ class PodCount:
             )
             self._outdated = True
             if (request := self._not_suspended_yet()) is None:
-                await self._tell_kept(workers, by)
+                await self._report_kept(workers, by)
             return request
         return SizeRequest("resize", by, workers)
 
-    async def _tell_kept(self, workers: int, by: str) -> None:
+    async def _report_kept(self, workers: int, by: str) -> None:
         """Answer a limit that changes nothing now by an event: the run has stopped, or stops already."""
         when = "from the next resume on" if workers != 0 else "nothing to do"
         await self._outbox.event("command", f"{by}: {_in_words(workers)}, {when}: the run is {self._facts.state.state}")
