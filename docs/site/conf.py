@@ -14,8 +14,12 @@ ROOT = Path(__file__).resolve().parents[2]
 project = "Frostline"
 extensions = ["myst_parser"]
 root_doc = "README"
-include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "charts/frostline/README.md", "docs/**.md"]
-exclude_patterns = [".*", "build", "dist", "runs", "*/frostline_*", "tests", "examples", "tools", "proto/gen", "**/*.egg-info"]
+EXAMPLES = sorted(f"examples/{file.parent.name}/README" for file in (ROOT / "examples").glob("*/README.md"))
+include_patterns = [
+    "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "charts/frostline/README.md", "docs/**.md",
+    *(f"{page}.md" for page in EXAMPLES),
+]  # fmt: skip
+exclude_patterns = [".*", "build", "dist", "runs", "*/frostline_*", "tests", "tools", "proto/gen", "**/*.egg-info"]
 myst_heading_anchors = 4
 html_theme = "furo"
 html_title = "Frostline"
@@ -24,7 +28,7 @@ html_extra_path = ["index.html"]
 nitpicky = True
 
 NAVIGATION = {
-    "Start": ["docs/concepts", "docs/tutorial", "docs/troubleshooting"],
+    "Start": ["docs/concepts", "docs/tutorial", *EXAMPLES, "docs/troubleshooting"],
     "Use": [
         "docs/job-reference", "docs/simulate", "docs/run-directory", "docs/sweeps", "docs/python-api", "docs/faults",
         "docs/extending", "docs/clusters", "docs/gpus", "charts/frostline/README", "docs/security",
