@@ -42,9 +42,11 @@ class Task:
 
 
 TEXT_JOB = Path(__file__).with_name("text.yaml")
-TEXT_UNITS: int = yaml.safe_load(TEXT_JOB.read_text())["freeze"]["initial_units"]
+_TEXT = yaml.safe_load(TEXT_JOB.read_text())
+TEXT_UNITS: int = _TEXT["freeze"]["initial_units"]
 """Units that text tasks freeze from step 1 in the elastic arm."""
-ELASTIC_RATE = 2.0e-4
+STATIC_RATE: float = _TEXT["training"]["optimizer"]["learning_rate"]
+ELASTIC_RATE = 2 * STATIC_RATE
 """Learning rate of text tasks with the first units frozen; static has the job's, which suits it better (`words.METHOD`)."""
 AUTO = ("training.micro_batch_size=auto", "training.reduction_leaves=auto")
 SMALL_TEXT = ("data.max_samples=445",)
