@@ -29,7 +29,7 @@ export TORCH_INDEX_URL PYTHON
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help setup run test test-wide test-kernels cluster-tools test-cluster lint format proto pins docs verify bench chaos model fuzz mutants bench-against same-bits gpu-check images clean
+.PHONY: help setup run test test-wide test-kernels cluster-tools test-cluster test-helm3 lint format proto pins docs verify bench chaos model fuzz mutants bench-against same-bits gpu-check images clean
 
 help: ## list these targets
 	@printf 'usage: make TARGET [JOB=job.yaml] [ARGS="..."] [TORCH_INDEX_URL=...] [PYTHON=...]\n\n'
@@ -113,6 +113,10 @@ same-bits: $(STAMP) ## do the example jobs still end with the digests that they 
 cluster-tools: $(STAMP) ## build the programs of the test cluster into the user's cache folder (once a user; a quarter of an hour on two cores)
 	@$(PY) -m tests.cluster.binaries
 	@$(PY) -m tests.cluster.openapi
+
+test-helm3: $(STAMP) ## the chart's tests under Helm 3 as well, which this builds first (minutes)
+	@$(PY) -m tests.cluster.binaries helm3
+	$(PY) -m pytest tests/chart tests/cluster/test_helm_versions.py -n $(TEST_JOBS) -q -ra -m wide $(ARGS)
 
 test-cluster: $(STAMP) ## tests on a real API server. CLUSTER=kubeconfig: on that cluster, those that need no nodes of ours
 	@$(if $(CLUSTER),true,$(MAKE) cluster-tools) || printf 'without these programs: what needs them is skipped below, and says so\n' >&2

@@ -34,9 +34,9 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 """The types of weights."""
 BLOCKS = 6
 NUM_UNITS = BLOCKS + 2
-LEAVES = 8
-BATCH, MICRO_BATCH, TRAIN_ROWS = 18, 2, 46
-"""Nine micro-batches on eight leaves; each epoch's last batch has ten samples, so that four micro-batches are all padding."""
+LEAVES = 4
+BATCH, MICRO_BATCH, TRAIN_ROWS = 10, 2, 26
+"""Five micro-batches on four leaves; each epoch's last batch has six samples, so that two micro-batches are all padding."""
 
 TASK_OF = {
     "vit": ("vit", "image_classification"),

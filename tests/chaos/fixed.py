@@ -20,7 +20,7 @@ from tests.chaos.jobs import ADAPTED_IN_TILES, IN_A_GRID, IN_CELLS, LOADED, SHAR
 COMMIT_PHASES = ("exchange", "prepared", "vote", "seen", "commit", "committed")
 """Before PREPARED, between PREPARED and the vote, in the vote, after it, in the update, after the update."""
 
-SUBSET = ("owner-and-buddy", "whole-node", "stopped", "killed-at-a-write", "split-brain", "late-decision")
+SUBSET = ("owner-and-buddy", "killed-at-a-write", "late-decision")
 """The cases that run with the other tests."""
 
 TOGETHER_SECONDS = 2.0

@@ -11,12 +11,13 @@ import pytest
 import yaml
 
 from tests.cluster.binaries import folder
+from tests.wide_rows import wide_rows
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "frostline"
 EXAMPLES = ROOT / "examples"
 DIGITS = EXAMPLES / "image_classification" / "digits.yaml"
-HELMS = ("helm3", "helm4")
+HELMS = wide_rows(("helm4", "helm3"), wide=("helm3",))
 KUBERNETES = "1.36.3"
 REQUIRED = "FROSTLINE_REQUIRE_CLUSTER"
 """Set to 1 where a missing program is a failure: in CI."""
@@ -82,7 +83,7 @@ def helm(name: str, *arguments: str) -> str:
 
 
 @functools.cache
-def render(*settings: str, name: str = "helm3", release: str = "digits", values: tuple[Path, ...] = (DIGITS,),
+def render(*settings: str, name: str = "helm4", release: str = "digits", values: tuple[Path, ...] = (DIGITS,),
            chart: Path = CHART, namespace: str = "research") -> Release:  # fmt: skip
     """settings: of --set-json, "a.b=[1]", which are values of that very type. Raises Refused."""
     files = [word for file in values for word in ("-f", str(file))]

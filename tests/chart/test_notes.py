@@ -22,7 +22,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def notes(copied: Path, *settings: str, name: str = "helm3") -> str:
+def notes(copied: Path, *settings: str, name: str = "helm4") -> str:
     return render(*settings, chart=copied, name=name).get("ConfigMap", "notes")["data"]["text"]
 
 

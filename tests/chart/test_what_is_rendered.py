@@ -31,9 +31,10 @@ def test_a_job_file_renders_as_it_is(name: str) -> None:
     ])  # fmt: skip
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("settings", [(), EVERYTHING], ids=["defaults", "everything"])
 def test_both_helms_render_the_same(settings: tuple[str, ...]) -> None:
-    three, four = (render(*settings, name=name) for name in HELMS)
+    three, four = (render(*settings, name=name) for name in ("helm3", "helm4"))
     assert three.names() == four.names()
     for one in three.objects:
         assert one == four.get(one["kind"], one["metadata"]["name"])
@@ -49,7 +50,7 @@ def test_lint_finds_nothing(name: str, settings: tuple[str, ...]) -> None:
 
 
 def test_the_controller_finds_the_job_that_was_given() -> None:
-    text = render(name="helm3").get("ConfigMap", "digits-job")["data"]["job.yaml"]
+    text = render().get("ConfigMap", "digits-job")["data"]["job.yaml"]
     job = load_job(DIGITS)
     assert parse_job(json.loads(text)) == parse_job(read_yaml(text)) == job
 

@@ -1,6 +1,7 @@
 """The programs of a real control plane: built once for each user, from pinned Go modules, into the user's cache folder.
 
-    python -m tests.cluster.binaries        builds what is missing and prints the folder
+    python -m tests.cluster.binaries            builds what is missing and prints the folder
+    python -m tests.cluster.binaries helm3      builds Helm 3 as well, for the wide tests
 
 Each folder below tools/ is a Go module that names its programs as tools; go.sum pins every byte. The folder of the results is
 named after the digest of these files, so that every checkout of the same versions shares it.
@@ -13,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +59,8 @@ MODULES = (
     Module("helm3", {"helm": "helm3"}, {"helm.sh/helm/v3/internal/version.version": HELM3_VERSION}),
     Module("helm4", {"helm": "helm4"}, {"helm.sh/helm/v4/internal/version.version": HELM4_VERSION}),
 )
+OF_WIDE_TESTS = ("helm3",)
+"""Its makers have ended its support; many still have it, so `make test-helm3` tries the chart with it."""
 
 
 def folder() -> Path:
@@ -70,8 +73,10 @@ def folder() -> Path:
     return home / "frostline" / "cluster-tools" / digest.hexdigest()[:16]
 
 
-def missing() -> list[Module]:
-    return [module for module in MODULES if not all((folder() / name).exists() for name in module.names.values())]
+def missing(also: Sequence[str] = ()) -> list[Module]:
+    """Return what is not built yet of all modules but the wide tests', and of those in `also`."""
+    wanted = [module for module in MODULES if module.folder not in OF_WIDE_TESTS or module.folder in also]
+    return [module for module in wanted if not all((folder() / name).exists() for name in module.names.values())]
 
 
 def need(*programs: str) -> None:
@@ -80,13 +85,16 @@ def need(*programs: str) -> None:
         raise NoTools(f"{', '.join(absent)} not in {folder()}: run `make cluster-tools` (once a user, minutes)")
 
 
-def build(say: Callable[[str], None]) -> Path:
-    """Build the missing programs; a second caller waits for the first. Returns the folder. Raises NoTools."""
+def build(say: Callable[[str], None], also: Sequence[str] = ()) -> Path:
+    """Build the missing programs; a second caller waits for the first. Returns the folder. Raises NoTools.
+
+    also: modules of the wide tests that are wanted too.
+    """
     place = folder()
     place.mkdir(parents=True, exist_ok=True)
     with open(place / ".lock", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        wanted = missing()
+        wanted = missing(also)
         if wanted:
             go = find_go(say)
             say(f"building {', '.join(name for module in wanted for name in module.names.values())} into {place} (once; minutes)")
@@ -145,7 +153,7 @@ def _build(module: Module, go: str, place: Path, say: Callable[[str], None]) -> 
 
 def main() -> int:
     try:
-        print(build(lambda text: print(text, file=sys.stderr, flush=True)))
+        print(build(lambda text: print(text, file=sys.stderr, flush=True), sys.argv[1:]))
     except NoTools as error:
         print(error, file=sys.stderr)
         return 1

@@ -97,7 +97,7 @@ class Release:
 
     def __init__(self, cluster: Cluster, namespace: str, folder: Path, preload: str) -> None:
         self.cluster, self.namespace, self.folder, self.preload = cluster, namespace, folder, preload
-        self.name, self.helm = "digits", "helm3"
+        self.name, self.helm = "digits", "helm4"
         self.job = merged(digits_job(), SMALL)
 
     def install(self, **sections: Any) -> None:

@@ -4,11 +4,12 @@ revert."""
 import pytest
 
 from frostline_contract.annotations import FENCE, PLAN, STATE
+from tests.chart.rendering import HELMS
 from tests.cluster.releases import Release, long
 from tests.cluster.waiting import wait_for
 
 
-@pytest.mark.parametrize("helm", ["helm3", "helm4"])
+@pytest.mark.parametrize("helm", HELMS)
 def test_an_upgrade_leaves_what_the_controller_has_written(release: Release, helm: str) -> None:
     release.helm = helm
     release.install(**long())
@@ -27,7 +28,7 @@ def test_an_upgrade_leaves_what_the_controller_has_written(release: Release, hel
     release.wait_for_state("completed")
 
 
-@pytest.mark.parametrize("helm", ["helm3", "helm4"])
+@pytest.mark.parametrize("helm", HELMS)
 def test_helm_test_finds_a_release_well(release: Release, helm: str) -> None:
     release.helm = helm
     release.install(**long())

@@ -113,6 +113,7 @@ def in_tiles(family: str, **placement: int) -> list[str]:
     return ["--no-report", *(word for one in settings for word in ("--set", one))]
 
 
+@pytest.mark.wide
 def test_a_group_shares_the_tiles_of_the_users_family(home: dict[str, str], tmp_path: Path) -> None:
     """Its tensor table, and transformers' plan of the same layers, give one worker's run and a group's the same digest, and the
     same model, of which each member has a half."""

@@ -160,7 +160,7 @@ def test_a_spare_worker_takes_a_lost_pods_place_at_once(one_worker: Ended, works
     """No step is computed by fewer workers, and the pod's replacement is the next spare."""
     placement = {"workers": 2, "spare_workers": 1, "pp_degree": 1, "dp_degree": 2}
     # The spare is the worker that came last: two of three are slow, so that a member is, and the third has time to join.
-    faults = [{"kind": "slow", "step": 20, "worker": worker, "seconds": 1.5} for worker in (0, 1)]
+    faults = [{"kind": "slow", "step": 20, "worker": worker, "seconds": 0.7} for worker in (0, 1)]
     running = workshop.start(tmp_path / "run", {"placement": placement, "faults": faults})
     running.wait_for_step(18)
     log = running.folder / "logs" / "controller.log"

@@ -113,7 +113,8 @@ def test_a_slow_worker_is_measured_and_let_be(one_worker: Ended, workshop: Works
     assert ended.events("hang") == ended.events("failure") == []
 
 
-@pytest.mark.parametrize("floor", [5.0, pytest.param(60.0, marks=pytest.mark.wide)])
+@pytest.mark.wide
+@pytest.mark.parametrize("floor", [5.0, 60.0])
 def test_no_false_kill_while_others_take_the_cores(workshop: Workshop, tmp_path: Path, floor: float) -> None:
     controller = {"heartbeat_seconds": 0.1, "dead_after_seconds": 30.0, "hang_floor_seconds": floor}
     changes = {"training": {"steps": LOADED_STEPS}, "controller": controller}

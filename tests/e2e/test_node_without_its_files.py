@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.e2e.runs import Running, Workshop, json_lines, slowed
 
-STEPS = 150
+STEPS = 90
 
 
 def save_models(folder: Path) -> Path:

@@ -42,6 +42,7 @@ def alone(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Calla
     return ended
 
 
+@pytest.mark.wide
 def test_shapes_freezes_cache_and_a_kill_end_with_one_digest(
     alone: Callable[[str], Ended], one_worker: Ended, workshop: Workshop, tmp_path: Any
 ) -> None:

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from frostline_contract.pieces import Pieces
 from frostline_controller.run.epochs import current_epoch
@@ -42,6 +43,7 @@ def test_hung_stores_change_nothing_but_speed(one_worker: Ended, workshop: Works
     assert {record["lineage"] for record in ended.records} == {0}
 
 
+@pytest.mark.wide
 def test_a_writer_killed_in_a_checkpoint_costs_no_checkpoint_that_was_whole(
     one_worker: Ended, workshop: Workshop, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ from tests.e2e.test_pieces import saved_model
 
 TILES: dict[str, Any] = {
     **CELLS,
-    "model": {"family": "gpt2", "config": {"n_embd": 32, "n_layer": 5, "n_head": 4, "n_positions": 32}},
+    "model": {"family": "gpt2", "config": {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 32}},
     "training": {"token_cells": 2, "tensor_tiles": {"inner": 4, "rows": 2, "vocabulary": True}, "steps": 24, **HALF_A_BATCH},
     "reshapes": [
         {"step": 3, "pp_degree": 1, "dp_degree": 1, "tp_degree": 2, "tensor_rows": "split"},
@@ -43,10 +43,12 @@ def test_reshapes_freezes_and_a_kill_leave_what_one_process_repeats(workshop: Wo
     assert_one_workers_model(ended, TILES, workshop, tmp_path)
 
 
+FEW = {"micro_batch_size": 8, "reduction_leaves": 2}
+"""Four workers that wait for each other in each block are slow on two cores: two micro-batches a step suffice here."""
 PAIRS = {"pp": 1, "dp": 2, "tp_columns": 2}
 GROUPS: dict[str, Any] = {
     **TILES,
-    "training": {**TILES["training"], "state_ranges": 2},
+    "training": {**TILES["training"], **FEW, "state_ranges": 2},
     "placement": {"tp_degree": 2},
     "reshapes": [
         {"step": 3, "pp_degree": 1, "dp_degree": 1, "tp_degree": 4},
@@ -68,7 +70,7 @@ def test_groups_reshape_lose_a_member_and_leave_what_one_process_repeats(worksho
     shards = [plan["placement"]["shard"] for plan in ended.plans if plan["placement"]["degrees"] == PAIRS]
     assert "step" in shards, ended.story()
     assert degrees[0]["tp_columns"] == 2 and {"dp": 1, "pp": 1, "tp_columns": 4} in degrees, ended.story()
-    checked = workshop.command("verify", str(ended.folder), "--steps", "1,5,10,14,24")
+    checked = workshop.command("verify", str(ended.folder), "--steps", "1,10,24")
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "all the same bits" in checked.stdout
     assert_one_workers_model(ended, GROUPS, workshop, tmp_path)
@@ -76,7 +78,7 @@ def test_groups_reshape_lose_a_member_and_leave_what_one_process_repeats(worksho
 
 LEVELS: dict[str, Any] = {
     **TILES,
-    "training": {**TILES["training"], "tensor_tiles": {"inner": 2, "hidden": 2}, "state_ranges": 2},
+    "training": {**GROUPS["training"], "tensor_tiles": {"inner": 2, "hidden": 2}, "steps": 16},
     "placement": {"tp_degree": 2, "tp_depth": 2},
     "reshapes": [
         {"step": 3, "pp_degree": 2, "dp_degree": 1, "tp_depth": 2},
@@ -93,7 +95,7 @@ def test_groups_with_levels_reshape_lose_a_member_and_leave_what_one_process_rep
     degrees = [plan["placement"]["degrees"] for plan in ended.plans]
     assert degrees[0] == {"dp": 1, "pp": 1, "tp_columns": 2, "tp_depth": 2}, ended.story()
     assert {"dp": 1, "pp": 2, "tp_depth": 2} in degrees and {"dp": 2, "pp": 1, "tp_depth": 2} in degrees, ended.story()
-    checked = workshop.command("verify", str(ended.folder), "--steps", "1,5,10,14,24")
+    checked = workshop.command("verify", str(ended.folder), "--steps", "1,10,16")
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "all the same bits" in checked.stdout
     assert_one_workers_model(ended, LEVELS, workshop, tmp_path)

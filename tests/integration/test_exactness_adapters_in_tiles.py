@@ -97,6 +97,7 @@ def test_shares_and_groups_come_and_go_over_adapters(warm_workers: WarmWorkers) 
     assert {run.digest for run in runs if run.units} == {alone.digest}
 
 
+@pytest.mark.wide
 def test_a_lost_member_of_a_group_costs_no_step(warm_workers: WarmWorkers, tmp_path: Path) -> None:
     """The other one is the buddy of its tiles, and has the whole of what never learns: it goes on alone."""
     case = Case("gpt2_tied", inner_tiles=2, adapters="all", adapter_dropout=0.1, freezing=((1, 1),), steps=12)

@@ -191,11 +191,11 @@ def test_a_sample_has_one_boundary_activation_in_any_tile(family: str, dtype: st
         return which.rows(samples, [0] * len(samples))
 
     sample = 5
-    tiles = [rows(missing, [sample]), rows(missing, [9, sample])[1:], rows(missing, [sample, 30])[:1],
+    tiles = [rows(missing, [sample]), rows(missing, [9, sample])[1:], rows(missing, [sample, 20])[:1],
              rows(missing, [1, 2, -1, 3, sample, -1])[4:5]]  # fmt: skip
     filled = rows(reader, [sample, 17, 18])
     assert used.flush(20.0)
-    read = rows(reader, [40, sample, 18])
+    read = rows(reader, [24, sample, 18])
     assert used.take_counts().hits == 2
     for other in (*tiles, read[1:2]):
         assert torch.equal(other[0].view(torch.uint8), filled[0].view(torch.uint8))

@@ -72,7 +72,7 @@ def test_every_shape_with_levels_has_the_bits_of_a_plain_loop_over_tiles(
 
 def test_levels_over_nccls_rules_end_with_the_same_bits() -> None:
     """Devices run behind their hosts; each member has communicators along its columns, its levels and the whole group."""
-    case = Case("gpt2_tied", dropout=0.0, inner_tiles=2, hidden_tiles=2, freezing=((2, 1),), steps=3)
+    case = Case("gpt2_tied", dropout=0.0, inner_tiles=2, hidden_tiles=2, freezing=((2, 1),), steps=2)
     network = Network(run_ahead=True)
     try:
         assert differences(case, run_simulated(case, grouped(1, 1, 2, depth=2), network)) == []
@@ -146,12 +146,10 @@ def test_a_group_that_loses_a_member_loses_no_step(
     assert_undisturbed(ended, undisturbed)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("nodes", "after"),
-    [
-        (EAST_AND_WEST, grouped(1, 1, 1, depth=2)),
-        pytest.param(NORTH_AND_SOUTH, grouped(1, 1, 2), marks=pytest.mark.wide),
-    ],
+    [(EAST_AND_WEST, grouped(1, 1, 1, depth=2)), (NORTH_AND_SOUTH, grouped(1, 1, 2))],
     ids=["as two levels", "as two columns"],
 )
 def test_a_group_that_loses_a_node_goes_on_as_half_of_it(

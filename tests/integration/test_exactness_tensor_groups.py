@@ -117,9 +117,8 @@ SHARING_JOURNEY = (
 """State shared out and not, over groups of 1, 2 and 4. Pieces of the second shape have owners in one domain, and a buddy."""
 
 
-@pytest.mark.parametrize(
-    ("ranges", "journey"), [*all_wide((1, JOURNEY)), (3, SHARING_JOURNEY)], ids=["whole", "shared out and not"]
-)
+@pytest.mark.wide
+@pytest.mark.parametrize(("ranges", "journey"), [(1, JOURNEY), (3, SHARING_JOURNEY)], ids=["whole", "shared out and not"])
 def test_reshapes_between_group_sizes_change_no_bit(ranges: int, journey: tuple[Segment, ...], warm_workers: WarmWorkers) -> None:
     case = replace(TRAVELLING, state_ranges=ranges)
     alone = lone_run(warm_workers, case)
@@ -179,9 +178,8 @@ def tiled(ranges: int) -> Case:
     return replace(TILED, state_ranges=ranges)
 
 
-@pytest.mark.parametrize(
-    "phase", ["schedule", pytest.param("seen", marks=pytest.mark.wide)], ids=["in a block", "after the vote"]
-)
+@pytest.mark.wide
+@pytest.mark.parametrize("phase", ["schedule", "seen"], ids=["in a block", "after the vote"])
 def test_a_lost_member_of_a_group_costs_no_step(
     phase: str, undisturbed: Undisturbed, warm_workers: WarmWorkers, tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ from tests.warm_workers import WarmWorkers
 
 STEPS, RANGES, FLOAT = 3, 4, 4
 CASE = Case("gpt2_untied", freezing=(), steps=STEPS, state_ranges=RANGES)
-MICRO_BATCHES = 9
+MICRO_BATCHES = 5
 
 
 def padded(number: int, multiple: int) -> int:
