@@ -29,11 +29,11 @@ export TORCH_INDEX_URL PYTHON
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help setup run test test-wide test-kernels cluster-tools test-cluster test-helm3 lint format proto pins docs verify bench chaos model fuzz mutants bench-against same-bits gpu-check images clean
+.PHONY: help setup run test test-wide test-kernels cluster-tools test-cluster test-cluster-wide lint format proto pins docs verify bench chaos model fuzz mutants bench-against same-bits gpu-check images clean
 
 help: ## list these targets
 	@printf 'usage: make TARGET [JOB=job.yaml] [ARGS="..."] [TORCH_INDEX_URL=...] [PYTHON=...]\n\n'
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP) ## install everything into .venv (once; run and test do it too). TORCH_INDEX_URL=... takes torch from there
 
@@ -114,9 +114,9 @@ cluster-tools: $(STAMP) ## build the programs of the test cluster into the user'
 	@$(PY) -m tests.cluster.binaries
 	@$(PY) -m tests.cluster.openapi
 
-test-helm3: $(STAMP) ## the chart's tests under Helm 3 as well, which this builds first (minutes)
+test-cluster-wide: $(STAMP) ## the other rows of the cluster's tests, and all of the chart's under Helm 3, which this builds first (minutes)
 	@$(PY) -m tests.cluster.binaries helm3
-	$(PY) -m pytest tests/chart tests/cluster/test_helm_versions.py -n $(TEST_JOBS) -q -ra -m wide $(ARGS)
+	$(PY) -m pytest tests/cluster tests/images tests/chart -n $(TEST_JOBS) --dist worksteal -q -ra -m wide $(ARGS)
 
 test-cluster: $(STAMP) ## tests on a real API server. CLUSTER=kubeconfig: on that cluster, those that need no nodes of ours
 	@$(if $(CLUSTER),true,$(MAKE) cluster-tools) || printf 'without these programs: what needs them is skipped below, and says so\n' >&2

@@ -60,7 +60,7 @@ MODULES = (
     Module("helm4", {"helm": "helm4"}, {"helm.sh/helm/v4/internal/version.version": HELM4_VERSION}),
 )
 OF_WIDE_TESTS = ("helm3",)
-"""Its makers have ended its support; many still have it, so `make test-helm3` tries the chart with it."""
+"""Its makers have ended its support; many still have it, so `make test-cluster-wide` tries the chart with it."""
 
 
 def folder() -> Path:

@@ -13,8 +13,10 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.releases import SMALL, Release, long
 from tests.cluster.trouble import Mood, TroubledApi
 from tests.cluster.waiting import wait_for
+from tests.wide_rows import wide_rows
 
 
+@pytest.mark.wide
 def test_a_restarted_api_server_costs_nothing(release: Release) -> None:
     """The outage is shorter than the Lease allows: the leader stays leader."""
     release.install(**long(), kubernetes={"lease": {"retry_seconds": 1.0, "renew_seconds": 20.0, "duration_seconds": 30}})
@@ -105,7 +107,7 @@ def test_a_bad_day_of_the_api_server(bad_day: TroubledApi, release: Release) -> 
     assert release.result()["digest"] == release.undisturbed_digest()
 
 
-@pytest.mark.parametrize("how", ["cut", "freeze", "kill"])
+@pytest.mark.parametrize("how", wide_rows(("cut", "freeze", "kill"), wide=("cut", "freeze")))
 def test_a_node_that_is_lost(release: Release, how: str) -> None:
     """The node's trainers leave the plan; their pods are made anew elsewhere once the node is known to be gone, or return."""
     release.install(**long())
