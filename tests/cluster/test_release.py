@@ -9,6 +9,7 @@ from frostline_contract.annotations import COMMAND
 from tests.cluster.cluster import is_ready
 from tests.cluster.releases import SMALL, Release, digits_job, paced
 from tests.cluster.waiting import wait_for
+from tests.wide_rows import wide_rows
 
 LEASE_SECONDS = SMALL["kubernetes"]["lease"]["duration_seconds"]
 SLACK_SECONDS = 10.0
@@ -57,7 +58,7 @@ def test_suspend_and_resume_by_annotation(release: Release) -> None:
     assert release.result()["digest"] == release.undisturbed_digest()
 
 
-@pytest.mark.parametrize("moment", ["", "planned", "announced"])
+@pytest.mark.parametrize("moment", wide_rows(("", "planned", "announced"), wide=("planned",)))
 def test_a_leader_that_is_killed_is_followed_by_the_other(release: Release, moment: str) -> None:
     """The leader's pod is deleted by force during the run; or its process is killed before or right after it announces a plan."""
     faults = [{"kind": "kill_controller", "step": 11, "phase": moment}] if moment else []
