@@ -86,7 +86,7 @@ class PlanInputs:
         group_size: of the group of workers that each member stands for; 0: groups, if any are asked for, are yet to be formed.
         messages: how tensors cross stages where members stand for groups of workers; None: each member sends whole tensors.
         may_gather: the job's numerics allow weights that are gathered at each use.
-        has_audits: now and then a micro-batch is computed again by a peer.
+        has_audits: now and then a micro-batch is computed again: by a peer, or by a lone worker itself.
     """
 
     units: tuple[UnitProfile, ...]

@@ -83,12 +83,12 @@ def exchange_bytes_factor(leaf_bounds: tuple[int, ...]) -> float:
 def gradient_buffers(inputs: PlanInputs, leaf_bounds: tuple[int, ...]) -> float:
     """Return a stage's gradient buffers and its exchange's workspace on the fullest replica, in multiples of its gradient.
 
-    In an audit a micro-batch's gradient is computed apart from the sums. leaf_bounds: dp_degree + 1 leaf indices.
+    In an audit a micro-batch's gradient is computed again apart from the sums. leaf_bounds: dp_degree + 1 leaf indices.
     """
     if not inputs.exact_numerics:
         return 1.0
     several = inputs.num_microbatches > inputs.reduction_leaves or inputs.token_cells > 1
-    apart = 1 if inputs.has_audits and len(inputs.members) > 1 else 0
+    apart = 1 if inputs.has_audits else 0
     own = summing_buffers(leaf_bounds, several) + apart
     return own + exchange_buffers(leaf_bounds, own, inputs.is_sharded)
 
