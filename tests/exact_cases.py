@@ -37,6 +37,7 @@ NUM_UNITS = BLOCKS + 2
 LEAVES = 4
 BATCH, MICRO_BATCH, TRAIN_ROWS = 10, 2, 26
 """Five micro-batches on four leaves; each epoch's last batch has six samples, so that two micro-batches are all padding."""
+NUM_MICROBATCHES = -(-BATCH // MICRO_BATCH)
 
 TASK_OF = {
     "vit": ("vit", "image_classification"),

@@ -7,7 +7,7 @@ from frostline_contract.shape import deal_leaves
 from frostline_controller.planner.cost import CostModel, step_cost
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs
 from frostline_trainer.profile import profile_units
-from tests.exact_cases import BATCH, LEAVES, MICRO_BATCH, NEVER, NUM_UNITS, Case, build_case
+from tests.exact_cases import LEAVES, MICRO_BATCH, NEVER, NUM_MICROBATCHES, NUM_UNITS, Case, build_case
 from tests.hand_made_plans import Layout, Segment, make_plan
 from tests.unit.trainer.test_planner_memory import UNPLANNED
 from tests.warm_workers import Call, WarmWorkers
@@ -20,7 +20,7 @@ CASES = [
 
 def planned_bytes(case: Case, layout: Layout) -> float:
     inputs = PlanInputs(
-        units=profile_units(build_case(case)).units, micro_batch_size=MICRO_BATCH, num_microbatches=-(-BATCH // MICRO_BATCH),
+        units=profile_units(build_case(case)).units, micro_batch_size=MICRO_BATCH, num_microbatches=NUM_MICROBATCHES,
         reduction_leaves=LEAVES, freeze_point=case.freeze_point_at(1), members=tuple(map(MemberInfo, ("w0", "w1", "w2", "w3"))),
         state_ranges=case.state_ranges, placement=PlacementSection(workers=4, shard=layout.shard),
     )  # fmt: skip

@@ -18,7 +18,7 @@ from frostline_trainer.step import strand
 from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.stage import Stage
 from tests import engine_member
-from tests.exact_cases import BATCH, MICRO_BATCH, NEVER, NUM_UNITS, Case
+from tests.exact_cases import NEVER, NUM_MICROBATCHES, NUM_UNITS, Case
 from tests.hand_made_plans import Layout
 from tests.simulated_members import run_simulated
 from tests.simulated_nccl import Network
@@ -125,7 +125,7 @@ def on_paper(layout: Layout, pp_rank: int) -> dict[str, float]:
     Keys and values are there from the forward of a micro-batch's first slice to the end of that slice's backward.
     """
     blocks = [sum(0 < unit < NUM_UNITS - 1 for unit in range(*ends)) for ends in pairwise(layout.placement(0).stage_bounds)]
-    degrees = (pp_rank, layout.pp_degree, layout.virtual_stages, BATCH // MICRO_BATCH, len(SLICES))
+    degrees = (pp_rank, layout.pp_degree, layout.virtual_stages, NUM_MICROBATCHES, len(SLICES))
     order = schedule_named(layout.schedule).operations(*degrees)
     firsts = [operation for operation in order if operation.slice == 0]
 

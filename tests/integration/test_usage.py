@@ -17,13 +17,12 @@ from frostline_trainer.step.tile_state import keep_tiles
 from frostline_trainer.tensor.state import is_cut
 from frostline_trainer.tensor.tiles import Tiles
 from tests.engine_member import Run
-from tests.exact_cases import BLOCKS, MICRO_BATCH, Case, build_case
+from tests.exact_cases import BLOCKS, MICRO_BATCH, NUM_MICROBATCHES, Case, build_case
 from tests.hand_made_plans import Layout, Segment, grouped, run_series
 from tests.warm_workers import WarmWorkers
 
 STEPS, RANGES, FLOAT = 3, 4, 4
 CASE = Case("gpt2_untied", freezing=(), steps=STEPS, state_ranges=RANGES)
-MICRO_BATCHES = 5
 
 
 def padded(number: int, multiple: int) -> int:
@@ -109,7 +108,7 @@ def test_weights_gathered_at_each_use_travel_as_the_formula_says_and_take_a_repl
     but for the first and the last; so they share a gather. An audit is one micro-batch more, after the schedule."""
     context, shape = build_case(CASE), ParallelShape(1, replicas)
     runs = run_series(warm_workers, CASE, [Segment(Layout(1, replicas, shard="use"), STEPS)], score=False)
-    most = -(-MICRO_BATCHES // replicas)
+    most = -(-NUM_MICROBATCHES // replicas)
     embedding, *blocks, head = room_bytes(context, shape)
     gathered = sum((2 * sum(blocks) * count + head * count + embedding * (count + 1)) for count in (most, 1))
     lengths = share_lengths(context, shape)
@@ -141,7 +140,7 @@ def test_stages_and_buddies_carry_what_the_formulas_say(warm_workers: WarmWorker
     context = build_case(CASE)
     runs = run_series(warm_workers, CASE, [Segment(Layout(2, 1), STEPS, domains=(0, 1))], score=False)
     tokens, width = context.hidden_shape
-    assert total(runs, Way.PP) == STEPS * 2 * MICRO_BATCHES * MICRO_BATCH * tokens * width * FLOAT
+    assert total(runs, Way.PP) == STEPS * 2 * NUM_MICROBATCHES * MICRO_BATCH * tokens * width * FLOAT
     lengths = [padded_unit(unit) for unit in context.cut.units]
     assert total(runs, Way.BUDDIES) >= STEPS * FLOAT * sum(p.numel() for unit in context.cut.units for p in unit.parameters())
     assert total(runs, Way.BUDDIES) <= STEPS * FLOAT * sum(lengths)
@@ -151,7 +150,7 @@ def test_stages_and_buddies_carry_what_the_formulas_say(warm_workers: WarmWorker
 def block_sums(case: Case, columns: int, replicas: int = 1) -> int:
     """Return the bytes that all members send in the products of all blocks, by the planner's closed form."""
     tokens, width = build_case(case).hidden_shape
-    axes, rows = Axes(columns=columns, replicas=replicas), STEPS * MICRO_BATCHES * MICRO_BATCH * tokens
+    axes, rows = Axes(columns=columns, replicas=replicas), STEPS * NUM_MICROBATCHES * MICRO_BATCH * tokens
     return round(BLOCKS * axes.size * traffic(axes, rows, width).columns) * FLOAT
 
 
@@ -181,7 +180,7 @@ def test_a_group_with_levels_carries_and_holds_what_the_formulas_say(
     over_levels = ring(inner, levels) + ring(entries, levels)
     gathered = 4 * hidden * (levels - 1) // levels  # outputs of row layers, and gradients of column layers' inputs
     over_columns = 4 * ring(hidden // levels, columns) + sum(ring(part * width * FLOAT, columns) for part in (3, wide))
-    expected = STEPS * MICRO_BATCHES * BLOCKS * (over_levels + gathered + over_columns)
+    expected = STEPS * NUM_MICROBATCHES * BLOCKS * (over_levels + gathered + over_columns)
     assert {run.sent[Way.TP] for run in runs} == {run.received[Way.TP] for run in runs} == {expected}
     assert all(Way.PP not in run.sent and Way.DP_GRADIENTS not in run.sent and Way.DP_WEIGHTS not in run.sent for run in runs)
     uncut = {name for name, _ in context.cut.units[1].named_parameters() if not is_cut(context.cut.units[1], name)}
@@ -211,7 +210,7 @@ def test_groups_whose_replicas_share_state_out_send_what_the_formulas_say(shard:
         lengths, rooms = share_lengths(context, shape, place), room_bytes(context, shape, place)
         assert run.sent[Way.DP_GRADIENTS] == STEPS * FLOAT * lengths[1 - replica]
         assert run.received[Way.DP_GRADIENTS] == STEPS * FLOAT * lengths[replica]
-        most = -(-MICRO_BATCHES // replicas)
+        most = -(-NUM_MICROBATCHES // replicas)
         embedding, *blocks, head = rooms
         at_use = 2 * sum(blocks) * most + head * most + embedding * (most + 1)
         gathered = sum(rooms) if shard == "step" else at_use
@@ -227,7 +226,7 @@ def test_a_group_receives_a_message_once_and_gathers_it(warm_workers: WarmWorker
         layout = Layout(stages, 1, tp_columns=columns)
         found[stages] = run_series(warm_workers, case, [Segment(layout, STEPS)], score=False)
     tokens, width = build_case(case).hidden_shape
-    crossing = STEPS * 2 * MICRO_BATCHES * MICRO_BATCH * tokens * width * FLOAT
+    crossing = STEPS * 2 * NUM_MICROBATCHES * MICRO_BATCH * tokens * width * FLOAT
     assert total(found[1], Way.PP) == 0 and total(found[2], Way.PP) == crossing
     assert {run.sent[Way.PP] for run in found[2]} == {crossing // 4}, "each member sends half of the activations, or gradients"
     gathered = total(found[2], Way.TP) - total(found[1], Way.TP)
@@ -244,7 +243,7 @@ def test_a_group_that_divides_samples_sends_no_byte_more_between_its_blocks(warm
         found[stages, rows] = run_series(warm_workers, case, [Segment(layout, STEPS)], score=False)
     context = build_case(case)
     tokens, width = context.hidden_shape
-    hidden, micro_batches = MICRO_BATCH * tokens * width * FLOAT, STEPS * MICRO_BATCHES
+    hidden, micro_batches = MICRO_BATCH * tokens * width * FLOAT, STEPS * NUM_MICROBATCHES
     uncut = [p for unit in context.cut.units[1:-1] for name, p in unit.named_parameters() if not is_cut(unit, name)]
     sums = columns * micro_batches * FLOAT * sum(p.numel() for p in uncut)
     more = {key: total(runs, Way.TP) - total(found[1, "whole"], Way.TP) for key, runs in found.items()}

@@ -17,7 +17,7 @@ from frostline_trainer.step.exchange import reduce_gradients
 from frostline_trainer.step.generation import Generation
 from frostline_trainer.transport.collectives import Group
 from tests.engine_member import Run, train_step
-from tests.exact_cases import BATCH, LEAVES, MICRO_BATCH, NEVER, NUM_UNITS, Case, build_case
+from tests.exact_cases import LEAVES, MICRO_BATCH, NEVER, NUM_MICROBATCHES, NUM_UNITS, Case, build_case
 from tests.hand_made_plans import Layout, lone_plan
 from tests.unit.controller.planner_cases import inputs as made
 from tests.unit.trainer.group_threads import in_group
@@ -40,7 +40,7 @@ UNPLANNED = 64 << 10
 def predicted_bytes(case: Case, freeze_point: int) -> float:
     profile = profile_units(build_case(case))
     inputs = PlanInputs(
-        units=profile.units, micro_batch_size=MICRO_BATCH, num_microbatches=-(-BATCH // MICRO_BATCH), reduction_leaves=LEAVES,
+        units=profile.units, micro_batch_size=MICRO_BATCH, num_microbatches=NUM_MICROBATCHES, reduction_leaves=LEAVES,
         freeze_point=freeze_point, members=(MemberInfo("alone"),), has_audits=case.audit_every > 0,
     )  # fmt: skip
     shape = ParallelShape(1, 1)
