@@ -132,8 +132,9 @@ def _trained(first: RunContext) -> str:
 
 
 def one_worker(context: RunContext, freeze_point: int = 0) -> Plan:
-    """Return the plan of one worker for any number of units."""
-    placement = Layout(1, 1).placement(0).model_copy(update={"stage_bounds": (0, context.num_units)})
+    """Return the plan of one worker for any number of units and leaves."""
+    bounds = {"stage_bounds": (0, context.num_units), "leaf_bounds": (0, context.job.training.reduction_leaves)}
+    placement = Layout(1, 1).placement(0).model_copy(update=bounds)
     return Plan(generation=GenerationId(incarnation=1, counter=0), lineage=0, start="fresh", freeze_point=freeze_point,
                 placement=placement, state_ranges=context.pieces.ranges, state_tiles=context.pieces.state_tiles,
                 hidden_tiles=context.pieces.hidden)  # fmt: skip

@@ -42,7 +42,8 @@ class Walk:
     Attributes:
         goal: number of files that it may pass.
         passed, touched: the numbers of today, in the order of events that involves most files; more is a fault. The answer to a
-            killed worker touches a file less where the survivor misses its peer, and reports, before it is sent the fence.
+            killed worker touches a file less where the survivor misses its peer, and reports, before it is sent the fence, and
+            another where the run ends before the lost worker's successor has registered.
     """
 
     name: str
@@ -75,7 +76,7 @@ WALKS = (
         Act(WORKER + "cache/values.py:read_values"),
         Act(WORKER + "cache/boundary_cache.py:BoundaryCache.read"),
     )),
-    Walk("a killed worker's generation is answered, and a step is committed", 30, 20, 123, (
+    Walk("a killed worker's generation is answered, and a step is committed", 30, 20, 124, (
         Act(WORKER + "process/exit_reporter.py:ExitReporter.report"),
         Act(CONTROL + "serving/servicer.py:ControlServicer.Leave"),
         Act(CONTROL + "members/departures.py:Departures._take_departure"),
