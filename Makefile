@@ -110,7 +110,7 @@ same-bits: $(STAMP) ## do the example jobs still end with the digests that they 
 	@test -n '$(REV)' || { printf 'same-bits: say which revision: make same-bits REV=HEAD~10\n' >&2; exit 2; }
 	$(PY) -m tests.same_bits $(REV) $(ARGS)
 
-cluster-tools: $(STAMP) ## build the programs of the test cluster into the user's cache folder (once a user; a quarter of an hour on two cores)
+cluster-tools: $(STAMP) ## build the programs of the test cluster into the user's cache folder (once a user; ten minutes on two cores)
 	@$(PY) -m tests.cluster.binaries
 	@$(PY) -m tests.cluster.openapi
 

@@ -1,6 +1,7 @@
 """A frozen prefix with all values cached, for benchmarks that time the units behind it; and epochs that read these values."""
 
 from frostline_contract.cache_identity import CacheIdentity
+from frostline_contract.statistics import WorkerProfile
 from frostline_trainer.cache.boundary_cache import BoundaryCache
 from frostline_trainer.prefix.own_tokens import own_tokens
 from frostline_trainer.step.context import RunContext
@@ -33,6 +34,12 @@ def epoch(member: Stepper, steps: int) -> None:
     for _ in range(steps):
         member.step()
         member.generation.prefetch(range(member.step_number + ahead, member.step_number + ahead + 1))
+
+
+def unit_seconds(profile: WorkerProfile, freeze_point: int) -> tuple[float, float, float]:
+    """Return seconds of a micro-batch: with all units learning, of the frozen prefix's forward, and of the units that learn."""
+    both = [unit.forward_seconds + unit.backward_seconds for unit in profile.units]
+    return sum(both), sum(unit.forward_seconds for unit in profile.units[:freeze_point]), sum(both[freeze_point:])
 
 
 def _kinds(context: RunContext) -> int:

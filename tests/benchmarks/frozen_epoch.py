@@ -7,9 +7,8 @@ from pathlib import Path
 
 import torch
 
-from frostline_contract.statistics import WorkerProfile
 from frostline_trainer.profile import profile_units
-from tests.benchmarks.cached_prefix import epoch, filled_cache
+from tests.benchmarks.cached_prefix import epoch, filled_cache, unit_seconds
 from tests.benchmarks.measuring import Effort, Report, Row, Spread, interleave_both, milliseconds, ratios
 from tests.benchmarks.stepper import Stepper
 from tests.benchmarks.subjects import SUBJECTS, new_context
@@ -63,7 +62,7 @@ def _rows(subject: str, stack: CacheStack, effort: Effort) -> list[Row]:
     if cache.own_tokens is not None:
         share = cache.own_tokens.mean() / frozen.hidden_shape[0]
         note += f"; values hold their texts' own tokens, {100 * share:.0f} % of the padded ones"
-    whole, prefix, rest = _unit_seconds(profile)
+    whole, prefix, rest = unit_seconds(profile, FREEZE_POINT)
     allowed = {"computed": (prefix + rest) / rest, "unfrozen": whole / rest}
     rows = []
     for other in ("computed", "unfrozen"):
@@ -89,9 +88,3 @@ def _share(subject: str, other: str, gained: list[float], allowed: float) -> Row
     disturb less."""
     shares = [100 * ratio / allowed for ratio in gained]
     return Row(f"{subject}, {other}", "gained, of what is allowed", "%", Spread.of(shares), at_least=GOAL_PERCENT)
-
-
-def _unit_seconds(profile: WorkerProfile) -> tuple[float, float, float]:
-    """Return seconds of a micro-batch: with all units learning, of the frozen prefix's forward, and of the units that learn."""
-    both = [unit.forward_seconds + unit.backward_seconds for unit in profile.units]
-    return sum(both), sum(unit.forward_seconds for unit in profile.units[:FREEZE_POINT]), sum(both[FREEZE_POINT:])
