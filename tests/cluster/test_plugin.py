@@ -6,8 +6,12 @@ from tests.cluster.releases import Release, long
 from tests.cluster.waiting import wait_for
 
 
+HANGS_SECONDS = 240.0
+"""A command that takes longer hangs. Drawing a report in the controller's pod took more than a minute on one busy processor."""
+
+
 def frostline(release: Release, *words: str) -> str:
-    return release.cluster.kubectl("frostline", *words, namespace=release.namespace)
+    return release.cluster.kubectl("frostline", *words, namespace=release.namespace, seconds=HANGS_SECONDS)
 
 
 def test_a_run_is_seen_and_steered(release: Release, tmp_path: Path) -> None:
