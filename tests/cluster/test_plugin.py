@@ -5,7 +5,6 @@ from pathlib import Path
 from tests.cluster.releases import Release, long
 from tests.cluster.waiting import wait_for
 
-
 HANGS_SECONDS = 240.0
 """A command that takes longer hangs. Drawing a report in the controller's pod took more than a minute on one busy processor."""
 

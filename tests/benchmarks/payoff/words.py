@@ -70,8 +70,8 @@ METHOD = f"""## How it is measured
   given up before any such run had ended, since each takes this machine three times as long.)"""
 
 TIME_TEXT = "Seconds of static over seconds of elastic; above 1 the elastic run is quicker."
-FROM_SCRATCH_TEXT = """Why the two tasks from scratch gain little or nothing: their policy freezes nothing before 60 % of the steps
-and half of the units then, so that a step of half the time would shorten a run by a fifth. The language model's second epoch is
+FROM_SCRATCH_TEXT = """Why the two tasks from scratch gain little or nothing: their policy freezes nothing before 60 % of the
+steps and half of the units then, so that a step of half the time would shorten a run by a fifth. The language model's second epoch is
 its last, so that the cache is filled and hardly read. With the cap `auto` settles the elastic arm on samples with which two
 pipelines of two are planned to be quickest; on these devices, shares of a processor, a pipeline's step takes 1.2 to 2 times as
 long as planned (below). The static arm, of which each candidate is measured, has another shape."""
