@@ -71,10 +71,11 @@ METHOD = f"""## How it is measured
 
 TIME_TEXT = "Seconds of static over seconds of elastic; above 1 the elastic run is quicker."
 FROM_SCRATCH_TEXT = """Why the two tasks from scratch gain little or nothing: their policy freezes nothing before 60 % of the
-steps and half of the units then, so that a step of half the time would shorten a run by a fifth. The language model's second epoch is
-its last, so that the cache is filled and hardly read. With the cap `auto` settles the elastic arm on samples with which two
-pipelines of two are planned to be quickest; on these devices, shares of a processor, a pipeline's step takes 1.2 to 2 times as
-long as planned (below). The static arm, of which each candidate is measured, has another shape."""
+steps and half of the units then, so that a step of half the time would shorten a run by a fifth. The language model's
+second epoch is its last, so that the cache is filled and hardly read. With the cap `auto` settles the elastic arm on
+samples with which two pipelines of two are planned to be quickest; on these devices, shares of a processor, a pipeline's
+step takes 1.2 to 2 times as long as planned (below). The static arm, of which each candidate is measured, has another
+shape."""
 ACCURACY_TEXT = "Elastic minus static on the test split, paired by seed."
 ABLATION_HEAD = "### The four switches, one by one"
 ABLATION_TEXT = "Seconds of static over seconds of the arm; in brackets the pairs. Each arm has the switches of those before it."
