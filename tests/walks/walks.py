@@ -43,7 +43,7 @@ class Walk:
         goal: number of files that it may pass.
         passed, touched: the numbers of today, in the order of events that involves most files; more is a fault. The answer to a
             killed worker touches a file less where the survivor misses its peer, and reports, before it is sent the fence, and
-            another where the run ends before the lost worker's successor has registered.
+            another where no worker outside the plan, as the lost one's successor, departs before the run is over.
     """
 
     name: str
