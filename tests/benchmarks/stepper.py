@@ -15,7 +15,7 @@ LEARNING_RATE = 1e-5
 
 
 class Stepper:
-    """One member of a plan. parts: seconds of the last step by phase."""
+    """One member of a plan; without one, the only worker of its context's own. parts: seconds of the last step by phase."""
 
     def __init__(self, context: RunContext, plan: Plan | None = None, index: int = 0, groups: Groups | None = None,
                  freeze_point: int = 0) -> None:  # fmt: skip
@@ -27,6 +27,9 @@ class Stepper:
             start="fresh",
             freeze_point=freeze_point,
             placement=placement_of(1, 1, context.num_units, int(context.job.training.reduction_leaves)),
+            state_ranges=context.pieces.ranges,
+            state_tiles=context.pieces.state_tiles,
+            hidden_tiles=context.pieces.hidden,
         )
         if plan.start != "continue":
             fresh = StateTag(lineage=0, step=0, generation=plan.generation)

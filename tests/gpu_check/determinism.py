@@ -7,7 +7,6 @@ from dataclasses import replace
 import torch
 
 from frostline_contract.job import JobError
-from frostline_contract.plan import GenerationId, Plan
 from frostline_trainer.prefix.own_tokens import own_tokens
 from frostline_trainer.prefix.padding_check import find_padding_dependence
 from frostline_trainer.replication.inventory import Holdings
@@ -125,25 +124,16 @@ def ask_large(setting: Setting, family: str, precision: str) -> None:
 def _trained(first: RunContext) -> str:
     """Return the digest after some steps of one worker from the first weights, which stay unchanged."""
     context = replace(first, cut=copy.deepcopy(first.cut), moments={}, holdings=Holdings())
-    stepper = Stepper(context, one_worker(context))
+    stepper = Stepper(context)
     for _ in range(STEPS):
         stepper.step()
     return world_digest(stepper.generation)
 
 
-def one_worker(context: RunContext, freeze_point: int = 0) -> Plan:
-    """Return the plan of one worker for any number of units and leaves."""
-    bounds = {"stage_bounds": (0, context.num_units), "leaf_bounds": (0, context.job.training.reduction_leaves)}
-    placement = Layout(1, 1).placement(0).model_copy(update=bounds)
-    return Plan(generation=GenerationId(incarnation=1, counter=0), lineage=0, start="fresh", freeze_point=freeze_point,
-                placement=placement, state_ranges=context.pieces.ranges, state_tiles=context.pieces.state_tiles,
-                hidden_tiles=context.pieces.hidden)  # fmt: skip
-
-
 def ask_copies(setting: Setting) -> None:
     """Check copies that are queued on the device and not waited for, with two updates right after them."""
     context = subjects.build("gpt2", setting.device, "float32")
-    stepper = Stepper(context, one_worker(context))
+    stepper = Stepper(context)
     stepper.step()
     states = {unit: export_unit(unit, module, context.moments) for unit, module in enumerate(context.cut.units)}
     then = {unit: unit_digest(state) for unit, state in states.items()}
@@ -193,7 +183,7 @@ def count_synchronisations(setting: Setting) -> None:
         setting.findings.add(SYNCHRONISATIONS, Verdict.UNSEEN, "a CPU has nothing to wait for")
         return
     context = subjects.build("gpt2", setting.device, "mixed_bfloat16")
-    stepper = Stepper(context, one_worker(context))
+    stepper = Stepper(context)
     stepper.step()
     torch.cuda.set_sync_debug_mode("warn")
     with warnings.catch_warnings(record=True) as said:

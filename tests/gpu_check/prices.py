@@ -13,7 +13,6 @@ from tests.benchmarks.measuring import interleave, ratios
 from tests.benchmarks.plain_loop import PlainLoop
 from tests.benchmarks.stepper import Stepper
 from tests.gpu_check import subjects
-from tests.gpu_check.determinism import one_worker
 from tests.gpu_check.findings import Verdict
 from tests.gpu_check.setting import Setting
 from tests.gpu_check.speed import precision_on
@@ -58,7 +57,7 @@ def _line(setting: Setting, kind: str) -> str:
 def stepper(setting: Setting, **training: Any) -> Stepper:
     """Return one worker that trains the subject; training: further fields of that section."""
     context = subjects.build(FAMILY, setting.device, precision_on(setting.device), **training)
-    return Stepper(context, one_worker(context))
+    return Stepper(context)
 
 
 def ask_ways(setting: Setting, kind: str, ways: dict[str, dict[str, Any]]) -> None:

@@ -12,7 +12,7 @@ from tests.benchmarks.plain_loop import PlainLoop
 from tests.benchmarks.stepper import Stepper
 from tests.cache_stack import CacheStack, cache_stack
 from tests.gpu_check import subjects
-from tests.gpu_check.determinism import accepted, one_worker
+from tests.gpu_check.determinism import accepted
 from tests.gpu_check.findings import Verdict
 from tests.gpu_check.setting import Setting
 
@@ -53,7 +53,7 @@ def ask_step(setting: Setting, family: str) -> None:
     """Measure the steps in turns, in one process, with the same batches and micro-batches; both wait for the device at a step's
     end."""
     context = subjects.build(family, setting.device, precision_on(setting.device))
-    engine, loop = Stepper(context, one_worker(context)), PlainLoop(context)
+    engine, loop = Stepper(context), PlainLoop(context)
     first = engine.step(), loop.step()
     close = abs(first[0] - first[1]) < 0.02 * abs(first[1])  # bfloat16 has eight bits; a wrong model would be far off
     if not close:
@@ -80,8 +80,8 @@ def _measure(setting: Setting, family: str, stack: CacheStack, folder: Path) -> 
     learning, frozen = (subjects.build(family, setting.device, precision_on(setting.device)) for _ in range(2))
     point = frozen.num_units // 2
     profile = [(unit.forward_seconds, unit.backward_seconds) for unit in profile_units(learning).units]
-    unfrozen = Stepper(learning, one_worker(learning))
-    stepper = Stepper(frozen, one_worker(frozen, point), freeze_point=point)
+    unfrozen = Stepper(learning)
+    stepper = Stepper(frozen, freeze_point=point)
     cache = stack.connect(frozen.hidden_shape, frozen.dtype)
     identity = CacheIdentity("check", frozen.data.train.digest[:32], "train", point)
     stack.ready(cache, identity, values=len(frozen.data.train))

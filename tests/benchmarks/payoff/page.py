@@ -95,7 +95,7 @@ def _tasks(lines: Lines, scale: str) -> list[str]:
         words.SCALE_HEADS[scale],
         words.TIME_TEXT,
         table(head, rows),
-        words.FROM_SCRATCH_TEXT,
+        *([words.FROM_SCRATCH_TEXT] if scale == "whole" else []),
         words.ACCURACY_TEXT,
         table(["task", "seeds", "of", "mean difference", "lower bound, 95 %", "judged"], accuracy),
     ]
