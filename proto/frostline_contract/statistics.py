@@ -105,6 +105,15 @@ class WorkerProfile(Frozen):
     quota_period_seconds: float = 0.0
 
 
+class LinkProfile(Frozen):
+    """Measured communication: p2p and all-reduce, each as latency (seconds) and bandwidth (bytes a second)."""
+
+    latency_seconds: float = 1e-4
+    bandwidth_bytes_per_second: float = 1e9
+    reduce_latency_seconds: float = 3e-4
+    reduce_bandwidth_bytes_per_second: float = 5e8
+
+
 class SizeProfiles(Frozen):
     """One worker's measurements at several micro-batch sizes, from which a run chooses its own size (`job.automatic`).
 
@@ -112,11 +121,13 @@ class SizeProfiles(Frozen):
         profiles: by ascending size.
         tied: whether the head uses the matrix of unit 0.
         boundary_bytes_per_sample: bytes of one sample's hidden activation.
+        link: between workers that measured at the same time; None: this one measured alone.
     """
 
     profiles: tuple[WorkerProfile, ...]
     tied: bool = False
     boundary_bytes_per_sample: int = 0
+    link: LinkProfile | None = None
 
 
 class MemoryUse(Frozen):
@@ -137,15 +148,6 @@ class MemoryUse(Frozen):
     communicator_bytes: int = 0
     communicators: int = 0
     tensor_bytes: int = 0
-
-
-class LinkProfile(Frozen):
-    """Measured communication: p2p and all-reduce, each as latency (seconds) and bandwidth (bytes a second)."""
-
-    latency_seconds: float = 1e-4
-    bandwidth_bytes_per_second: float = 1e9
-    reduce_latency_seconds: float = 3e-4
-    reduce_bandwidth_bytes_per_second: float = 5e8
 
 
 class CacheProfile(Frozen):

@@ -5,7 +5,7 @@ from statistics import median
 
 import numpy as np
 
-from frostline_contract.statistics import CacheProfile, LinkProfile, WorkerProfile
+from frostline_contract.statistics import CacheProfile, LinkProfile, SizeProfiles, WorkerProfile
 from frostline_controller.members.membership import Worker
 from frostline_controller.planner.kept_profile import KeptProfile
 from frostline_proto.v1 import plan_pb2
@@ -16,17 +16,38 @@ def reference_profile(workers: tuple[Worker, ...], one_machine: bool) -> WorkerP
 
     Args:
         workers: the workers that have measured.
-        one_machine: all workers share this machine. Their measurements then differ by noise alone, which only adds time (they
-            measure while all of them start), so each unit gets the least times that any worker measured.
+        one_machine: all workers share this machine. Their measurements then differ by noise alone (`_as_one`).
     """
     profiles = sorted((worker.profile for worker in workers), key=_total_seconds)
     if not one_machine:
         return profiles[(len(profiles) - 1) // 2].record()
-    first = profiles[0].record()
-    least = np.minimum.reduce([profile.seconds for profile in profiles]).T.tolist()
+    return _as_one(profiles[0].record(), [profile.seconds for profile in profiles])
+
+
+def of_one_machine(found: Sequence[SizeProfiles]) -> SizeProfiles:
+    """Return as one what workers have measured at several sizes, at the same time and on one machine. found: at least one."""
+    profiles = [
+        _as_one(same[0], [KeptProfile.of(one).seconds for one in same])
+        for same in zip(*(one.profiles for one in found), strict=True)
+    ]
+    return found[0].model_copy(update={"profiles": tuple(profiles), "link": median_link([one.link for one in found])})
+
+
+def _as_one(first: WorkerProfile, seconds: Sequence[np.ndarray]) -> WorkerProfile:
+    """Return what the workers of one machine have measured as one profile.
+
+    Each unit gets the least times that any of them measured, since other load only adds time, and they measure while all of them
+    start. Workers with a share of a processor count their own processor time, which is longer only for what others do to the
+    machine's caches, and that they do in steps as well: they get the median.
+
+    Args:
+        first: a worker's profile.
+        seconds: as `KeptProfile.seconds`, of each worker.
+    """
+    one = np.median(seconds, axis=0) if first.quota_period_seconds else np.min(seconds, axis=0)
     units = [
         unit.model_copy(update={"forward_seconds": forward, "backward_seconds": backward})
-        for unit, (forward, backward) in zip(first.units, least, strict=True)
+        for unit, (forward, backward) in zip(first.units, one.T.tolist(), strict=True)
     ]
     return first.model_copy(update={"units": tuple(units)})
 

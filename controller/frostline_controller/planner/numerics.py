@@ -16,7 +16,7 @@ from frostline_contract.job import Job
 from frostline_contract.job.automatic import Settled, at_size
 from frostline_contract.job.section import AUTO
 from frostline_contract.mesh import in_words
-from frostline_contract.statistics import SizeProfiles, UnitProfile
+from frostline_contract.statistics import LinkProfile, SizeProfiles, UnitProfile
 from frostline_controller.decisions.rails import deepest_freeze_point
 from frostline_controller.decisions.registry import find_policy
 from frostline_controller.planner.in_words import seconds_in_words
@@ -87,7 +87,8 @@ def measured_inputs(job: Job, measured: SizeProfiles, slots: int | None) -> Plan
 
     Args:
         job: with `auto` in it.
-        measured: the measurements of one worker. With `placement.worker_cpus` they are already those of its share.
+        measured: by one worker, or by several of one machine. With `placement.worker_cpus` its times are already those
+            of its share.
         slots: workers that can compute at once on one machine; None: all.
     """
     first, section = measured.profiles[0], job.placement
@@ -105,6 +106,7 @@ def measured_inputs(job: Job, measured: SizeProfiles, slots: int | None) -> Plan
         freeze_point=frozen,
         never_learnt=frozen,
         members=members,
+        link=measured.link or LinkProfile(),
         cache_available=job.elastic.cache and job.data.augmentation.mode != "recompute",
         cache_use=job.cache.use,
         tied=measured.tied,
@@ -120,7 +122,7 @@ def measured_inputs(job: Job, measured: SizeProfiles, slots: int | None) -> Plan
 
 
 def settle_measured(job: Job, measured: SizeProfiles, slots: int | None) -> Settled:
-    """Return `settle` of one worker's measurements. Raises ValueError as `settle` does."""
+    """Return `settle` of measurements at several sizes. Raises ValueError as `settle` does."""
     profiles = {one.micro_batch_size: one.units for one in measured.profiles}
     return settle(job, measured_inputs(job, measured, slots), profiles)
 

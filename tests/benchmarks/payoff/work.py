@@ -1,7 +1,6 @@
 """The pieces of work: preparation of a task, some steps of a static placement, a whole run. Each returns its line's figures."""
 
 import datetime
-import os
 import platform
 import shutil
 import statistics
@@ -13,11 +12,11 @@ from typing import Any
 
 import torch
 
-from frostline_contract.job import Job, dump_job, load_job
+from frostline_contract.job import Job, load_job
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RunStatus
 from frostline_contract.statistics import SizeProfiles
-from frostline_controller.cluster.local.measuring import MEASURING
+from frostline_controller.cluster.local.measuring import measured_here
 from frostline_controller.local_run import exit_codes
 from frostline_controller.local_run.separate_process import RunError, SeparateProcess
 from frostline_controller.planner.inputs import parallel_slots
@@ -74,20 +73,14 @@ def prepare(key: Key) -> Line:
 
 
 def _unit_costs(job: Job, out: Path) -> SizeProfiles:
-    """Measure unit costs in one process, alone on this machine; the result is kept beside the run directories."""
+    """Measure unit costs on the benchmark's devices, all of them at the same time; the result is kept beside the run
+    directories."""
     if not out.exists():
-        out.parent.mkdir(parents=True, exist_ok=True)
-        file = out.with_suffix(".yaml")
-        file.write_text(dump_job(job))
         with one_processor():
-            command = SeparateProcess(MEASURING, [str(file), str(out)], quiet=True, environment=one_thread())
-        command.end()
+            measured = measured_here(job)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(measured.model_dump_json())
     return SizeProfiles.model_validate_json(out.read_text())
-
-
-def one_thread() -> dict[str, str]:
-    """Return our environment, with one thread for arithmetic, as in a worker."""
-    return {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def candidates_of(prepared: Line) -> list[Candidate]:

@@ -1,16 +1,17 @@
 """From workers' measurements to the planner's inputs."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from frostline_contract.job import parse_job
-from frostline_contract.statistics import UnitProfile, WorkerProfile
+from frostline_contract.statistics import LinkProfile, SizeProfiles, UnitProfile, WorkerProfile
 from frostline_controller.members.membership import Worker
 from frostline_controller.planner.adapter import Situation
 from frostline_controller.planner.cheapest import cheapest_placement
 from frostline_controller.planner.kept_profile import KeptProfile
-from frostline_controller.planner.measurements import reference_profile
+from frostline_controller.planner.measurements import of_one_machine, reference_profile
 from frostline_controller.run.pinned import PinnedShape
 
 
@@ -42,6 +43,31 @@ def test_on_one_machine_noise_only_adds() -> None:
     assert [(unit.forward_seconds, unit.backward_seconds) for unit in chosen.units] == [(0.1, 0.2), (0.2, 0.4)]
     assert chosen.units[0].parameter_bytes == 1
     assert reference_profile(workers[:1], one_machine=True) == workers[0].profile.record()
+
+
+def test_workers_with_shares_of_a_processor_are_judged_by_the_median_of_each_unit() -> None:
+    """They count their own processor time, to which other load adds nothing but what it does to caches, in steps as well."""
+    workers = []
+    for name, seconds in (("a", (0.1, 0.9)), ("b", (0.8, 0.2)), ("c", (0.3, 0.4))):
+        shared = worker(name, *seconds).profile.record().model_copy(update={"quota_period_seconds": 0.01})
+        workers.append(replace(worker(name, *seconds), profile=KeptProfile.of(shared)))
+    chosen = reference_profile(tuple(workers), one_machine=True)
+    assert [(unit.forward_seconds, unit.backward_seconds) for unit in chosen.units] == [(0.3, 0.6), (0.4, 0.8)]
+
+
+def test_workers_that_measured_sizes_together_count_as_one() -> None:
+    def measured(first: float, second: float, latency: float | None) -> SizeProfiles:
+        profiles = [worker("a", seconds).profile.record() for seconds in (first, second)]
+        sizes = tuple(one.model_copy(update={"micro_batch_size": size}) for one, size in zip(profiles, (2, 4), strict=True))
+        link = LinkProfile(latency_seconds=latency) if latency is not None else None
+        return SizeProfiles(profiles=sizes, tied=True, boundary_bytes_per_sample=7, link=link)
+
+    found = of_one_machine([measured(0.5, 0.2, 0.1), measured(0.4, 0.3, 0.3)])
+    assert [(one.micro_batch_size, one.units[0].forward_seconds) for one in found.profiles] == [(2, 0.4), (4, 0.2)]
+    assert found.link is not None and found.link.latency_seconds == pytest.approx(0.2)
+    assert (found.tied, found.boundary_bytes_per_sample) == (True, 7)
+    alone = measured(0.5, 0.2, None)
+    assert of_one_machine([alone]) == alone
 
 
 VIT = {"model": {"family": "vit"}, "task": {"kind": "image_classification"}, "data": {"source": "digits"}}

@@ -38,6 +38,7 @@ def test_each_size_is_measured_on_real_samples_from_the_smallest():
     assert [unit.output_bytes // size for unit, size in zip(block, sizes, strict=True)] == [5 * 32 * 4] * len(sizes)
     assert all(small.activation_bytes < large.activation_bytes for small, large in zip(block, block[1:], strict=False))
     assert (measured.tied, measured.boundary_bytes_per_sample) == (False, 5 * 32 * 4)
+    assert measured.link is None, "it has measured alone"
 
 
 def test_only_the_jobs_own_size_is_measured_where_it_says_one():
@@ -64,7 +65,7 @@ def test_a_mistake_in_the_data_is_told_in_one_line(tmp_path: Path, capsys: pytes
     file = tmp_path / "job.yaml"
     wrong = merged(TINY_DIGITS, {"training": {"micro_batch_size": "auto"}, "data": {"source": "image-folder", "path": "nowhere"}})
     file.write_text(dump_job(parse_job(wrong)))
-    assert main(str(file), str(tmp_path / "out.json")) == 2
+    assert main(str(file), str(tmp_path / "out.json"), "1") == 2
     assert "nowhere" in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "out.json").exists()
 

@@ -20,9 +20,9 @@ from frostline_trainer.step.exchange import Levels
 from frostline_trainer.step.fence import POLL_SECONDS
 from frostline_trainer.transport.collectives import Group, machines_of
 
-SMALL, LARGE = 16, 262_144
+SMALL, LARGE = 16, 1_048_576
 """float32 elements of a latency probe and of a bandwidth probe."""
-TURNS = 5
+TURNS = 8
 """How often a probe is run."""
 UNMEASURED = LinkProfile(
     latency_seconds=0.0, bandwidth_bytes_per_second=0.0, reduce_latency_seconds=0.0, reduce_bandwidth_bytes_per_second=0.0

@@ -20,7 +20,6 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from frostline_contract.annotations import STATE
-from frostline_contract.cpu_groups import CpuGroups
 from frostline_contract.exit_codes import USER_MISTAKE
 from frostline_contract.job import Job
 from frostline_contract.run_directory import RunDirectory
@@ -29,6 +28,7 @@ from frostline_contract.scratch_folder import ScratchFolder
 from frostline_controller.cluster.backend import SUCCEEDED
 from frostline_controller.cluster.local.backend import LocalBackend
 from frostline_controller.cluster.local.child import child_environment, last_lines
+from frostline_controller.cluster.local.cpu_shares import cpu_groups_of
 from frostline_controller.cluster.local.pod import Pod
 from frostline_controller.cluster.local.service_process import QUICK_ENDS_MAX, Service, ServiceProcess, preload_service
 from frostline_rpc.auth import WORKER, Tokens
@@ -86,7 +86,7 @@ class LocalCluster:
         self._env = child_environment({
             **os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", **(env or {}),
         })  # fmt: skip
-        self._groups = _cpu_groups(job)
+        self._groups = cpu_groups_of(job)
         if self._groups is not None:
             self._env |= self._groups.environment(job.placement.worker_cpus or 0.0)
         self._sockets = ScratchFolder()
@@ -301,17 +301,3 @@ class LocalCluster:
             self._write_status()
         except OSError as error:
             log.warning("the pods' end was not written error=%s", error)
-
-
-def _cpu_groups(job: Job) -> CpuGroups | None:
-    """Return control groups for workers of equal speed, where the job requires them. Raises ValueError where they are not
-    possible."""
-    share, cores = job.placement.worker_cpus, len(os.sched_getaffinity(0))
-    if share is None:
-        return None
-    if (workers := job.placement.workers + job.placement.spare_workers) * share > cores:
-        raise ValueError(
-            f"placement.worker_cpus is {share:g} and {workers} workers would need {workers * share:g} of {cores} processors; "
-            f"lower it to {cores / workers:.2g}, or start fewer workers"
-        )
-    return CpuGroups.create()

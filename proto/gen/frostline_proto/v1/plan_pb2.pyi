@@ -224,14 +224,16 @@ class WorkerProfile(_message.Message):
     def __init__(self, micro_batch_size: _Optional[int] = ..., units: _Optional[_Iterable[_Union[UnitProfile, _Mapping]]] = ..., device: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., optimizer_seconds_per_byte: _Optional[float] = ..., quota_period_seconds: _Optional[float] = ...) -> None: ...
 
 class SizeProfiles(_message.Message):
-    __slots__ = ("profiles", "tied", "boundary_bytes_per_sample")
+    __slots__ = ("profiles", "tied", "boundary_bytes_per_sample", "link")
     PROFILES_FIELD_NUMBER: _ClassVar[int]
     TIED_FIELD_NUMBER: _ClassVar[int]
     BOUNDARY_BYTES_PER_SAMPLE_FIELD_NUMBER: _ClassVar[int]
+    LINK_FIELD_NUMBER: _ClassVar[int]
     profiles: _containers.RepeatedCompositeFieldContainer[WorkerProfile]
     tied: bool
     boundary_bytes_per_sample: int
-    def __init__(self, profiles: _Optional[_Iterable[_Union[WorkerProfile, _Mapping]]] = ..., tied: bool = ..., boundary_bytes_per_sample: _Optional[int] = ...) -> None: ...
+    link: LinkProfile
+    def __init__(self, profiles: _Optional[_Iterable[_Union[WorkerProfile, _Mapping]]] = ..., tied: bool = ..., boundary_bytes_per_sample: _Optional[int] = ..., link: _Optional[_Union[LinkProfile, _Mapping]] = ...) -> None: ...
 
 class DeviceFacts(_message.Message):
     __slots__ = ("host", "name", "uuid", "multiprocessors", "memory_bytes", "driver", "cuda", "cublas", "cudnn", "nccl")
