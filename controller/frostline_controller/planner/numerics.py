@@ -3,8 +3,9 @@
 Few leaves allow few, large micro-batches, which compute faster; enough of both let the most workers fill their replicas and their
 pipeline. The planner weighs the two: each pair (micro-batch size, leaves) is planned for the fewest and the most workers that the
 run may have, and for the most workers with half the blocks frozen and with all but one, as far as policy and rails allow, within
-the memory of a worker. Among pairs close to the best one the fewest micro-batches are chosen, then the fewest leaves: these need
-the least memory, and such small differences of measurements are noise.
+the memory of a worker. Among pairs close to the best one the fewest micro-batches are chosen, since such small differences of
+measurements are noise; then leaves for as many replicas as workers can form, since these numbers stay for the whole run, while
+shapes are planned again from what it measures; then the fewest leaves, which need the least memory.
 """
 
 import math
@@ -74,7 +75,8 @@ def settle(job: Job, inputs: PlanInputs, profiles: Mapping[int, tuple[UnitProfil
     counts = [all(one.plans[world] is not None for one in fitting) for world in range(len(worlds))]
     best = min(one.slowness(counts) for one in fitting)
     near = [one for one in fitting if one.slowness(counts) <= best + math.log1p(NEAR)]
-    chosen = min(near, key=lambda one: (one.num_microbatches, one.reduction_leaves))
+    replicas = _most_replicas(job)
+    chosen = min(near, key=lambda one: (one.num_microbatches, max(0, replicas - one.reduction_leaves), one.reduction_leaves))
     return Settled(
         micro_batch_size=chosen.micro_batch_size,
         reduction_leaves=chosen.reduction_leaves,
@@ -136,6 +138,13 @@ def _worlds(job: Job, inputs: PlanInputs) -> list[PlanInputs]:
     worlds.append(inputs)
     later = [point for point in _later_points(job, inputs.num_units) if point > inputs.freeze_point]
     return [*worlds, *(replace(inputs, freeze_point=point) for point in later)]
+
+
+def _most_replicas(job: Job) -> int:
+    """Return how many replicas the job's workers can form at most."""
+    section = job.placement
+    in_replica = math.prod(one or 1 for one in (section.pp_degree, section.tp_degree, section.tp_depth))
+    return section.dp_degree or max(1, section.workers // in_replica)
 
 
 def _later_points(job: Job, num_units: int) -> list[int]:

@@ -80,6 +80,12 @@ def test_leaves_are_for_what_the_rails_let_freeze():
     assert "with 6 of 8 units frozen" in free.reason and "with 6 of 8" not in railed.reason and "with 4 of 8" in railed.reason
 
 
+def test_of_equals_the_one_with_leaves_for_all_replicas_is_taken():
+    """With one micro-batch size and units that a pipeline cuts evenly, a pipeline of four is planned as fast as four replicas."""
+    pipeline, open_shape = (settled(job(micro_batch_size=2, **shape), slots=1) for shape in ({"pp_degree": 4}, {}))
+    assert (pipeline.reduction_leaves, open_shape.reduction_leaves) == (1, 4)
+
+
 def test_free_calls_make_small_micro_batches_of_a_deep_pipeline_and_dear_ones_large():
     free, dear = (settled(job(pp_degree=4, min_workers=4), call_seconds=seconds) for seconds in (0.0, 1.0))
     assert free.micro_batch_size < dear.micro_batch_size
