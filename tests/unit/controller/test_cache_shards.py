@@ -16,12 +16,13 @@ class Shard:
     port, password, address = 7000, "secret", "127.0.0.1:7000"
 
     def __init__(self) -> None:
-        self.alive, self.refused = True, 0
+        self.alive, self.refused, self.stopped = True, 0, 0
 
     def is_alive(self) -> bool:
         return self.alive
 
     def stop(self) -> None:
+        self.stopped += 1
         if self.refused:
             self.refused -= 1
             raise OSError(30, "Read-only file system")
@@ -46,3 +47,20 @@ def test_a_dead_shard_whose_files_cannot_be_removed_ends_nothing_and_is_tried_ag
     shards.advance()
     assert started == [("shard-0", 0, None), ("shard-0", 7000, "secret")]
     assert shards._shards != [dying]
+
+
+def test_at_the_end_every_shard_is_stopped_though_the_files_of_one_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Shard] = []
+
+    def start(*how: Any) -> Shard:
+        made.append(Shard())
+        return made[-1]
+
+    monkeypatch.setattr(cache_shards, "start_redis", start)
+    shards = CacheShards(tmp_path, CacheSection(shards=2))
+    shards.start()
+    made[0].refused = 1
+    shards.stop()
+    assert [one.stopped for one in made] == [1, 1]

@@ -64,9 +64,13 @@ class CacheShards:
             shard.process.kill()
 
     def stop(self) -> None:
-        """End the servers that `start` has started; external servers are left alone."""
-        for shard in self._shards:
-            shard.stop()
+        """End the servers that `start` has started, also where the disk refuses to remove their files; external servers are left
+        alone."""
+        for number, shard in enumerate(self._shards):
+            try:
+                shard.stop()
+            except OSError as error:
+                log.warning("files of shard %d are not removed: %s", number, error)
 
     def _keep_secret(self) -> None:
         """Write the secret that signs cached values into the folder, where workers find it.
