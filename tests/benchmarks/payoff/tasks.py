@@ -49,6 +49,8 @@ STATIC_RATE: float = _TEXT["training"]["optimizer"]["learning_rate"]
 ELASTIC_RATE = 2 * STATIC_RATE
 """Learning rate of text tasks with the first units frozen; static has the job's, which suits it better (`words.METHOD`)."""
 AUTO = ("training.micro_batch_size=auto", "training.reduction_leaves=auto")
+SHARED_AS_NEEDED = ("training.state_ranges=4", "placement.shard=auto")
+"""As the text tasks' job has it: replicas share state out where memory is short. Static placements that do are candidates too."""
 SMALL_TEXT = ("data.max_samples=445",)
 
 
@@ -63,7 +65,7 @@ TASKS = {
     for task in (
         Task(
             "digits", "digits, from scratch", ROOT / "examples/image_classification/digits.yaml", False,
-            (*AUTO, "placement.planner=optimal", "placement.reshape_every_freeze=false"), ("training.epochs=12",),
+            (*AUTO, *SHARED_AS_NEEDED, "placement.planner=optimal", "placement.reshape_every_freeze=false"), ("training.epochs=12",),
         ),
         _text("reviews", "film reviews"),
         _text("tweets", "tweets"),
@@ -71,7 +73,7 @@ TASKS = {
         _text("editorials", "editorials"),
         Task(
             "stdlib", "language model, from scratch", ROOT / "examples/language_modeling/stdlib_gpt2.yaml", False,
-            AUTO, ("training.epochs=2",), metric=None,
+            (*AUTO, *SHARED_AS_NEEDED), ("training.epochs=2",), metric=None,
         ),
     )
 }  # fmt: skip
