@@ -16,7 +16,7 @@ from tests.benchmarks.payoff.figures import MARGIN, SEEDS, agreeing_digests, apa
 from tests.benchmarks.payoff.going import Asked, Piece, best_static, make_all, missing
 from tests.benchmarks.payoff.lines import FILE, Key, Line, Lines
 from tests.benchmarks.payoff.page import page_text, write_page
-from tests.benchmarks.payoff.static_search import Candidate, best_of, candidates, memory_cap, shapes, worth_measuring
+from tests.benchmarks.payoff.static_search import WHOLE, Candidate, best_of, candidates, memory_cap, shapes, worth_measuring
 from tests.benchmarks.payoff.tasks import CAPS, FRONTIER, TASKS, switches
 from tests.benchmarks.payoff.text_sets import is_test, labelled, split
 
@@ -73,7 +73,7 @@ UNITS, SECONDS = 6, 0.01
 def static_job(**fields: Any) -> Job:
     settings = [f"placement.{name}={value}" for name, value in fields.items()]
     task = TASKS["digits"]
-    return load_job(str(task.job), [*task.overrides("whole"), *switches(()), *settings])
+    return load_job(str(task.job), [*task.overrides("whole"), *switches(()), *WHOLE, *settings])
 
 
 def measured(job: Job, seconds_each: float = SECONDS) -> SizeProfiles:
