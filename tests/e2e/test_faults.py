@@ -6,11 +6,14 @@ Each run is compared with the undisturbed run on a single worker.
 import json
 import math
 import re
+import shutil
+import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from frostline_trainer.checkpoints.reading import complete_checkpoints
 from tests.e2e.runs import THREE_REPLICAS, Ended, Workshop, json_lines, slowed
 from tests.integration.scripted_worker import wait_for
 
@@ -255,6 +258,28 @@ def test_a_rollback_has_the_same_bits_on_three_workers(rolled_back: Ended, works
     replayed = workshop.run(tmp_path / "replayed", HURTS, "--workers", "2", "--replay", str(rolled_back.folder))
     assert replayed.digest == rolled_back.digest
     assert replayed.numerics == rolled_back.numerics
+
+
+@pytest.mark.wide
+def test_a_rollback_whose_checkpoint_is_gone_costs_steps_and_no_bit(
+    rolled_back: Ended, workshop: Workshop, tmp_path: Path
+) -> None:
+    """As after a disk that was full at the freeze. Workers wait for it for a minute, then the run goes back further."""
+    running = workshop.start(
+        tmp_path / "run", {**HURTS, "faults": slowed(11, 0.5, workers=2), "checkpoint": {"every_steps": 5}}, "--workers", "2"
+    )
+    root, gone = tmp_path / "run" / "checkpoints", False
+    while running.process.poll() is None and not gone:
+        for folder, manifest in complete_checkpoints(root):
+            if manifest["step"] == 10:
+                shutil.rmtree(folder)
+                gone = True
+        time.sleep(0.01)
+    ended = running.end()
+    assert gone and ended.code == 0, ended.story()
+    assert any("no complete checkpoint of step 10" in event["reason"] for event in ended.events("wrong_bits")), ended.story()
+    assert ended.digest == rolled_back.digest
+    assert ended.numerics == rolled_back.numerics
 
 
 @pytest.mark.parametrize("worker", [pytest.param(0, marks=pytest.mark.wide), 1])

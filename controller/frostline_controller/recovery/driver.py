@@ -197,6 +197,8 @@ class Failures:
             self._store.amendments.cache_off = f"the cache is off, a cached value was wrong: {cause}"
         off = "; the cache is off" if recovery.cache_wrong else ""
         why = f"what was computed from step {found.first_step} on is not to be trusted{off}"
+        if "missing_checkpoint" in found.detail:
+            why = f"what was computed from step {found.first_step} on is computed again, the missing checkpoint included"
         return await self._starting.from_checkpoint(workers, cause, why, answers, epoch=True, wrong_bits=found)
 
     def _charge_retry_budget(self, recovery: Recovery, failure: Failure, step: int) -> None:

@@ -65,7 +65,8 @@ TASKS = {
     for task in (
         Task(
             "digits", "digits, from scratch", ROOT / "examples/image_classification/digits.yaml", False,
-            (*AUTO, *SHARED_AS_NEEDED, "placement.planner=optimal", "placement.reshape_every_freeze=false"), ("training.epochs=12",),
+            (*AUTO, *SHARED_AS_NEEDED, "placement.planner=optimal", "placement.reshape_every_freeze=false"),
+            ("training.epochs=12",),
         ),
         _text("reviews", "film reviews"),
         _text("tweets", "tweets"),

@@ -46,7 +46,8 @@ METHOD = f"""## How it is measured
   bubbles too. What is predicted to take more than {PRUNE:g} times the least is
   left out, each of the others takes 12 steps, and the one with the least median of the last eight is run whole.
 - **Elastic.** Exact numerics, the task's own freezing, cache on, micro-batch size and leaves as `auto` settles them,
-  `placement.shard: auto` (which the first pairs of digits and the language model did not have). Text tasks freeze the embedding and two of six blocks from step 1
+  `placement.shard: auto` (which the first pairs of digits and the language model did not have). Text tasks freeze the
+  embedding and two of six blocks from step 1
   (`freeze.initial_units: {TEXT_UNITS}`) and nothing later, and have a learning rate of {ELASTIC_RATE:g}, where
   static has {STATIC_RATE:g}; digits and the language model, which learn from scratch, have the default policy, which begins
   after 60 % of the steps.

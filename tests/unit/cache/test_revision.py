@@ -1,10 +1,11 @@
 """The prefix revision changes with everything that a boundary activation depends on, and with nothing else."""
 
 import torch
+from transformers import GPT2Config, ViTConfig
 
 from frostline_contract.job import parse_job
 from frostline_trainer.cache.revision import prefix_revision
-from frostline_trainer.prefix.cache_use import preprocessing_of
+from frostline_trainer.prefix.cache_use import function_of, preprocessing_of
 
 
 def states() -> list[dict[str, torch.Tensor]]:
@@ -55,9 +56,18 @@ def test_every_part_counts() -> None:
 def test_a_seed_counts_where_it_draws_how_samples_look() -> None:
     values = {"model": {"family": "vit"}, "task": {"kind": "image_classification"}, "data": {"source": "digits"},
               "training": {"steps": 8}}  # fmt: skip
-    plain = [preprocessing_of(parse_job({**values, "seed": seed}), "float32") for seed in (1, 2)]
+    config = ViTConfig()
+    plain = [preprocessing_of(parse_job({**values, "seed": seed}), "float32", config) for seed in (1, 2)]
     assert plain[0] == plain[1]
     varied = {"source": "digits", "augmentation": {"mode": "k-variants", "variants": 2, "shift_pixels": 1}}
-    drawn = [preprocessing_of(parse_job({**values, "data": varied, "seed": seed}), "float32") for seed in (1, 2)]
+    drawn = [preprocessing_of(parse_job({**values, "data": varied, "seed": seed}), "float32", config) for seed in (1, 2)]
     assert drawn[0] != drawn[1]
-    assert preprocessing_of(parse_job(values), "mixed_bfloat16") != plain[0], "and so does the precision"
+    assert preprocessing_of(parse_job(values), "mixed_bfloat16", config) != plain[0], "and so does the precision"
+
+
+def test_how_blocks_compute_counts_though_weights_and_the_first_block_do_not_show_it() -> None:
+    """With the flag the first block of a GPT-2 divides attention by one, and each later one by more."""
+    plain, scaled = GPT2Config(), GPT2Config(scale_attn_by_inverse_layer_idx=True)
+    assert function_of(plain) != function_of(scaled)
+    same = GPT2Config(attn_pdrop=0.3, num_labels=7, name_or_path="elsewhere", dtype="float16")
+    assert function_of(same) == function_of(plain), "what frozen units do not compute by is shared"

@@ -131,3 +131,16 @@ def test_training_does_not_wait_for_the_digest_of_a_large_prefix(
     released[1].set()
     wait_until(lambda: second.known)
     assert use.cache._boundary is not None and use.cache._boundary.identity == small
+
+
+def test_a_worker_without_a_place_in_the_plan_gives_its_leases_up(caching: tuple[CacheUse, Generation, RunState]) -> None:
+    """Else the cache server would take the boundary that it was at for one in use, and keep its values."""
+    use, generation, state = caching
+    use.leave()
+    use.connect(generation, state)
+    assert use.cache is not None and use.cache._control.boundary is not None
+    use.leave()
+    assert use.cache._control.boundary is None
+    use.leave()
+    use.connect(generation, state)
+    assert use.cache._control.boundary is not None, "it is a member again"

@@ -13,12 +13,13 @@ from torch import nn
 from frostline_contract.plan import Decision, GenerationId, Plan
 from frostline_trainer.checkpoints import saving as saving_module
 from frostline_trainer.checkpoints.last_files import agree_written, save_final_model
-from frostline_trainer.checkpoints.reading import complete_checkpoints, is_complete
+from frostline_trainer.checkpoints.reading import complete_checkpoints, is_complete, read_manifest
 from frostline_trainer.checkpoints.saving import Saving
 from frostline_trainer.checkpoints.writing import POLL_SECONDS
 from frostline_trainer.generations.between_steps import BetweenSteps
 from frostline_trainer.generations.entering import Entered
 from frostline_trainer.generations.groups import lone_groups
+from frostline_trainer.replication.wrong_bits import CheckpointMissing
 from frostline_trainer.step.due import CheckpointDue
 from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.run_state import RunState
@@ -113,8 +114,17 @@ def test_a_rollback_takes_nothing_of_a_later_lineage(member: Member, monkeypatch
     member.saving.stable()
     member.saving.finish()
     monkeypatch.setattr(saving_module, "RESTORE_WAIT_SECONDS", 0.1)
-    with pytest.raises(ValueError, match="no complete checkpoint of step 2"):
+    with pytest.raises(CheckpointMissing, match="no complete checkpoint of step 2") as missing:
         member.saving.restore(member.entered, 2, RunState(lineage=3, step=3))
+    assert missing.value.first_step == 3, "what was computed from the freeze on is not used"
+
+
+def test_a_checkpoint_that_a_late_freeze_finds_taken_is_known_as_the_one_before_it(member: Member) -> None:
+    folder = member.checkpoint(RunState(step=2))
+    assert member.checkpoint(RunState(step=2), before_freeze=True) == folder
+    member.saving.stable()
+    member.saving.finish()
+    assert read_manifest(folder)["before_freeze"] is True
 
 
 def test_at_the_end_nothing_unfinished_is_left(member: Member) -> None:

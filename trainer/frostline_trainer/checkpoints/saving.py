@@ -16,6 +16,7 @@ from frostline_trainer.checkpoints.retention import Retention, sweep
 from frostline_trainer.checkpoints.writing import CheckpointWriter, Snapshot, WriterNotices
 from frostline_trainer.control.client import ControlClient
 from frostline_trainer.generations.entering import Entered
+from frostline_trainer.replication.wrong_bits import CheckpointMissing
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.digests import tied_names
 from frostline_trainer.step.run_state import RunState
@@ -97,6 +98,8 @@ class Saving:
             self._waiting.append(self._newest)
             self._unwritten.append(self._newest)
             self._writer.write(self._newest)
+        elif before_freeze and not self._newest.stable.is_set():  # the step's own checkpoint, which is not published yet
+            self._newest.manifest["before_freeze"] = True
         self._newest.last |= last
         if before_freeze and not self._newest.written.wait(SHARE_WAIT_SECONDS):
             log.warning("checkpoint %s is not on disk after %.0f s; training goes on", folder, SHARE_WAIT_SECONDS)
@@ -138,7 +141,10 @@ class Saving:
         self._writer.abandon(seen_step)
 
     def restore(self, entered: Entered, step: int, state: RunState) -> RunState:
-        """Bring this member's pieces back to the checkpoint of `step` on `state`'s history. Returns the run state it holds."""
+        """Bring this member's pieces back to the checkpoint of `step` on `state`'s history. Returns the run state it holds.
+
+        Raises CheckpointMissing if no complete one appears within RESTORE_WAIT_SECONDS.
+        """
         folder, manifest = self._await_checkpoint(step, state)
         needed = entered.plan.needs(entered.generation.worker_id)
         restore_pieces(self._context, self._context.moments, folder, manifest, needed)
@@ -193,7 +199,7 @@ class Saving:
             if found:
                 return found[-1]
             if time.monotonic() > deadline:
-                raise ValueError(f"no complete checkpoint of step {step} under {self.root} to roll back to")
+                raise CheckpointMissing(step, self.root)
             time.sleep(0.05)
 
     def _manifest(self, entered: Entered, state: RunState, before_freeze: bool) -> dict:

@@ -123,7 +123,7 @@ class Worker:
         self.recovery = Recovery(identity.worker_id, context, self.state, box, client)
         self.entrance = Entrance(identity.worker_id, context, self.state, self.saving.root)
         self.preparation = Preparation(context, identity, box, client, lambda: self.state.step)
-        self.preparation.on_stand_by = self.clock.stand_by
+        self.preparation.on_stand_by = self._stand_by
         self.between_steps = BetweenSteps(
             context, self.state, self.calendar, box, client, self.saving, self.entrance, self.caching, self.preparation
         )
@@ -163,6 +163,7 @@ class Worker:
         plans.entered(plan.generation, as_member=entered is not None)
         if entered is None:
             # A leaver has sent its state. It keeps state and groups until it enters another plan or is told to end.
+            self.caching.leave()
             self.clock.enter(Phase.SPARE)
             return LoopEnd(Ended.SWITCHED)
         self._report_entered(entered, time.perf_counter() - started)
@@ -175,6 +176,11 @@ class Worker:
             plans.switched(due.plan.generation)
             self.recovery.switched(due.plan)
         return due
+
+    def _stand_by(self) -> None:
+        """Called every now and then while the newest plan does not name this worker."""
+        self.clock.stand_by()
+        self.caching.leave()
 
     def _act(self, entered: Entered, due: Due) -> None:
         """Carry out what is due between two steps."""

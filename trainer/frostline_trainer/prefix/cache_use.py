@@ -1,11 +1,14 @@
 """A worker's use of the activation cache: when it reads the frozen prefix through it, and by which identity of the values."""
 
+import json
 import logging
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from transformers import PreTrainedConfig
 
 from frostline_contract.cache_identity import CacheIdentity
 from frostline_contract.cache_tag import unsigned_refusal
@@ -29,6 +32,13 @@ log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 1.0
 """How long entering a generation waits for the digest of its frozen prefix (some gigabytes of weights) and for the shard map of a
 new cache, so that values of others are read from the first step on."""
+
+NAMES = frozenset((
+    "_name_or_path", "architectures", "transformers_version", "dtype", "torch_dtype", "id2label", "label2id", "num_labels",
+    "problem_type",
+))  # fmt: skip
+"""Settings of a model that no frozen unit computes by: origin, type of stored weights, the head's labels. Frozen units have no
+dropout either."""
 
 
 @dataclass
@@ -121,6 +131,13 @@ class CacheUse:
         self._ask(_Asked(self.cache, identities, len(self._context.data.train) * kinds))
         generation.use_cache(self.cache, previous)
 
+    def leave(self) -> None:
+        """Stop using the cache, since this worker is in no generation: what it leased is released. May be called again."""
+        with self._lock:
+            if self._asked is not None:
+                self._asked.cache.clear_boundary()
+            self._asked = None
+
     def _ask(self, asked: "_Asked") -> None:
         with self._lock:
             self._asked = asked
@@ -189,7 +206,7 @@ class CacheUse:
         context, codec = self._context, self._context.job.cache.codec
         points = [(point, codec) for point in chain if point <= boundary] if codec != "none" else []
         states, names = [unit.state_dict() for unit in context.cut.units[:boundary]], names_of(context.data.train)
-        preprocessing = preprocessing_of(context.job, context.precision.name)
+        preprocessing = preprocessing_of(context.job, context.precision.name, context.cut.model.config)
         preprocessing += "" if self._own_tokens is None else "|own tokens"
 
         def find() -> CacheIdentity:
@@ -208,10 +225,17 @@ class CacheUse:
         return earlier[-1] if earlier else None
 
 
-def preprocessing_of(job: Job, precision: str) -> str:
+def preprocessing_of(job: Job, precision: str, config: PreTrainedConfig) -> str:
     """All that a boundary activation depends on beside weights, tile and numerics, as text.
 
     It includes the seed only if samples are augmented before the cache; otherwise runs with different seeds share values.
     """
     drawn_by = f"seed {job.seed}|" if augmentation_of(job) is not None else ""
-    return f"{job.data.augmentation.model_dump_json()}|{drawn_by}{precision}|{job.model.attention}"
+    return f"{job.data.augmentation.model_dump_json()}|{drawn_by}{precision}|{job.model.attention}|{function_of(config)}"
+
+
+def function_of(config: PreTrainedConfig) -> str:
+    """The settings by which units compute, as text. Weights do not show them, and one of them may act on some blocks only
+    (`scale_attn_by_inverse_layer_idx`), so that the prefix probe, which stands for all blocks by the first, may not either."""
+    fields = {name: value for name, value in config.to_dict().items() if name not in NAMES and "drop" not in name}
+    return json.dumps(fields, sort_keys=True, default=str)

@@ -16,6 +16,7 @@ is a crash. The agent ends when no worker is left, with 0, 2 or 3 like its worke
 ends with 1 if its own preload process has ended, which no worker survives: the kubelet starts the container again, and counts.
 """
 
+import contextlib
 import json
 import os
 import selectors
@@ -144,7 +145,7 @@ class Agent:
             return
         for slot in self._slots:
             if slot.process_id:
-                os.kill(slot.process_id, signal.SIGTERM)
+                _terminate(slot.process_id)
             elif slot.exit_code is None:
                 slot.exit_code = DONE
 
@@ -186,7 +187,7 @@ class Agent:
                 slot.process_id = message["pid"]
                 say(f"worker started local_rank={slot.local_rank} process={slot.process_id}")
                 if self._kill_at is not None:
-                    os.kill(slot.process_id, signal.SIGTERM)
+                    _terminate(slot.process_id)
             else:
                 self._ended(slot, message["exit"])
                 return
@@ -265,6 +266,12 @@ class Agent:
             self._preload.wait()
         if self._folder is not None:
             self._folder.close()
+
+
+def _terminate(process_id: int) -> None:
+    """Send SIGTERM to a worker. It may have ended: its parent, the preload process, sends the exit code a moment later."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process_id, signal.SIGTERM)
 
 
 def say(text: str) -> None:

@@ -1,6 +1,7 @@
-"""Errors for wrong bits in a run's computations. The controller answers them with a restore of an earlier state."""
+"""Errors after which a run cannot use what it has computed: the controller answers them with a restore of an earlier state."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 
 class WrongBits(RuntimeError):
@@ -24,3 +25,15 @@ class CacheDiffers(WrongBits):
 
     def __init__(self, text: str) -> None:
         super().__init__(text, 0)
+
+
+class CheckpointMissing(WrongBits):
+    """The checkpoint of a rollback is not there: its disk was full at the freeze, or has lost it. The run goes back further, and
+    computes all again from there, the checkpoint included.
+
+    step: The checkpoint's step, before the freeze that is to be rolled back.
+    """
+
+    def __init__(self, step: int, root: Path) -> None:
+        text = f"there is no complete checkpoint of step {step} under {root} to roll back to: it was not written, or is lost"
+        super().__init__(text, step + 1, detail={"missing_checkpoint": str(step)})
