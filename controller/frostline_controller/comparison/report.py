@@ -201,7 +201,10 @@ def _write_pictures(comparison: Comparison, out: Path) -> list[str]:
         readings.append(
             ("time", {arm: comparison.seconds(arm, "training_seconds") for arm in comparison.arms}, "training seconds")
         )
-    for name, by_arm, label in readings:
+    for name, every_arm, label in readings:
+        by_arm = {arm: values for arm, values in every_arm.items() if values}
+        if not by_arm:  # no score of the test split was asked for
+            continue
         figure = Figure(figsize=(7.5, 3.2), layout="constrained")
         axes = figure.add_subplot()
         for place, values in enumerate(by_arm.values()):

@@ -174,7 +174,8 @@ def best_static_micro_batch(
     """Return the fastest micro-batch size of the static arm with fast numerics, and median step seconds by size.
 
     Sizes are measured by runs of a few steps, since the elastic arm is compared with the measured time. The sizes double, while
-    the batch has at least one micro-batch of the size, until a size is slower than the best by a fifth.
+    the batch has at least one micro-batch of the size, until a size is slower than the best by a fifth or cannot be run: it does not
+    fit the memory, or gives too few micro-batches for what the job asks of replicas.
 
     Args:
         job: the job that is compared; the first size is its own.
@@ -187,7 +188,12 @@ def best_static_micro_batch(
     size = job.training.micro_batch_size
     while size <= job.training.batch_size:
         trial = Trial("static", job.seed, workers, folder / f"micro-batch-{size}", static_overrides(job, size, steps=24))
-        run_trial(trial, job_file, overrides)
+        try:
+            run_trial(trial, job_file, overrides)
+        except RunError as error:
+            if not measured or error.code not in (exit_codes.USER_MISTAKE, exit_codes.FAILED):
+                raise
+            break
         seconds = sorted(record.step_seconds for record in read_run(trial.folder).records[4:])
         measured[size] = seconds[len(seconds) // 2]
         if measured[size] > 1.2 * min(measured.values()):

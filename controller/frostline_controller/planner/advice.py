@@ -125,5 +125,11 @@ def _unit_at(measured: list[int], unit: tuple[UnitProfile, ...], size: int) -> U
         return max(0.0, mean_y + slope * (size - mean_x))
 
     scaled = {name: line(name) for name in ("forward_seconds", "backward_seconds")}
+    first = unit[0]
+    scaled |= {
+        f"cell_{name}": tuple(scaled[name] / getattr(first, name) * one for one in getattr(first, f"cell_{name}"))
+        for name in ("forward_seconds", "backward_seconds")
+        if getattr(first, name) > 0
+    }
     scaled |= {name: round(line(name)) for name in ("activation_bytes", "output_bytes", "split_bytes")}
-    return unit[0].model_copy(update=scaled)
+    return first.model_copy(update=scaled)

@@ -8,6 +8,7 @@ from frostline_contract.job import Job
 from frostline_contract.precision import BYTES, VALUE_TYPES, resolve_precision
 from frostline_contract.statistics import LinkProfile, UnitProfile
 from frostline_controller.planner.adapted import with_adapters
+from frostline_controller.planner.advice import units_at
 from frostline_controller.planner.analytic import analytic_profiles
 from frostline_controller.planner.cell_advice import in_cells
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs, parallel_slots, with_numerics_of
@@ -82,7 +83,11 @@ def assumed_inputs(
     Raises:
         ValueError: the freeze point is outside the model.
     """
-    units = measured.units if measured else unit_profiles(job, size, hardware, job.training.micro_batch_size)
+    micro_batch = job.training.micro_batch_size
+    if measured is not None:
+        units = units_at({measured.micro_batch_size: measured.units}, micro_batch)
+    else:
+        units = unit_profiles(job, size, hardware, micro_batch)
     if not 0 <= freeze_point < len(units):
         raise ValueError(f"--freeze-point is {freeze_point}; it must be 0 to {len(units) - 1}, since the head always learns")
     memory, initial = job.placement.worker_memory_bytes or 0, job.initial_freeze_point(len(units))

@@ -126,7 +126,8 @@ def loss_chart(run: RunData) -> Chart:
         axes.plot(*zip(*guard, strict=True), color=COLOURS["second"], marker="o", markersize=3.5, label="guard split")
     refused = [record.step for record in run.records if record.refused]
     if refused:
-        axes.plot(refused, [np.nanmax(losses)] * len(refused), "x", color=COLOURS["bad"], label="refused (not finite)")
+        top = float(losses.max()) if len(losses) else 0.0
+        axes.plot(refused, [top] * len(refused), "x", color=COLOURS["bad"], label="refused (not finite)")
     _finish(axes, run, "loss")
     text = f"Training loss, from {losses[0]:.4g} to {losses[-1]:.4g}." if len(losses) else "No finite loss."
     return Chart("loss", "Loss", text, _svg(figure, "loss", "Loss", text))

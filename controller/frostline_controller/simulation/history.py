@@ -113,7 +113,8 @@ def _in_force(decisions: Sequence[Decision], step: int, initial: int) -> int:
 
 
 def _stand_in(job: Job, num_units: int, calendar: DecisionCalendar, number: int, freeze_point: int) -> IntervalStatistics:
-    """Return the statistics of an interval in which deeper blocks have smaller gradients, the same in every interval.
+    """Return the statistics of an interval in which deeper blocks have smaller gradients and the last block's outputs alone change,
+    the same in every interval.
 
     Args:
         job: the job that is simulated.
@@ -130,5 +131,5 @@ def _stand_in(job: Job, num_units: int, calendar: DecisionCalendar, number: int,
         unit_gradient_norms=norms, unit_parameters=(1,) * num_units, unit_forward_flops=(1,) * num_units,
         learning_rate=learning_rate(training.optimizer, training.schedule, last, calendar.total_steps),
         learning_rate_peak=training.optimizer.learning_rate, loss_mean=1.0, accepted_steps=calendar.interval_steps,
-        guard=STAND_IN if watched else None,
+        guard=STAND_IN if watched else None, unit_output_changes=(*(0.0,) * (num_units - 2), 1.0, 0.0),
     )  # fmt: skip

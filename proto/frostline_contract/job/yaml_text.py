@@ -111,6 +111,8 @@ def _key(key: Any, path: str) -> str:
         return _text(key, f"{path}: the key {_shown(key)!r}")
     if isinstance(key, int) and not isinstance(key, bool):
         return str(key)
+    if isinstance(key, float) and math.isfinite(key):
+        return repr(key)
     raise JobError(f"{path or 'the value'}: the key {_shown(key)} is {_kind(key)}; write a word, in quotes where need be")
 
 

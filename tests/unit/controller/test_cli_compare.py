@@ -18,14 +18,23 @@ import yaml
 from frostline_contract.job import apply_overrides, dump_job, parse_job
 from frostline_contract.job.automatic import Settled
 from frostline_controller.cli.compare import accuracy_trials, settled_for_all, share_equal_numerics, time_trials
+from frostline_controller.comparison import trials
 from frostline_controller.comparison.report import Comparison, write_comparison
 from frostline_controller.comparison.statistics import paired_difference, sign_flip_lower_bound
-from frostline_controller.comparison.trials import Outcome, Trial, read_outcome, run_trial, static_overrides
+from frostline_controller.comparison.trials import (
+    Outcome,
+    Trial,
+    best_static_micro_batch,
+    read_outcome,
+    run_trial,
+    static_overrides,
+)
 from frostline_controller.decisions.student_t import t_quantile, upper_tail
 from frostline_controller.ledger.sums import Ledger
 from frostline_controller.local_run import exit_codes
 from frostline_controller.local_run.errors import UserMistake
 from frostline_controller.local_run.run_lock import owned
+from frostline_controller.local_run.separate_process import RunError
 from tests.unit.controller.synthetic_run import job_values, write_run
 from tests.unit.controller.test_cli import end_of
 
@@ -239,6 +248,32 @@ def test_the_comparison_is_told_in_three_forms(tmp_path: Path) -> None:
     assert "3 of 3 runs" in text
     assert (tmp_path / "comparison-accuracy.svg").read_text().startswith("<?xml")
     assert (tmp_path / "comparison-time.svg").exists()
+
+
+def test_without_scores_of_the_test_split_a_comparison_shows_its_times(tmp_path: Path) -> None:
+    """`evaluation.test_at_end` is false."""
+    found = [replace(outcome(arm, 0, 0.9), final={}) for arm in ("static", "elastic")]
+    text = write_comparison(Comparison("digits", ("static", "elastic"), (0,), tuple(found), tuple(found), {}), tmp_path)
+    assert "| elastic | 1.0000 |" in text
+    assert [one.name for one in tmp_path.glob("*.svg")] == ["comparison-time.svg"]
+
+
+def test_a_larger_micro_batch_that_cannot_run_ends_the_search_for_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, refusal = parse_job(job_values()), RunError(exit_codes.USER_MISTAKE, "no placement fits")
+
+    def run(trial: Trial, job_file: str, overrides: list[str], first: int = job.training.micro_batch_size) -> None:
+        if f"training.micro_batch_size={first}" not in trial.overrides:
+            raise refusal
+        write_run(trial.folder)
+
+    monkeypatch.setattr(trials, "run_trial", run)
+    size, measured = best_static_micro_batch(job, "job.yaml", [], tmp_path, 4)
+    assert [size] == list(measured) == [job.training.micro_batch_size]
+    monkeypatch.setattr(trials, "run_trial", lambda trial, job_file, overrides: run(trial, job_file, overrides, first=0))
+    with pytest.raises(RunError, match="no placement fits"):
+        best_static_micro_batch(job, "job.yaml", [], tmp_path, 4)
 
 
 def test_the_ledgers_of_timed_runs_stand_side_by_side(tmp_path: Path) -> None:

@@ -89,6 +89,10 @@ def test_a_measured_profile_replaces_the_analytic_one(job_file: Path, tmp_path: 
     assert reported["plans"][0]["placement"]["stage_bounds"] == [0, 5]
     # One worker computes 8 micro-batches of 5 units at 30 ms.
     assert reported["plans"][0]["cost"]["step_seconds"] == pytest.approx(8 * 5 * 0.03, rel=0.05)
+    words = ["plan", "-f", str(job_file), "--devices", "1", "--profile", str(profile), "--json", "--set"]
+    assert main([*words, "training.micro_batch_size=4"]) == 0
+    scaled = json.loads(capsys.readouterr().out)["plans"][0]["cost"]["step_seconds"]
+    assert scaled == pytest.approx(16 * 5 * 0.015, rel=0.05), "at another size a unit takes in proportion"
 
 
 @pytest.mark.parametrize(

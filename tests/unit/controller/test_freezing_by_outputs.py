@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from frostline_contract.job import parse_job
+from frostline_contract.job import parse_job, read_yaml
 from frostline_contract.job.freezing import ElasticSection, FreezeSection
 from frostline_controller.decisions.decide import check_freezing, decide
 from frostline_controller.decisions.initial import initial_freeze_reason
@@ -86,7 +86,7 @@ def test_plasticity_freezes_in_one_deep_move_as_early_as_patience_lets_it():
 
 def test_stairs_are_shares_of_the_run_and_of_the_blocks():
     """The user has set the stairs: no warm-up and no patience apply; caps and the guard do."""
-    policy = {"name": "stairs", "stairs": {0.1: 0.34, 0.4: 0.5, 0.8: 1.0}}
+    policy = read_yaml("{name: stairs, stairs: {0.1: 0.34, 0.4: 0.5, 0.8: 1.0}}")
     template = inputs_of(moved(1, NORMS), policy=policy)
     _, decisions = simulate(template, 38, lambda k, n, f: moved(k, [0.0] * 6, f, lineage=n))
     # 400 steps, decision k from step 10 k + 3 on: 0.1 is reached by decision 4, 0.4 by 16; a third of 6 is 2, a half 3.

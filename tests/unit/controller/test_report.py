@@ -106,6 +106,8 @@ def test_refused_and_infinite_losses_do_not_break_the_pictures(run_dir: Path) ->
     with (run_dir / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(bad.model_dump()) + "\n")
     assert "refused (not finite)" in build_report(run_dir).read_text()
+    (run_dir / "metrics.jsonl").write_text(json.dumps(bad.model_dump()) + "\n")
+    assert "No finite loss." in build_report(run_dir).read_text(), "not one step was good"
 
 
 def test_no_run_directory_is_a_clear_error(tmp_path: Path) -> None:

@@ -195,6 +195,8 @@ def test_the_policy_decides_as_it_does_in_a_run() -> None:
     assert min(span.first_step for span in railed.spans if span.freeze_point) > 0.6 * 400
     cap_alone = the_job(simulated(job=job(freeze={"policy": {"alpha": 1 / 3}, "rails": closed["rails"]})))
     assert [span.freeze_point for span in cap_alone.spans if span.reason] == [0, 3, 5, 6, 7]
+    by_outputs = the_job(simulated(job=job(freeze={"policy": {"name": "plasticity"}})))
+    assert by_outputs.spans[-1].freeze_point == 4, "the boldest history: all but the last block have settled"
 
 
 def test_what_the_job_freezes_from_the_start_is_frozen_and_cached_from_the_start() -> None:
