@@ -54,6 +54,11 @@ def test_all_mistakes_come_at_once_in_both_helms(name: str) -> None:
     assert all(part in text for part in ("training.epochs is 30", "reduction_leaves is 6", "checkpoint.uri", "trainer.gpus is 3"))
 
 
+def test_checkpoints_may_lie_in_a_folder_of_the_runs_own() -> None:
+    """A relative path is one below the run's folder, which is on the storage."""
+    assert "checkpoint" in str(render('checkpoint.uri="kept"'))
+
+
 @pytest.mark.parametrize("release", ["1st", "a" * 41, "my.run"])
 def test_names_of_releases(release: str) -> None:
     with pytest.raises(Refused, match="the release's name is"):

@@ -79,8 +79,8 @@
 - kubernetes.storage.access_mode is ReadWriteOnce: pods on more than one node cannot mount it; use ReadWriteMany, or bind the run to one node by its host name in kubernetes.storage.node
 {{- end }}
 {{- with .Values.checkpoint.uri }}
-{{- if not (hasPrefix "/frostline/storage/" .) }}
-- checkpoint.uri is {{ . | quote }}: it would be lost with its pod; leave it out, or give a folder below /frostline/storage
+{{- if or (contains "://" .) (and (hasPrefix "/" .) (not (hasPrefix "/frostline/storage/" .))) }}
+- checkpoint.uri is {{ . | quote }}: it would be lost with its pod; leave it out, or give a folder below /frostline/storage or one relative to the run's
 {{- end }}
 {{- end }}
 {{- range list (list "model.path" .Values.model.path) (list "data.path" .Values.data.path) (list "data.test_path" .Values.data.test_path) (list "freeze.policy.replay_of" .Values.freeze.policy.replay_of) }}

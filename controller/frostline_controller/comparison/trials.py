@@ -174,8 +174,8 @@ def best_static_micro_batch(
     """Return the fastest micro-batch size of the static arm with fast numerics, and median step seconds by size.
 
     Sizes are measured by runs of a few steps, since the elastic arm is compared with the measured time. The sizes double, while
-    the batch has at least one micro-batch of the size, until a size is slower than the best by a fifth or cannot be run: it does not
-    fit the memory, or gives too few micro-batches for what the job asks of replicas.
+    the batch has at least one micro-batch of the size, until a size is slower than the best by a fifth or cannot be run: it does
+    not fit the memory, or gives too few micro-batches for what the job asks of replicas.
 
     Args:
         job: the job that is compared; the first size is its own.

@@ -113,8 +113,8 @@ def _in_force(decisions: Sequence[Decision], step: int, initial: int) -> int:
 
 
 def _stand_in(job: Job, num_units: int, calendar: DecisionCalendar, number: int, freeze_point: int) -> IntervalStatistics:
-    """Return the statistics of an interval in which deeper blocks have smaller gradients and the last block's outputs alone change,
-    the same in every interval.
+    """Return the statistics of an interval with smaller gradients in deeper blocks, and outputs that change in the last block
+    alone: the same in every interval.
 
     Args:
         job: the job that is simulated.
