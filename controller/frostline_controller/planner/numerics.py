@@ -2,10 +2,10 @@
 
 Few leaves allow few, large micro-batches, which compute faster; enough of both let the most workers fill their replicas and their
 pipeline. The planner weighs the two: each pair (micro-batch size, leaves) is planned for the fewest and the most workers that the
-run may have, and for the most workers with half the blocks frozen and with all but one, as far as policy and rails allow, within
-the memory of a worker. Among pairs close to the best one the fewest micro-batches are chosen, since such small differences of
-measurements are noise; then leaves for as many replicas as workers can form, since these numbers stay for the whole run, while
-shapes are planned again from what it measures; then the fewest leaves, which need the least memory.
+run may have (the fewest count for less), and for the most workers with half the blocks frozen and with all but one, as far as
+policy and rails allow, within the memory of a worker. Among pairs close to the best one the fewest micro-batches are chosen, since
+such small differences of measurements are noise; then leaves for as many replicas as workers can form, since these numbers stay for
+the whole run, while shapes are planned again from what it measures; then the fewest leaves, which need the least memory.
 """
 
 import math
@@ -29,6 +29,9 @@ from frostline_controller.planner.search import make_plan
 NEAR = 0.03
 """How much slower than the best a pair may be, on average over the worlds, to be chosen for its fewer micro-batches."""
 
+FEWEST_WEIGHT = 0.25
+"""Weight of the step with the fewest workers beside those with the most: a run comes there only by losses."""
+
 
 @dataclass(frozen=True)
 class _Tried:
@@ -44,10 +47,11 @@ class _Tried:
         """The number of worlds in which nothing fits."""
         return self.plans.count(None)
 
-    def slowness(self, of_world: list[bool]) -> float:
-        """Return the mean logarithm of the seconds a sample, over the worlds that count."""
-        seconds = [plan.cost.seconds_per_sample for plan, counts in zip(self.plans, of_world, strict=True) if counts and plan]
-        return sum(map(math.log, seconds)) / max(1, len(seconds))
+    def slowness(self, weights: list[float]) -> float:
+        """Return the weighted mean logarithm of the seconds a sample. weights: of each world; 0: it does not count."""
+        pairs = [(plan, weight) for plan, weight in zip(self.plans, weights, strict=True) if plan is not None and weight > 0]
+        total = sum(weight * math.log(plan.cost.seconds_per_sample) for plan, weight in pairs)
+        return total / (sum(weight for _, weight in pairs) or 1.0)
 
 
 def settle(job: Job, inputs: PlanInputs, profiles: Mapping[int, tuple[UnitProfile, ...]]) -> Settled:
@@ -72,15 +76,16 @@ def settle(job: Job, inputs: PlanInputs, profiles: Mapping[int, tuple[UnitProfil
     fitting = [one for one in tried if one.unfit == fewest_unfit]
     if fewest_unfit == len(worlds):
         return _refuse(inputs, worlds[-1], profiles)
-    counts = [all(one.plans[world] is not None for one in fitting) for world in range(len(worlds))]
-    best = min(one.slowness(counts) for one in fitting)
-    near = [one for one in fitting if one.slowness(counts) <= best + math.log1p(NEAR)]
+    usual = [1.0 if len(world.members) == len(inputs.members) else FEWEST_WEIGHT for world in worlds]
+    weights = [weight * all(one.plans[index] is not None for one in fitting) for index, weight in enumerate(usual)]
+    best = min(one.slowness(weights) for one in fitting)
+    near = [one for one in fitting if one.slowness(weights) <= best + math.log1p(NEAR)]
     replicas = _most_replicas(job)
     chosen = min(near, key=lambda one: (one.num_microbatches, max(0, replicas - one.reduction_leaves), one.reduction_leaves))
     return Settled(
         micro_batch_size=chosen.micro_batch_size,
         reduction_leaves=chosen.reduction_leaves,
-        reason=_reason(job, chosen, fitting, counts, worlds, sorted(profiles)),
+        reason=_reason(job, chosen, fitting, weights, worlds, sorted(profiles)),
     )
 
 
@@ -206,14 +211,16 @@ def _refuse(inputs: PlanInputs, world: PlanInputs, profiles: Mapping[int, tuple[
     raise ValueError(f"no placement of {len(inputs.members)} workers fits at any micro-batch size of {sorted(profiles)}")
 
 
-def _reason(job: Job, chosen: _Tried, tried: list[_Tried], counts: list[bool], worlds: list[PlanInputs], sizes: list[int]) -> str:
+def _reason(
+    job: Job, chosen: _Tried, tried: list[_Tried], weights: list[float], worlds: list[PlanInputs], sizes: list[int]
+) -> str:
     """Return the choice in words: the settled numbers, their predicted steps, and the relative time of other sizes.
 
     Args:
         job: the job.
         chosen: the chosen pair of micro-batch size and leaves.
         tried: the pairs that fit.
-        counts: for each world, whether its plans are compared: whether all pairs have one.
+        weights: of each world; 0: its plans are not compared, since some pair has none.
         worlds: the planner's inputs for each situation that was planned for.
         sizes: all micro-batch sizes that were tried.
     """
@@ -225,9 +232,9 @@ def _reason(job: Job, chosen: _Tried, tried: list[_Tried], counts: list[bool], w
     )
     others = []
     for size in sizes:
-        slowness = [one.slowness(counts) for one in tried if one.micro_batch_size == size]
+        slowness = [one.slowness(weights) for one in tried if one.micro_batch_size == size]
         if size != chosen.micro_batch_size:
-            ratio = f"{math.exp(min(slowness) - chosen.slowness(counts)):.2f}x" if slowness else "does not fit"
+            ratio = f"{math.exp(min(slowness) - chosen.slowness(weights)):.2f}x" if slowness else "does not fit"
             others.append(f"{size} {ratio}")
     beside = f"; other sizes, of its time: {', '.join(others)}" if others else ""
     return f"{settled} (auto): a step of {chosen.num_microbatches} x {chosen.micro_batch_size} samples takes {predicted}{beside}"

@@ -63,6 +63,13 @@ def test_more_workers_take_more_and_smaller_micro_batches_and_leaves_for_their_r
     assert leaves[0] < leaves[-1]
 
 
+def test_the_most_workers_count_for_more_than_the_fewest():
+    """With so dear a call a lone worker, to which losses may lead, would take the whole batch at once, and four would wait."""
+    dear = {"call_seconds": 0.04}
+    assert settled(job(workers=1), **dear).micro_batch_size == 64
+    assert [settled(job(workers=4, min_workers=least), **dear).micro_batch_size for least in (1, 4)] == [16, 16]
+
+
 def test_few_leaves_allow_fewer_and_larger_micro_batches():
     assert settled(job(reduction_leaves=2)).micro_batch_size > settled(job(reduction_leaves=32)).micro_batch_size == 2
 
