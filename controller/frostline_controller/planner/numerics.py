@@ -3,9 +3,9 @@
 Few leaves allow few, large micro-batches, which compute faster; enough of both let the most workers fill their replicas and their
 pipeline. The planner weighs the two: each pair (micro-batch size, leaves) is planned for the fewest and the most workers that the
 run may have (the fewest count for less), and for the most workers with half the blocks frozen and with all but one, as far as
-policy and rails allow, within the memory of a worker. Among pairs close to the best one the fewest micro-batches are chosen, since
-such small differences of measurements are noise; then leaves for as many replicas as workers can form, since these numbers stay for
-the whole run, while shapes are planned again from what it measures; then the fewest leaves, which need the least memory.
+policy and rails allow, within the memory of a worker. Among pairs close to the best one the fewest micro-batches are chosen,
+since such small differences of measurements are noise; then leaves for as many replicas as workers can form, since these numbers
+stay for the whole run, while shapes are planned again from what it measures; then the fewest leaves, which need the least memory.
 """
 
 import math
