@@ -233,7 +233,8 @@ class Failures:
     def _too_few(self, found: Answer, failure: Failure, workers: list[Worker], recovery: Recovery, now: float) -> str:
         """Return why the plan waits for more workers; empty where it does not wait. Survivors keep their state while they wait.
 
-        A run that has been asked to stop waits for nobody: whoever is left forms a generation, saves and stops.
+        A run that has been asked to stop waits for nobody: whoever is left forms a generation, saves and stops. A pause does so
+        only where members of it are left: else the run goes on.
 
         Args:
             found: the answer that the plan would carry out.
@@ -242,8 +243,9 @@ class Failures:
             recovery: the failure that is being answered.
             now: seconds by the run's clock.
         """
-        job = self._facts.job
-        least = 1 if self._facts.state.state == RunStatus.DRAINING else job.placement.min_workers
+        job, state = self._facts.job, self._facts.state
+        stops = state.state == RunStatus.DRAINING and (isinstance(found, GoOn) or not state.paused)
+        least = 1 if stops else job.placement.min_workers
         if len(workers) < least:
             kept = f"; all units are kept at step {found.state.step}" if isinstance(found, GoOn) else ""
             return f"waiting for workers after a failure: {len(workers)} of at least {least} are there{kept}"

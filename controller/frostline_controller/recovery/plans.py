@@ -7,7 +7,6 @@ import asyncio
 import logging
 from pathlib import Path
 
-from frostline_contract.epochs import EPOCHS_FOLDER
 from frostline_contract.lineage import RESTORE, LineageStart, Place
 from frostline_contract.mesh import in_words
 from frostline_contract.phases import ControllerPhase
@@ -20,9 +19,10 @@ from frostline_controller.planner.plans import entry_plan, survivors_plan
 from frostline_controller.recovery.facts import Failure, GoOn, WrongBits
 from frostline_controller.recovery.target import lineage_at
 from frostline_controller.reshape.two_phase import CONTINUED_KEPT
-from frostline_controller.run.checkpoints import CheckpointsGone, has_been_used, newest_before, newest_checkpoint
+from frostline_controller.run.checkpoints import CheckpointsGone, newest_before, newest_checkpoint
 from frostline_controller.run.epochs import current_epoch, raise_epoch
 from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.gone import why_gone
 from frostline_controller.run.outbox import Outbox
 from frostline_controller.run.plan_log import plan_end_line, plan_line
 from frostline_controller.run.plug import RoundPlug
@@ -99,21 +99,10 @@ class StartingPlans:
         return plan
 
     async def _check_not_gone(self) -> None:
-        """Raise CheckpointsGone where the checkpoint root is empty and should not be: not mounted, removed, or lost.
-
-        It should not be empty where the run has written a checkpoint, started from one, or begun a second run epoch; nor where
-        the run has taken decisions, but its directory has no record of a step. Then no plan is made, since the run must not
-        silently start again at step 0.
-        """
-        facts, store, current = self._facts, self._store, self._facts.current
-        had = store.events.counts["checkpoint"] or (current is not None and (current.run_epoch > 1 or current.checkpoint_path))
-        lost = facts.state.decisions and store.records.latest is None
-        if (had or lost) and not await asyncio.to_thread(has_been_used, self._root):
-            what = "has had checkpoints" if had else f"has decided on intervals of which {store.places.path} has no record"
-            raise CheckpointsGone(
-                f"the run {what}, and {self._root} holds no checkpoint: waiting until that folder is mounted or restored; "
-                f"to train again from step 0 make the folder {self._root / EPOCHS_FOLDER}"
-            )
+        """Raise CheckpointsGone where the checkpoint root is empty and should not be: then no plan is made, since the run must
+        not silently start again at step 0."""
+        if why := await asyncio.to_thread(why_gone, self._facts, self._store, self._root):
+            raise CheckpointsGone(why)
 
     async def newer_checkpoint(self, failure: Failure, found: GoOn) -> int | None:
         """Return the step of a checkpoint that is newer than the survivors' state; None where there is none.

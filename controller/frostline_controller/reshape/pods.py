@@ -126,7 +126,8 @@ class PodCount:
             return None
         if facts.ended and workers != 0 and (by == SCALE_REQUEST or before == 0):
             return SizeRequest("resume", by, workers)
-        if workers == 0 or facts.ended:
+        stops = facts.state.state == RunStatus.DRAINING and not facts.state.paused
+        if workers == 0 or facts.ended or stops:
             await store.commit(
                 requested_workers=workers, **({"replicas": facts.cluster.spec_replicas} if by == SCALE_REQUEST else {})
             )

@@ -1,10 +1,12 @@
 """The triggers of a new placement, and their urgency: decisions, joins, leaves, commands and scheduled reshapes."""
 
 import logging
+from dataclasses import dataclass
 
 from frostline_contract.job.cluster import ScheduledReshape
 from frostline_contract.lineage import ROLLBACK
 from frostline_contract.mesh import Mesh, in_words
+from frostline_contract.plan import GenerationId
 from frostline_controller.decisions.by_command import request_in_words
 from frostline_controller.planner.adapter import Choice
 from frostline_controller.planner.choice import PlanChoice
@@ -55,6 +57,15 @@ class Joins:
         self._first, self._tried = None, now
 
 
+@dataclass(frozen=True)
+class _Prepared:
+    """The request that a plan was prepared for, with the kind of its event and the generation that ran then."""
+
+    wish: str
+    cause: str
+    base: GenerationId
+
+
 class ReshapeTriggers:
     """Keeps the request for a new placement until a plan for it is prepared, or the planner finds that no change pays.
 
@@ -71,8 +82,21 @@ class ReshapeTriggers:
         self._cause = "reshape"
         self._deferred_to = 0
         self._patient = False
+        self._prepared_for: _Prepared | None = None
         section = facts.job.controller
         self._joins = Joins(section.join_settle_seconds, section.join_pause_seconds)
+
+    def _ask_for_dropped(self) -> None:
+        """Ask again for what a plan was prepared for, where it is gone and the plan before it still runs: somebody wants to
+        leave, has joined, or the job has changed. At once for leavers, else after a pause, as for joiners."""
+        prepared, current = self._prepared_for, self._facts.current
+        if prepared is None or self._reshaping.busy:
+            return
+        self._prepared_for = None
+        if current is not None and current.generation == prepared.base and not self.wish:
+            there = {worker.worker_id for worker in self._facts.available()}
+            leaves = any(worker not in there for worker in current.placement.workers)
+            self.ask(prepared.wish, prepared.cause, patient=not leaves)
 
     def note_joined(self, wish: str) -> None:
         """Note that there is a new worker that could be a member."""
@@ -100,6 +124,7 @@ class ReshapeTriggers:
         facts = self._facts
         await self._take_scheduled()
         self._ask_again()
+        self._ask_for_dropped()
         if not self.wish or self._reshaping.busy or facts.current is None or facts.step < self._deferred_to:
             return
         if facts.awaited() or self._rollback_pending() or (self._patient and self._is_early()):
@@ -124,6 +149,7 @@ class ReshapeTriggers:
         if not await self._reshaping.prepare(choice, not_before, self._cause):
             self._deferred_to = until + 1
             return
+        self._prepared_for = _Prepared(self.wish, self._cause, facts.current.generation)
         self._answered(answering)
         self._joins.tried(facts.clock())
 

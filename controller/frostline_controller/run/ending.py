@@ -15,6 +15,7 @@ from frostline_controller.reshape.triggers import not_made
 from frostline_controller.run.drain import Drain
 from frostline_controller.run.epochs import current_epoch, reopen
 from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.gone import why_gone
 from frostline_controller.run.outbox import Outbox
 from frostline_controller.run.plan_log import plan_end_line
 from frostline_controller.run.pods import Pods
@@ -180,7 +181,7 @@ class Ending:
     async def _end(self, outcome: pb.RunOutcome) -> None:
         """End the run by the outcome. Each part is done once, however often one of them fails."""
         facts, store, outbox = self._facts, self._store, self._outbox
-        self._claimed = outcome = self._claimed or await asyncio.to_thread(claimed, self._root, facts.current, outcome)
+        self._claimed = outcome = self._claimed or await asyncio.to_thread(self._claim, outcome)
         self._stands.set()
         word = status_word(outcome.status)
         state = RunStatus(word) if word in ENDED else RunStatus.FAILED
@@ -203,6 +204,14 @@ class Ending:
         facts.message = outcome.message
         outbox.streams.send_all(pb.WatchPlanResponse(end=pb.EndNotice(reason=self.end_reason)))
         log.info("run ended state=%s step=%s digest=%s message=%r", state, outcome.steps, outcome.digest, outcome.message)
+
+    def _claim(self, outcome: pb.RunOutcome) -> pb.RunOutcome:
+        """Claim the result (`run.result.claimed`), but not of a run that stops while its checkpoints are gone: the claim would be
+        the first file in a folder that is not mounted, say, and a resume would take the folder for the run's own."""
+        stops = status_word(outcome.status) != RunStatus.COMPLETED
+        if stops and why_gone(self._facts, self._store, self._root):
+            return outcome
+        return claimed(self._root, self._facts.current, outcome)
 
     def _run_epoch(self) -> int:
         current = self._facts.current

@@ -77,3 +77,20 @@ def test_a_plan_that_may_be_voted_for_keeps_its_leaver_until_the_plan_behind_it(
             await stage.until(lambda: received.may_leave, "it may go")
 
     asyncio.run(story())
+
+
+def test_a_leaver_whose_plan_is_dropped_gets_another_one(tmp_path: Path) -> None:
+    """The plan without it also took a joiner in, which could not connect."""
+
+    async def story() -> None:
+        async with leading(tmp_path, **JOB) as stage:
+            plan, _ = await prepared_with_joiner(stage)
+            stage.controller.departures.note("uid-1/1", "SIGTERM", WorkerState.LEAVING)
+            following = await stage.until(lambda: stage.facts.state.prepared not in (None, plan), "a plan without the leaver")
+            following = stage.facts.state.prepared
+            assert following is not None and stage.ordinals(following) == [0, 2]
+            await stage.controller.reshaping.drop("trainer-2 cannot connect to the others")
+            again = await stage.until(lambda: stage.facts.state.prepared, "a plan for the same leaver")
+            assert 1 not in stage.ordinals(again)
+
+    asyncio.run(story())
