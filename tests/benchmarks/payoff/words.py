@@ -80,9 +80,9 @@ as long (digits without a cap), and the chosen numbers are the same."""
 ACCURACY_TEXT = "Elastic minus static on the test split, paired by seed."
 ABLATION_HEAD = "### The four switches, one by one"
 ABLATION_TEXT = """Seconds of static over seconds of the arm; in brackets the pairs. Each arm has the switches of those before it.
-Text tasks freeze from step 1, so that the first plan is for what learns: nearly all of the gain is there before pipeline and replicas
-may change. Arms of the same shape and work (the second and the third of the film reviews) differ by up to 15 %: that much is
-noise here."""
+Text tasks freeze from step 1, so that the first plan is for what learns: nearly all of the gain is there before pipeline and
+replicas may change. Arms of the same shape and work (the second and the third of the film reviews) differ by up to 15 %: that
+much is noise here."""
 FRONTIER_HEAD = "### Time against accuracy"
 FRONTIER_TEXT = f"""By the units that are frozen from step 1. {TEXT_UNITS} is the arm that is judged above, with twice static's
 learning rate; the others have static's."""
