@@ -63,6 +63,7 @@ def _compare(arguments: argparse.Namespace, job: Job, out: Path) -> int:
         accuracy=tuple(share_equal_numerics(job, arms, accuracy)),
         times=tuple(times),
         micro_batch_seconds=micro_batch_seconds,
+        placement_is_free=job.training.numerics == "exact" and job.training.batch == "global",
     )
     say(str(write_comparison(comparison, out)))
     return exit_codes.DONE
