@@ -26,7 +26,7 @@ class Comparison:
         accuracy: outcomes of the runs for metric and loss.
         times: outcomes of the timed runs.
         micro_batch_seconds: median step seconds of the static arm, by the micro-batch sizes tried.
-        placement_is_free: placement changes no bit of the job's runs: exact numerics, and a batch that does not grow with replicas.
+        placement_is_free: placement changes no bit of the job: exact numerics, and a batch that does not grow with replicas.
     """
 
     job_name: str
