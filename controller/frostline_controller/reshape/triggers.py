@@ -1,13 +1,15 @@
 """The triggers of a new placement, and their urgency: decisions, joins, leaves, commands and scheduled reshapes."""
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from frostline_contract.job.cluster import ScheduledReshape
 from frostline_contract.lineage import ROLLBACK
 from frostline_contract.mesh import Mesh, in_words
-from frostline_contract.plan import GenerationId
+from frostline_contract.plan import GenerationId, Placement
 from frostline_controller.decisions.by_command import request_in_words
+from frostline_controller.members.membership import Worker
 from frostline_controller.planner.adapter import Choice
 from frostline_controller.planner.choice import PlanChoice
 from frostline_controller.planner.verdict import differ
@@ -94,9 +96,7 @@ class ReshapeTriggers:
             return
         self._prepared_for = None
         if current is not None and current.generation == prepared.base and not self.wish:
-            there = {worker.worker_id for worker in self._facts.available()}
-            leaves = any(worker not in there for worker in current.placement.workers)
-            self.ask(prepared.wish, prepared.cause, patient=not leaves)
+            self.ask(prepared.wish, prepared.cause, patient=not _has_leavers(current.placement, self._facts.available()))
 
     def note_joined(self, wish: str) -> None:
         """Note that there is a new worker that could be a member."""
@@ -176,13 +176,11 @@ class ReshapeTriggers:
             log.warning("no placement wish=%r reason=%s", self.wish, error)
             facts.message = str(error)
             return None
-        there = {worker.worker_id for worker in workers}
-        leaving = [worker for worker in current.placement.workers if worker not in there]
         pinned = facts.state.pinned
         commanded = pinned is not None and pinned.degrees == choice.placement.degrees
         frozen = facts.job.placement.reshape_every_freeze and freeze_point != current.freeze_point
         differs = differ(choice.placement, current.placement)
-        due = bool(leaving) or frozen or (commanded and differs) or facts.behind(current)
+        due = _has_leavers(current.placement, workers) or frozen or (commanded and differs) or facts.behind(current)
         reason = choice.reason if due or not choice.verdict else f"{choice.verdict}; {choice.reason}"
         return Choice(choice.placement, (choice.pays and differs) or due, reason, choice.verdict)
 
@@ -263,6 +261,11 @@ class ReshapeTriggers:
         """Whether a rollback is decided and its lineage has no record yet; meanwhile no vote can switch."""
         start = self._facts.state.lineages[-1]
         return start.kind == ROLLBACK and self._store.records.lineage < start.lineage
+
+
+def _has_leavers(placement: Placement, available: Iterable[Worker]) -> bool:
+    """Whether some member of a placement is not among the workers that a plan may name."""
+    return not {worker.worker_id for worker in available}.issuperset(placement.workers)
 
 
 def not_made(facts: RunFacts) -> list[str]:
