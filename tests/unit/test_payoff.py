@@ -17,7 +17,7 @@ from tests.benchmarks.payoff.going import Asked, Piece, best_static, make_all, m
 from tests.benchmarks.payoff.lines import FILE, Key, Line, Lines
 from tests.benchmarks.payoff.page import page_text, write_page
 from tests.benchmarks.payoff.static_search import WHOLE, Candidate, best_of, candidates, memory_cap, shapes, worth_measuring
-from tests.benchmarks.payoff.tasks import CAPS, FRONTIER, TASKS, switches
+from tests.benchmarks.payoff.tasks import CAPS, TASKS, arm_fields, switches
 from tests.benchmarks.payoff.text_sets import is_test, labelled, split
 
 FIGURES: Line = {
@@ -235,14 +235,26 @@ def test_a_go_makes_what_is_missing_and_the_next_one_goes_on(lines: Lines, tmp_p
     assert best_static(again, "whole", "reviews", "free").name == "pp4-dp1-mb8"
 
 
-def test_the_frontier_is_of_text_tasks_alone(lines: Lines) -> None:
+def test_the_frontier_has_the_settings_of_each_task(lines: Lines) -> None:
     asked = replace(ASKED, caps=("free",), seeds=(0,), kinds=("frontier", "accuracy"))
     done = [key for key in all_of(lines, asked) if key.kind in ("time", "accuracy")]
-    settings = ["static", "elastic", *FRONTIER]
-    assert [key.arm for key in done if (key.task, key.kind) == ("reviews", "time")] == settings
-    assert [key.arm for key in done if (key.task, key.kind) == ("reviews", "accuracy")] == settings
-    assert [key.arm for key in done if key.task == "digits"] == ["static", "elastic"]
-    assert "| film reviews | 5 | not run | 1.00x (1) | +0.00 (1) |" in page_text(lines, [])
+    settings = {
+        "reviews": ["static", "elastic", "initial-2", "initial-4", "initial-5"],
+        "digits": ["static", "elastic", "half-50", "half-40", "half-30"],
+    }
+    for task in settings:
+        for kind in ("time", "accuracy"):
+            assert [key.arm for key in done if (key.task, key.kind) == (task, kind)] == settings[task]
+    page = page_text(lines, [])
+    assert "| film reviews | 5 units from step 1 | not run | 1.00x (1) | +0.00 points (1) |" in page
+    assert "| digits, from scratch | half, at 30 % | not run | 1.00x (1) | +0.00 points (1) |" in page
+
+
+def test_a_setting_of_the_frontier_is_a_job_that_freezes_half_at_once() -> None:
+    task = TASKS["digits"]
+    freeze = load_job(str(task.job), [*task.overrides("whole"), *arm_fields(task, "half-40")]).freeze
+    assert (freeze.policy.name, freeze.policy.stairs) == ("stairs", {0.4: 0.5})
+    assert freeze.rails.warmup_fraction == 0.0 and freeze.rails.total_fraction == 0.5
 
 
 def test_a_pair_that_was_cut_off_is_made_whole_again(lines: Lines) -> None:

@@ -8,8 +8,8 @@ from tests.benchmarks.payoff import words
 from tests.benchmarks.payoff.figures import difference, ratio
 from tests.benchmarks.payoff.lines import Line, Lines
 from tests.benchmarks.payoff.static_search import worth_measuring
-from tests.benchmarks.payoff.tables import table
-from tests.benchmarks.payoff.tasks import ABLATION, CAPS, FRONTIER, TASKS, TEXT_UNITS
+from tests.benchmarks.payoff.tables import number, table
+from tests.benchmarks.payoff.tasks import ABLATION, CAPS, TASKS
 from tests.benchmarks.payoff.work import candidates_of
 
 
@@ -29,24 +29,24 @@ def ablation(lines: Lines, scale: str) -> list[str]:
 
 
 def frontier(lines: Lines, scale: str) -> list[str]:
-    """Return the table of time against accuracy: by the units that text tasks freeze from step 1."""
+    """Return the table of time against accuracy: by what a task freezes, and when. Settings of which nothing is known are left
+    out."""
     rows = []
-    arms = dict(sorted({TEXT_UNITS: "elastic", **{int(arm.removeprefix("initial-")): arm for arm in FRONTIER}}.items()))
     for task in TASKS.values():
-        for units, arm in arms.items() if task.text else ():
+        for arm in ("elastic", *task.frontier):
             times = [ratio(lines, task.name, scale, cap, arm) for cap in CAPS]
             lost = difference(lines, task.name, scale, arm=arm)
-            if arm != "elastic" and not any(times) and lost is None:
-                continue
-            bound = f"{100 * lost.lower:+.2f}" if lost and lost.lower is not None else ""
-            rows.append([
-                task.title, str(units),
-                *(f"{one.median:.2f}x ({len(one.values)})" if one else "not run" for one in times),
-                f"{100 * lost.mean:+.2f} ({len(lost.differences)})" if lost else "not run", bound,
-            ])  # fmt: skip
-    if not any(row[1] != str(TEXT_UNITS) for row in rows):
+            if any(times) or lost is not None:
+                by, unit = (100.0, " points") if task.metric else (1.0, " of the loss")
+                rows.append([
+                    task.title, words.setting(task, arm),
+                    *(f"{one.median:.2f}x ({len(one.values)})" if one else "not run" for one in times),
+                    f"{number(by * lost.mean)}{unit} ({len(lost.differences)})" if lost else "not run",
+                    number(by * lost.lower) if lost and lost.lower is not None else "",
+                ])  # fmt: skip
+    if not rows:
         return [words.FRONTIER_HEAD, "Not run yet."]
-    head = ["task", "units frozen from step 1", *words.CAP_WORDS.values(), "accuracy, points (seeds)", "lower bound, 95 %"]
+    head = ["task", "frozen", *words.CAP_WORDS.values(), "elastic minus static (seeds)", "lower bound, 95 %"]
     return [words.FRONTIER_HEAD, words.FRONTIER_TEXT, table(head, rows)]
 
 

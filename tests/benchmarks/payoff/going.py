@@ -10,7 +10,7 @@ from itertools import product
 from tests.benchmarks.payoff.figures import pairs
 from tests.benchmarks.payoff.lines import Key, Line, Lines
 from tests.benchmarks.payoff.static_search import Candidate, best_of, worth_measuring
-from tests.benchmarks.payoff.tasks import ABLATION, CAPS, FRONTIER, TASKS
+from tests.benchmarks.payoff.tasks import ABLATION, CAPS, TASKS
 from tests.benchmarks.payoff.work import accuracy_run, candidates_of, measure_candidate, prepare, timed_run
 
 KINDS = ("time", "ablation", "frontier", "accuracy")
@@ -105,7 +105,7 @@ def timed_arms(asked: Asked, task: str) -> tuple[str, ...]:
     """Return the arms that take turns on a task: static and the other requested arms; none if no timed run is requested."""
     wanted: list[str] = ["elastic"] if "time" in asked.kinds else []
     wanted += ABLATION if "ablation" in asked.kinds else ()
-    wanted += ["elastic", *FRONTIER] if "frontier" in asked.kinds and TASKS[task].text else ()
+    wanted += ["elastic", *TASKS[task].frontier] if "frontier" in asked.kinds else ()
     return tuple(dict.fromkeys(["static", *wanted])) if wanted else ()
 
 
@@ -155,7 +155,7 @@ def _accurate(lines: Lines, asked: Asked) -> Iterator[Piece]:
     for seed in asked.seeds:
         for task in asked.tasks:
             cap = "free" if "free" in asked.caps else CAPS[0]
-            frontier = FRONTIER if "frontier" in asked.kinds and TASKS[task].text else ()
+            frontier = TASKS[task].frontier if "frontier" in asked.kinds else ()
             for arm in ("static", "elastic", *frontier):
                 key = Key("accuracy", task, asked.scale, "", arm, seed)
                 if lines.get(key) is None:

@@ -3,7 +3,7 @@
 from tests.benchmarks.devices import SHARE, WORKERS
 from tests.benchmarks.payoff.figures import MARGIN, SEEDS, TASK_GOAL, TEXT_GOALS
 from tests.benchmarks.payoff.static_search import CAP_DEVICES, CAP_MICRO_BATCHES, PRUNE
-from tests.benchmarks.payoff.tasks import ELASTIC_RATE, STATIC_RATE, TEXT_UNITS
+from tests.benchmarks.payoff.tasks import ELASTIC_RATE, STATIC_RATE, TEXT_UNITS, Task
 
 __all__ = ["TASK_GOAL"]
 
@@ -84,8 +84,9 @@ Text tasks freeze from step 1, so that the first plan is for what learns: nearly
 replicas may change. Arms of the same shape and work (the second and the third of the film reviews) differ by up to 15 %: that
 much is noise here."""
 FRONTIER_HEAD = "### Time against accuracy"
-FRONTIER_TEXT = f"""By the units that are frozen from step 1. {TEXT_UNITS} is the arm that is judged above, with twice static's
-learning rate; the others have static's."""
+FRONTIER_TEXT = f"""By what is frozen. The first row of each task is the arm that is judged above. Text tasks: units frozen from
+step 1; {TEXT_UNITS} have twice static's learning rate, the others have static's. Tasks from scratch: half of the blocks, by the
+share of the run after which they freeze; the default policy moves one block at a time, the others move once."""
 PLACEMENTS_HEAD = "### Static placements"
 PLACEMENTS_TEXT = "pp is the pipeline's depth, dp the number of replicas, mb the samples of a micro-batch."
 SHARES_HEAD = "### Where worker-seconds go"
@@ -108,3 +109,11 @@ GPU, ten side by side."""
 def goal_of(cap: str) -> float:
     """Return the goal under a cap: the least median over the text tasks."""
     return TEXT_GOALS[cap]
+
+
+def setting(task: Task, arm: str) -> str:
+    """Return what an arm freezes, and when."""
+    if arm == "elastic":
+        return f"{TEXT_UNITS} units from step 1" if task.text else "half, from 60 % on (the default)"
+    kind, _, number = arm.partition("-")
+    return f"{number} units from step 1" if kind == "initial" else f"half, at {number} %"
