@@ -63,7 +63,7 @@ class World:
         self.operator = Operator(self.folder)
 
     def plant(self, place: str, times: int = 1, delay: float = 0.0, fails: bool = True) -> None:
-        """Plant a delay or failure for the writes of a controller that runs by faulty_controller.py, which may read at any time."""
+        """Plant a delay or failure for the writes of a controller by faulty_controller.py, which may read at any time."""
         draft = self.folder / "to_plant.json"
         draft.write_text(json.dumps({place: (times, delay, fails)}))
         draft.replace(self.folder / PLANTED)
