@@ -29,8 +29,6 @@ from frostline_rpc.convert import to_message, to_record
 NUM_UNITS = 6
 WAIT_SECONDS, CALL_SECONDS = 180.0, 60.0
 """Far above what is needed on a busy machine: so long until what hangs fails its test."""
-LOG_CHARACTERS = 6000
-"""So much of the controller's log is shown where a message did not come."""
 
 
 def job_values(**sections: dict[str, Any]) -> dict[str, Any]:
@@ -199,8 +197,7 @@ class ScriptedWorker:
         return self.stub.Heartbeat(request, timeout=5)
 
     def next(self, kind: str, seconds: float = WAIT_SECONDS) -> Any:
-        """Return the next message of a kind; earlier messages of other kinds are dropped. Where none comes, the error has the end
-        of the controller's log."""
+        """Return the next message of a kind; earlier messages of other kinds are dropped."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             try:
@@ -209,7 +206,7 @@ class ScriptedWorker:
                 break
             if message.WhichOneof("message") == kind:
                 return getattr(message, kind)
-        log = (self.run_dir / "controller.log").read_text()[-LOG_CHARACTERS:]
+        log = (self.run_dir / "controller.log").read_text()[-6000:]
         raise AssertionError(f"worker {self.ordinal}: no {kind} within {seconds:g} s; the controller's log ends:\n{log}")
 
     def next_plan(self, start: str | None = None) -> Plan:
