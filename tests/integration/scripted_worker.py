@@ -127,8 +127,7 @@ class ScriptedWorker:
         self.node, self.store_port = node or f"node-{ordinal}", 10000 + ordinal
         self.generation: plan_pb2.GenerationId | None = None
         self.device, self.step = DeviceFacts(), 0
-        self.phase, self.leaving = "forward", ""
-        self.silent = False
+        self.phase, self.leaving, self.silent = "forward", "", False
         self._beating = threading.Event()
         self._threads: list[threading.Thread] = []
         self.connect()
@@ -206,8 +205,8 @@ class ScriptedWorker:
                 break
             if message.WhichOneof("message") == kind:
                 return getattr(message, kind)
-        log = (self.run_dir / "controller.log").read_text()[-6000:]
-        raise AssertionError(f"worker {self.ordinal}: no {kind} within {seconds:g} s; the controller's log ends:\n{log}")
+        log = (self.run_dir / "controller.log").read_text()
+        raise AssertionError(f"worker {self.ordinal}: no {kind} within {seconds:g} s; the log ends:\n{log[-6000:]}")
 
     def next_plan(self, start: str | None = None) -> Plan:
         """Return the next plan; with `start`, the next plan of that kind of start."""
