@@ -25,7 +25,12 @@ LocalShards = dict[tuple[int, str], torch.Tensor]
 
 def local_shards(unit: nn.Module) -> LocalShards | None:
     """The unit's local shards; None if its state is in its module."""
-    return getattr(unit, "local_shards", None)
+    return vars(unit).get("local_shards")  # getattr of what a module does not have takes longer than an update of its bias
+
+
+def is_in_module(unit: nn.Module) -> bool:
+    """Whether all of the unit's state is in its module: none in local shards, no tile beside it."""
+    return local_shards(unit) is None and not tiles_beside(unit)
 
 
 def part_of(unit: nn.Module, piece: int, part: Part, weight: torch.Tensor) -> list[torch.Tensor]:

@@ -20,7 +20,7 @@ from torch.optim.sgd import sgd
 from frostline_contract.job.training import OptimizerSection
 from frostline_contract.pieces import Pieces
 from frostline_trainer.model import no_decay
-from frostline_trainer.step.local_shards import part_of
+from frostline_trainer.step.local_shards import is_in_module, part_of
 from frostline_trainer.step.parts import Moments as Moments
 from frostline_trainer.step.parts import Part, flat, parts_of, write
 
@@ -28,7 +28,7 @@ PartGradients = Mapping[tuple[int, str], torch.Tensor]
 """(piece, parameter name) -> gradient of the piece's part of that parameter, flat."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Updated:
     """One parameter, or the part of it that is updated. key: of its moments. part: its elements; None: all, in their shape."""
 
@@ -36,18 +36,33 @@ class _Updated:
     unit: nn.Module
     parameter: nn.Parameter
     part: Part | None
+    _view: torch.Tensor | None = None
 
     @property
     def weights(self) -> list[torch.Tensor]:
         """The parameter or its part, wherever the state is now; as several views where it does not lie in one."""
-        return [self.parameter] if self.part is None else part_of(self.unit, self.key[0], self.part, self.parameter)
+        if self.part is None:
+            return [self.parameter]
+        view = self._view
+        if view is not None and view.data_ptr() == self._address and is_in_module(self.unit):
+            return [view]
+        views = part_of(self.unit, self.key[0], self.part, self.parameter)
+        # A view takes longer to make than a bias to update, so it is kept for as long as the parameter's memory is the same.
+        self._view = views[0] if self.part.tile is None and is_in_module(self.unit) else None
+        return views
+
+    @property
+    def _address(self) -> int:
+        """Where the part begins in the parameter's memory."""
+        assert self.part is not None
+        return self.parameter.data_ptr() + self.part.low * self.parameter.element_size()
 
     def gradient(self, given: PartGradients | None) -> torch.Tensor | None:
         """The part's gradient: from `given`, or from the parameter's `.grad` without it."""
         if given is not None:
             return given.get(self.key)
         gradient = self.parameter.grad
-        return gradient if gradient is None or self.part is None else flat(self.part.of(self.unit, gradient.detach()))
+        return gradient if gradient is None or self.part is None else flat(self.part.of(self.unit, gradient))
 
 
 @dataclass

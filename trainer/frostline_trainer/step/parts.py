@@ -44,13 +44,16 @@ class Part:
         """The part of a contiguous tensor with the weight's shape in the unit's module, as views in the part's order: one, flat,
         or several where the elements of a tile do not lie one behind the other."""
         if self.tile is None:
-            return [tensor.view(-1)[self.low : self.high]]
+            whole = tensor.view(-1)
+            return [whole if self.high - self.low == whole.numel() else whole[self.low : self.high]]
         return tile_views(unit, self.name, tensor, self.tile, self.low, self.high)
 
 
 def flat(views: Sequence[torch.Tensor]) -> torch.Tensor:
     """The elements of a part, flat: in place where it is one flat view, otherwise a copy."""
-    return views[0].reshape(-1) if len(views) == 1 else torch.cat([view.reshape(-1) for view in views])
+    if len(views) > 1:
+        return torch.cat([view.reshape(-1) for view in views])
+    return views[0] if views[0].dim() == 1 and views[0].is_contiguous() else views[0].reshape(-1)
 
 
 def write(views: Sequence[torch.Tensor], values: torch.Tensor) -> None:

@@ -13,7 +13,6 @@ from torch import nn
 from frostline_contract.operations import Kind
 from frostline_contract.plan import Plan
 from frostline_trainer.generations.groups import Groups
-from frostline_trainer.step.alignment import ALIGNMENT_BYTES, aligned
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.exchange import reduce_gradients
 from frostline_trainer.step.gathering import Gathering
@@ -64,7 +63,7 @@ class Reduction:
         self._shape, self._worker = plan.placement.shape, plan.placement.workers[index]
         self._pp_rank, self._num_leaves = self._shape.pp_rank(index), context.job.training.reduction_leaves
         self._spoken = [piece for piece in plan.speaks_for(self._worker) if context.pieces.unit_of(piece) >= freeze_point]
-        self._cut: dict[int, list[Part]] = {}
+        self._cut: dict[int, list[tuple[Part, nn.Parameter]]] = {}
         self._learning: dict[int, list[tuple[str, nn.Parameter]]] = {}
         self._divides_tiles = plan.placement.divides_tiles
         self.sharing = self._make_sharing(index)
@@ -184,14 +183,15 @@ class Reduction:
         unit = table.unit_of(piece)
         if unit not in self._learning:  # walking a unit's modules takes longer than its gradient norms
             self._learning[unit] = learning(self._context, self._freeze_point, unit)
-        known = {name: p.grad for name, p in self._learning[unit] if p.grad is not None}
         if table.per_unit == 1:
-            return known.items()
+            return [(name, parameter.grad) for name, parameter in self._learning[unit] if parameter.grad is not None]
         module = self._context.cut.units[unit]
         if piece not in self._cut:
-            self._cut[piece] = parts_of(table, piece, module)
-        parts = [(part, known[part.name]) for part in self._cut[piece] if part.name in known]
-        return [(part.name, aligned(flat(part.of(module, gradient)), ALIGNMENT_BYTES)) for part, gradient in parts]
+            parameters = dict(self._learning[unit])
+            parts = parts_of(table, piece, module)
+            self._cut[piece] = [(part, parameters[part.name]) for part in parts if part.name in parameters]
+        known = [(part, parameter.grad) for part, parameter in self._cut[piece] if parameter.grad is not None]
+        return [(part.name, flat(part.of(module, gradient))) for part, gradient in known]
 
     def gradients(self, totals: Mapping[int, torch.Tensor]) -> PartGradients | None:
         """The gradients from which the optimizer updates this member's pieces; None: the parameters' `.grad`."""
