@@ -24,11 +24,7 @@ class DecisionCalendar:
     def __post_init__(self) -> None:
         if self.lag_steps < 3:
             raise ValueError(f"decisions.lag_steps is {self.lag_steps}; statistics leave when stable, so it must be at least 3")
-        if self.interval_steps <= self.lag_steps:
-            raise ValueError(
-                f"freeze.interval_steps is {self.interval_steps} and decisions.lag_steps is {self.lag_steps}; "
-                "an interval must be longer than the lag, so that decisions take effect in order"
-            )
+        check_lag(self.interval_steps, self.lag_steps)
 
     def interval_of(self, step: int) -> int:
         """The number of the interval that contains `step`."""
@@ -61,3 +57,12 @@ class DecisionCalendar:
     def due_after(self, step: int) -> int:
         """The number of the first decision that takes effect later than at `step`."""
         return self.due_before(step) + 1
+
+
+def check_lag(interval_steps: int, lag_steps: int) -> None:
+    """Raise ValueError where an interval is not longer than the lag of its decision."""
+    if interval_steps <= lag_steps:
+        raise ValueError(
+            f"freeze.interval_steps is {interval_steps} and decisions.lag_steps is {lag_steps}; "
+            "an interval must be longer than the lag, so that decisions take effect in order"
+        )

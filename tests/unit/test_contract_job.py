@@ -50,6 +50,11 @@ BAD_INPUT = [
         ["3 micro-batches (batch_size 24 / micro_batch_size 8)", "lower reduction_leaves to a power of two <= 3"],
     ),
     ("short interval", ["freeze.interval_steps=1"], ["freeze.interval_steps is 1", "greater than or equal to 2"]),
+    (
+        "interval within the lag",
+        ["freeze.interval_steps=3"],
+        ["freeze.interval_steps is 3", "an interval must be longer than the lag"],
+    ),
     ("name", ["name=Big Run"], ["name is 'Big Run'", "pattern"]),
     ("negative seed", ["seed=-1"], ["seed is -1"]),
     ("bad fault", ["faults=[{kind: kill_worker}]"], ["faults.0.step: missing; add it"]),

@@ -190,7 +190,7 @@ def best_static_micro_batch(
         trial = Trial("static", job.seed, workers, folder / f"micro-batch-{size}", static_overrides(job, size, steps=24))
         try:
             run_trial(trial, job_file, overrides)
-        except RunError as error:
+        except CommandError as error:  # `run_trial` puts a run's failure into the words of the command
             if not measured or error.code not in (exit_codes.USER_MISTAKE, exit_codes.FAILED):
                 raise
             break

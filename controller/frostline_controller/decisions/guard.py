@@ -29,6 +29,8 @@ from frostline_controller.decisions.surviving import Change, changes, timeline
 CHANCE_MOVES = 12
 """How many moves (differences between consecutive readings) the estimate of chance uses: the newest ones, since the model learnt
 faster at older ones."""
+SUREST = math.nextafter(1.0, 0.0)
+"""Most confidence that a reading is held to: with very many readings the first ones' confidence would be rounded to certainty."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ def confidence_of(reading: int, readings: int, overall: float) -> float:
         overall: the job's confidence, 0.0 to 1.0.
     """
     spent = (reading / readings) ** 3 - ((reading - 1) / readings) ** 3
-    return 1.0 - (1.0 - overall) * spent
+    return min(1.0 - (1.0 - overall) * spent, SUREST)
 
 
 def chance_of(statistics: Sequence[IntervalStatistics], before: int) -> Chance:

@@ -48,7 +48,16 @@ def find_run_folder(given: str | None) -> Path:
     found = [folder for folder in RUNS.glob("*") if RunDirectory(folder).holds_run()]
     if not found:
         raise UserMistake("no run in runs/; give a run directory, or start one with `frostline run -f JOB`")
-    return max(found, key=lambda folder: max(path.stat().st_mtime for path in folder.iterdir())).resolve()
+    return max(found, key=_changed_at).resolve()
+
+
+def _changed_at(folder: Path) -> float:
+    """When a file of a run directory was last written; a link counts itself, since what it led to may be gone."""
+    times = [0.0]
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # a draft that took its file's place meanwhile
+            times.append(path.lstat().st_mtime)
+    return max(times)
 
 
 def write_run_folder(folder: Path, job: Job, facts: dict[str, Any]) -> None:

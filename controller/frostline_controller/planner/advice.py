@@ -131,5 +131,5 @@ def _unit_at(measured: list[int], unit: tuple[UnitProfile, ...], size: int) -> U
         for name in ("forward_seconds", "backward_seconds")
         if getattr(first, name) > 0
     }
-    scaled |= {name: round(line(name)) for name in ("activation_bytes", "output_bytes", "split_bytes")}
+    scaled |= {name: round(line(name)) for name in ("activation_bytes", "output_bytes", "working_bytes", "split_bytes")}
     return first.model_copy(update=scaled)

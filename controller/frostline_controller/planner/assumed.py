@@ -113,7 +113,7 @@ def assumed_inputs(
         # At the freeze point of step 1 this is the run's first plan; beyond it the run has started earlier, at the job's depth.
         start_pp_degree=job.placement.initial_pp_degree if freeze_point > initial else None,
         steps_left=job.training.steps or DEFAULT_STEPS,
-        parallel_slots=parallel_slots(job, os.cpu_count() or 1) if local else None,
+        parallel_slots=parallel_slots(job, len(os.sched_getaffinity(0))) if local else None,
         boundary_bytes_per_sample=size.sequence * size.hidden * value_bytes(job, hardware)[1],
         optimizer_seconds_per_byte=update or hardware.optimizer_seconds_per_byte,
         base_bytes=most_communicator_bytes(devices, job.most_tp_degree, job.most_tp_depth)

@@ -127,9 +127,11 @@ def seconds_of(model: CostModel, candidate: Candidate) -> float:
     """Return the seconds a sample of a candidate, computed once; infinite where its dealing exceeds the memory cap."""
     if candidate.alternative is None:
         candidate.bounds = candidate.table.bounds(candidate.pp * candidate.virtual)
-        # Split backwards keep more than the closed form counts, and a plan that exceeds the memory must be found here.
-        splits = schedule_named(candidate.table.costs.schedule).splits
-        return price_of(model, candidate, simulated_cost if splits else step_cost)
+        # Split backwards, and slices of unequal cells, keep more than the closed form counts; a plan that exceeds the memory must
+        # be found here.
+        costs = candidate.table.costs
+        rough = schedule_named(costs.schedule).splits or (len(candidate.slices) > 1 and not costs.unlimited)
+        return price_of(model, candidate, simulated_cost if rough else step_cost)
     cost = candidate.alternative.cost
     return cost.seconds_per_sample if cost.peak_bytes <= model.inputs.memory_cap else float("inf")
 

@@ -9,7 +9,7 @@ from frostline_contract.sharding import shard_problem
 from frostline_controller.planner.assignment import assign_workers
 from frostline_controller.planner.cost import CostModel, StepCost
 from frostline_controller.planner.cuts import StageCosts, refined_bounds
-from frostline_controller.planner.inputs import replica_speeds
+from frostline_controller.planner.inputs import NothingFits, replica_speeds
 from frostline_controller.planner.leaves import deal_by_speed
 from frostline_controller.planner.simulated_step import simulated_cost
 
@@ -102,7 +102,12 @@ def finish(
             if cost.peak_bytes <= inputs.memory_cap:
                 results.append((option, assignment, leaf_bounds, cost))
                 break
-    assert results, f"shape {shape} fitted {inputs.memory_cap:.0f} bytes in the search and does not now"
+    if not results:
+        raise NothingFits(
+            f"{shape} of {len(inputs.members)} {inputs.members_are} fits by the search's estimate and needs "
+            f"{round(cost.peak_bytes):,} bytes a worker once its operations are simulated, and {inputs.memory_cap_words}; raise "
+            "placement.worker_memory_bytes, or lower training.micro_batch_size"
+        )
     least = min(cost.total_seconds for *_, cost in results)
     option, assignment, leaf_bounds, cost = next(r for r in results if r[3].total_seconds <= least * (1 + 1e-9))
     placement = Placement(

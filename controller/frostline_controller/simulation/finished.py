@@ -50,7 +50,7 @@ class FinishedRun:
         run's workers measured."""
         profile = self.profile
         seconds = [event.seconds for event in self.data.events if event.kind == "reshape" and event.seconds > 0]
-        slots = parallel_slots(job, os.cpu_count() or 1) if profile.device == "cpu" else None
+        slots = parallel_slots(job, len(os.sched_getaffinity(0))) if profile.device == "cpu" else None
         link, price = profile.link or LinkProfile(), job.cluster.price_per_worker_hour or 0.0
         cache = profile.cache
         times = cache.model_dump(include=set(CacheTimes.model_fields)) if cache is not None else {}

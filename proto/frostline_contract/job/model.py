@@ -4,6 +4,7 @@ from pathlib import Path
 
 from pydantic import model_validator
 
+from frostline_contract.intervals import check_lag
 from frostline_contract.job.adapters import blocks_with_adapters
 from frostline_contract.job.cluster import (
     FAULTS_OF_A_SERVICE,
@@ -85,6 +86,8 @@ class Job(Section):
         self._check_shape("placement.", shape, wanted.slices, wanted.shard, wanted.tensor_rows)
         if self.placement.backend == "nccl" and self.training.device == "cpu":
             raise ValueError("placement.backend is nccl and training.device is cpu; NCCL needs GPUs: use auto or gloo")
+        if self.freeze.interval_steps is not None:
+            check_lag(self.freeze.interval_steps, self.decisions.lag_steps)
         pods = self.placement.pods
         for index, fault in enumerate(self.faults):
             if fault.worker >= pods and fault.kind not in FAULTS_OF_A_SERVICE:

@@ -219,6 +219,8 @@ def test_new_runs_are_numbered_and_the_newest_is_found(tmp_path: Path, monkeypat
         (folder / "job.yaml").write_text("name: digits\n")
         os.utime(folder / "job.yaml", (time.time() - age,) * 2)
     assert find_run_folder(None) == folders[1]
+    (folders[1] / "cache.address").symlink_to(tmp_path / "a shared cache that has ended")
+    assert find_run_folder(None) == folders[1], "a link that leads nowhere any more"
 
 
 def test_resume_changes_live_fields_only() -> None:

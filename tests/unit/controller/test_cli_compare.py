@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 import yaml
 
-from frostline_contract.job import apply_overrides, dump_job, parse_job
+from frostline_contract.job import apply_overrides, dump_job, load_job, parse_job
 from frostline_contract.job.automatic import Settled
 from frostline_controller.cli.compare import accuracy_trials, settled_for_all, share_equal_numerics, time_trials
 from frostline_controller.comparison import trials
@@ -32,7 +33,7 @@ from frostline_controller.comparison.trials import (
 from frostline_controller.decisions.student_t import t_quantile, upper_tail
 from frostline_controller.ledger.sums import Ledger
 from frostline_controller.local_run import exit_codes
-from frostline_controller.local_run.errors import UserMistake
+from frostline_controller.local_run.errors import CommandError, UserMistake
 from frostline_controller.local_run.run_lock import owned
 from frostline_controller.local_run.separate_process import RunError
 from tests.unit.controller.synthetic_run import job_values, write_run
@@ -262,19 +263,31 @@ def test_without_scores_of_the_test_split_a_comparison_shows_its_times(tmp_path:
 def test_a_larger_micro_batch_that_cannot_run_ends_the_search_for_the_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, refusal = parse_job(job_values()), RunError(exit_codes.USER_MISTAKE, "no placement fits")
+    """The process of a run is played: one of another size than `fits` is refused."""
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(job_values()))
+    job, fits = load_job(str(file)), {8}
 
-    def run(trial: Trial, job_file: str, overrides: list[str], first: int = job.training.micro_batch_size) -> None:
-        if f"training.micro_batch_size={first}" not in trial.overrides:
-            raise refusal
-        write_run(trial.folder)
+    class Played:
+        def __init__(self, request: Any, **how: Any) -> None:
+            self.request = request
 
-    monkeypatch.setattr(trials, "run_trial", run)
-    size, measured = best_static_micro_batch(job, "job.yaml", [], tmp_path, 4)
-    assert [size] == list(measured) == [job.training.micro_batch_size]
-    monkeypatch.setattr(trials, "run_trial", lambda trial, job_file, overrides: run(trial, job_file, overrides, first=0))
-    with pytest.raises(RunError, match="no placement fits"):
-        best_static_micro_batch(job, "job.yaml", [], tmp_path, 4)
+        def wait(self, seconds: float) -> bool:
+            return True
+
+        def end(self) -> None:
+            if self.request.job.training.micro_batch_size not in fits:
+                raise RunError(exit_codes.USER_MISTAKE, "no placement fits")
+            write_run(Path(self.request.out))
+
+    assert job.training.micro_batch_size == 8 < job.training.batch_size
+    monkeypatch.setattr(trials, "in_a_process", Played)
+    monkeypatch.setattr(trials, "read_outcome", lambda trial: None)
+    size, measured = best_static_micro_batch(job, str(file), [], tmp_path / "sizes", 4)
+    assert [size] == list(measured) == [8]
+    fits.clear()
+    with pytest.raises(CommandError, match="no placement fits"):
+        best_static_micro_batch(job, str(file), [], tmp_path / "again", 4)
 
 
 def test_the_ledgers_of_timed_runs_stand_side_by_side(tmp_path: Path) -> None:

@@ -140,6 +140,11 @@ def test_readings_share_the_errors_that_the_job_allows_and_early_ones_have_fewer
     assert shares[0] == pytest.approx(0.05 / readings**3)
 
 
+def test_a_freeze_that_is_watched_for_ever_asks_for_no_certainty():
+    assert 0.95 < confidence_of(1, 10**6, 0.95) < 1.0
+    assert t_quantile(confidence_of(1, 10**6, 0.95), 9.0) > t_quantile(confidence_of(1, 10, 0.95), 9.0)
+
+
 def run_to_breach(**rails):
     """Frozen by decision 2 (step 23 on), guard loss up at the end of interval 3."""
     statistics = (entry(1, FALLING, guard=LOW), entry(2, FALLING, guard=LOW), entry(3, FALLING, 2, guard=HIGH))

@@ -14,12 +14,12 @@ from frostline_controller.planner.best_simulated import JUDGED_WITHIN
 from frostline_controller.planner.candidates import bound_of_replicas, candidates_of, price_of, seconds_of
 from frostline_controller.planner.cell_advice import WORTH, advise_cells, in_cells, with_cells
 from frostline_controller.planner.cost import CostModel
-from frostline_controller.planner.inputs import PlanInputs
+from frostline_controller.planner.inputs import NothingFits, PlanInputs
 from frostline_controller.planner.leaves import deal_by_speed
 from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.shapes import dp_choices, schedules_for, shape_limits
 from frostline_controller.planner.simulated_step import simulated_cost
-from tests.unit.controller.planner_cases import all_bounds, inputs, unit
+from tests.unit.controller.planner_cases import all_bounds, inputs, members, unit
 
 FREE_LINK = LinkProfile(latency_seconds=1e-12, bandwidth_bytes_per_second=1e18, reduce_latency_seconds=1e-12)
 
@@ -184,3 +184,20 @@ def test_the_jobs_own_grid_is_judged_by_its_measured_cells() -> None:
     assert sum(unit.forward_seconds for unit in in_cells(case.units, 2, 4, 1e-3)) == pytest.approx(
         sum(unit.forward_seconds for unit in case.units) + 8 * 2 * 1e-3
     )
+
+
+def test_unequal_cells_fit_as_simulated_or_are_refused():
+    """Slices of unequal cells keep other bytes than equal ones, by which the closed form counts."""
+    case = inputs(
+        [unit(activation=10**6)] * 4, 2, num_microbatches=4, reduction_leaves=4, token_cells=4,
+        cell_tokens=(512, 256, 128, 128), placement=PlacementSection(workers=2, slices=2),
+    )  # fmt: skip
+    roomy, fits = make_plan(case).cost.peak_bytes, []
+    for percent in (62, 64, 66):  # by the closed form 64 % suffice
+        tight = replace(case, members=members(2, memory_bytes=round(roomy * percent / 100)))
+        try:
+            fits.append(make_plan(tight).cost.peak_bytes <= tight.memory_cap)
+        except NothingFits as refused:
+            assert "the leanest needs" in str(refused)
+            fits.append(False)
+    assert fits == [False, False, True]

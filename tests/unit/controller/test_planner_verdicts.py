@@ -97,6 +97,8 @@ def test_advice_takes_the_largest_size_that_leaves_allow_where_calls_are_expensi
     refused = {c.micro_batch_size: c.refusal for c in advice.candidates if c.planned is None}
     assert refused[16] == "2 micro-batches are fewer than reduction_leaves 4"
     assert units_at({2: at(2), 4: at(4)}, 8)[0].forward_seconds == pytest.approx(0.018)
+    working = tuple(one.model_copy(update={"working_bytes": 500}) for one in at(2))
+    assert units_at({2: working}, 8)[0].working_bytes == 2000, "what a micro-batch needs while it is computed"
     with pytest.raises(ValueError, match="no micro-batch size"):
         advise(case, 32, {2: at(2)}, sizes=(16, 32))
 
