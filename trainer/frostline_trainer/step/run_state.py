@@ -5,6 +5,7 @@ manifest contains it.
 """
 
 import hashlib
+import json
 import threading
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr
@@ -124,6 +125,10 @@ class RunState(BaseModel):
         """The state as JSON, for joiners and manifests, with unacknowledged records and statistics."""
         with self._lock:
             return self.model_dump(mode="json")
+
+    def to_json(self) -> bytes:
+        """The state as JSON text, which `model_validate_json` reads. NaN and infinities survive: pydantic's own text has null."""
+        return json.dumps(self.dump()).encode()
 
     def take(self, other: "RunState", keep_unacknowledged: bool) -> None:
         """Take over all fields of `other`. keep_unacknowledged: keep own records and statistics that are still to be sent."""
