@@ -88,6 +88,10 @@ class RunState(BaseModel):
         """(step, epoch, offset) of the data at which a generation that starts now begins."""
         return self.step, self.data_epoch, self.data_offset
 
+    def has_read(self, epochs: float, samples: int) -> bool:
+        """Whether the steps so far have read so many epochs of `samples` samples each; the last one may be a part of an epoch."""
+        return self.data_epoch * samples + self.data_offset >= max(1, round(epochs * samples))
+
     def mark_restored(self, generation: GenerationId) -> None:
         """Note that the plan of `generation` has restored or newly initialized this state."""
         self.vote_lineage, self.vote_generation, self.failure = self.lineage, generation, ""
