@@ -194,6 +194,17 @@ def test_a_truncated_image_is_named_when_its_turn_comes(tmp_path: Path) -> None:
         data.train.collate([0], [0])
 
 
+@pytest.mark.parametrize("suffix", ["jpg", "png", "gif", "bmp"])
+def test_an_image_that_ends_too_early_is_named_at_the_start(suffix: str, tmp_path: Path) -> None:
+    folder = Path(images(tmp_path / "images"))
+    file = folder / "bee" / f"last.{suffix}"
+    Image.effect_noise((64, 64), 50.0).save(file)
+    job = job_of("image_classification", "image-folder", path=str(folder), image_size=8)
+    assert len(load_data(job).train) > 0
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    assert f"last.{suffix}: no readable image" in refusal(job)
+
+
 def test_text_without_words(tmp_path: Path) -> None:
     empty = write(tmp_path / "empty.txt", " \n")
     assert "holds no text" in refusal(job_of("language_modeling", "text", path=empty))

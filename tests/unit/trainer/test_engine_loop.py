@@ -137,6 +137,15 @@ def test_interval_statistics_say_what_the_steps_said() -> None:
     assert first.learning_rate_peak == max(record.learning_rate for record in records[:4])
 
 
+def test_a_batch_that_grows_ends_with_the_part_of_an_epoch_that_the_job_says() -> None:
+    bench = Bench()
+    loop = bench.loop()
+    changes = {"batch": "per_replica", "steps": None, "epochs": 20 / len(bench.generation.context.data.train)}
+    loop.job = loop.job.model_copy(update={"training": loop.job.training.model_copy(update=changes)})
+    assert bench.run(loop).how is Ended.FINISHED
+    assert bench.state.step == 3, "the third batch of 8 has the twentieth sample"
+
+
 def test_a_decision_that_does_not_come_is_void_and_says_so() -> None:
     bench = Bench(wait_seconds=0.0)
     assert bench.run().how is Ended.FINISHED

@@ -1,9 +1,12 @@
 """A worker forms a plan's groups with the plan's backend, whatever it would choose by itself."""
 
+import errno
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -100,3 +103,34 @@ def test_a_leaver_that_is_still_sending_its_state_learns_of_the_next_plans_switc
             leaving._mailbox.put_notice(end="over")
         assert due.result() == again
     del store
+
+
+def test_a_plan_whose_groups_find_no_more_files_is_answered_and_leaves_none_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Group] = []
+    closed: list[Group] = []
+
+    class Scarce(Group):
+        def __init__(self, *arguments: Any) -> None:
+            if len(opened) == 2:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            super().__init__(*arguments)
+            opened.append(self)
+
+        def close(self) -> None:
+            closed.append(self)
+            super().close()
+
+    monkeypatch.setattr(Preparation, "start", lambda self: None)  # the test forms the groups itself
+    monkeypatch.setattr("frostline_trainer.generations.formation.Group", Scarce)
+    plan = make_plan(Segment(Layout(1, 1), 1), None, [0])
+    with prepared_by(plan.placement.workers, tmp_path) as (preparation,):
+        plans = preparation._plans
+        take([preparation], plan)
+        assert plans.start_forming() == [plan]
+        preparation._prepare(plan)
+        assert plans.state(plan.generation) is PlanState.FAILED
+        with pytest.raises(NotFormed, match=os.strerror(errno.EMFILE)):
+            preparation.next_plan()
+    assert len(opened) == 2 and closed == opened

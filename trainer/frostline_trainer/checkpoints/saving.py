@@ -1,6 +1,7 @@
 """A worker's share of checkpoints: the pieces that it writes, when a checkpoint may be published, and restores."""
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -72,13 +73,13 @@ class Saving:
         before_freeze: wait until the share is on disk, since the guard may roll back to it even after a failure. last: the
         checkpoint is the run's last.
         """
-        plan = entered.plan
+        plan, moved = entered.plan, entered.generation.moved
         # After a rollback the same generation has a new lineage, whose steps have the same numbers as old ones and other bits.
         lineage = "" if state.lineage == plan.lineage else f"-lineage-{state.lineage}"
         folder = self.root / checkpoint_path(plan.run_epoch, f"{plan.generation}{lineage}", state.step)
         if self._newest is None or self._newest.folder != folder:
             if before_freeze and self.is_behind(entered):
-                self._unwritten[0].written.wait(SHARE_WAIT_SECONDS)
+                self._await(self._unwritten[0].written, moved, SHARE_WAIT_SECONDS)
             own = self._share(entered)
             copies, copied = self._context.copies.of(own)
             self._newest = Snapshot(
@@ -101,7 +102,7 @@ class Saving:
         elif before_freeze and not self._newest.stable.is_set():  # the step's own checkpoint, which is not published yet
             self._newest.manifest["before_freeze"] = True
         self._newest.last |= last
-        if before_freeze and not self._newest.written.wait(SHARE_WAIT_SECONDS):
+        if before_freeze and not self._await(self._newest.written, moved, SHARE_WAIT_SECONDS):
             log.warning("checkpoint %s is not on disk after %.0f s; training goes on", folder, SHARE_WAIT_SECONDS)
         return folder
 
@@ -170,10 +171,16 @@ class Saving:
         except OSError as error:
             log.warning("unfinished checkpoints under %s not removed: %s", self.root, error)
 
-    def _await(self, done: threading.Event, moved: Callable[[], None]) -> None:
-        """Wait for the writer. A stalled disk does not count as a hang: another worker would stall as well."""
+    def _await(self, done: threading.Event, moved: Callable[[], None], seconds: float = math.inf) -> bool:
+        """Wait for the writer, for `seconds` at most. Returns whether it is done.
+
+        A stalled disk does not count as a hang: another worker would stall as well.
+        """
         operations, since = self._writer.operations, time.monotonic()
-        while not done.wait(MOVED_SECONDS):
+        until = since + seconds
+        while not done.wait(min(MOVED_SECONDS, max(0.0, until - time.monotonic()))):
+            if time.monotonic() >= until:
+                return False
             stood = time.monotonic() - since
             if self._writer.operations != operations:
                 operations, since = self._writer.operations, time.monotonic()
@@ -182,6 +189,7 @@ class Saving:
             elif stood > STALLED_SECONDS and self._newest is not None and self._newest.last:
                 self.report_last(self._newest.manifest["step"], f"no answer from the disk for {STALLED_SECONDS:g} s")
             moved()
+        return True
 
     def close(self) -> None:
         """Finish, and end the writer's thread."""

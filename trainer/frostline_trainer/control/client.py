@@ -19,11 +19,10 @@ from frostline_rpc.convert import to_message
 from frostline_trainer.control.connection import CALL_SECONDS, FINAL_ERRORS, ControllerConnection, Refused
 from frostline_trainer.control.heartbeats import Heartbeats
 from frostline_trainer.control.mailbox import Mailbox
-from frostline_trainer.control.unsent import Unsent
+from frostline_trainer.control.unsent import Unsent, portions
 from frostline_trainer.process.plug import Plug
 
 log = logging.getLogger(__name__)
-RECORDS_A_REPORT = 200
 OUTCOME_RETRY_SECONDS = 2.0
 OUTCOME_SECONDS = 60.0
 """Timeout of one attempt to send the outcome; another one follows."""
@@ -205,8 +204,8 @@ class ControlClient:
         records, statistics = self._outgoing()
         if statistics:
             self._send_statistics(statistics, OUTCOME_SECONDS, generation)
-        request = self._records_request(records[:RECORDS_A_REPORT], generation)
-        if last := len(records) <= RECORDS_A_REPORT:
+        request = self._records_request(records, generation)
+        if last := len(request.records) == len(records):
             request.outcome.CopyFrom(outcome)
         response = self._connection.call("ReportRecords", request, OUTCOME_SECONDS)
         self._acknowledge(response.durable_lineage, response.durable_step, None)
@@ -292,7 +291,7 @@ class ControlClient:
             if statistics:
                 self._send_statistics(statistics, CALL_SECONDS, self._generation)
             if records or self._unsent:
-                request = self._records_request(records[:RECORDS_A_REPORT], self._generation)
+                request = self._records_request(records, self._generation)
                 response = self._connection.once("ReportRecords", request, timeout=20.0)
                 self._unsent.drop(request)
                 self._acknowledge(response.durable_lineage, response.durable_step, None)
@@ -300,21 +299,21 @@ class ControlClient:
     # ---- plumbing
 
     def _send_statistics(self, statistics: list[IntervalStatistics], patience_seconds: float, generation: GenerationId) -> None:
-        for start in range(0, len(statistics), RECORDS_A_REPORT):
-            some = statistics[start : start + RECORDS_A_REPORT]
+        for some in portions(to_message(item, plan_pb2.IntervalStatistics) for item in statistics):
             request = control_pb2.ReportStatisticsRequest(
                 worker_id=self._registration.worker_id,
                 generation=to_message(generation, plan_pb2.GenerationId),
-                statistics=[to_message(item, plan_pb2.IntervalStatistics) for item in some],
+                statistics=some,
             )
             self._connection.call("ReportStatistics", request, patience_seconds)
             self._acknowledge(some[-1].lineage, None, some[-1].number)
 
     def _records_request(self, records: list[StepRecord], generation: GenerationId) -> control_pb2.ReportRecordsRequest:
+        """A report of the first records, as many as fit, and of all events and traces that are not sent yet."""
         return self._unsent.fill(
             control_pb2.ReportRecordsRequest(
                 worker_id=self._registration.worker_id,
                 generation=to_message(generation, plan_pb2.GenerationId),
-                records=[to_message(record, plan_pb2.StepRecord) for record in records],
+                records=next(portions(to_message(record, plan_pb2.StepRecord) for record in records), []),
             )
         )

@@ -124,7 +124,7 @@ class Entrance:
         state, root = self._state, plan.places[plan.state_source]
         if moving.index == root:
             assert plan.start_tag in (None, state.tag), f"the plan starts from {plan.start_tag}, its state source has {state.tag}"
-            broadcast_bytes(moving, RunState.model_validate(state.dump()).model_dump_json().encode(), root)
+            broadcast_bytes(moving, state.to_json(), root)
         else:
             state.take(RunState.model_validate_json(broadcast_bytes(moving, b"", root)), keep_unacknowledged=False)
 

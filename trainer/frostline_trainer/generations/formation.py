@@ -49,7 +49,8 @@ class Formation:
         self._own_store: Any = None
 
     def form(self) -> Groups:
-        """Make the groups. Raises RuntimeError if not all participants come within `timeout`, or if it is interrupted."""
+        """Make the groups. Raises RuntimeError if not all participants come within `timeout`, or if it is interrupted; OSError if
+        the system refuses what they need, for example files."""
         try:
             store = self._rendezvous() if len(self.plan.participants) > 1 else None
             groups = self._make_groups(store)
@@ -59,7 +60,7 @@ class Formation:
                 self._delete_keys(store)
             self._check()
             return groups
-        except RuntimeError:
+        except (RuntimeError, OSError):
             self._drop()
             raise
 

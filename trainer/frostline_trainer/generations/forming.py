@@ -226,7 +226,7 @@ class Preparation:
         try:
             self._fetch_job(plan)
             groups = formation.form()
-        except (RuntimeError, Refused, TimeoutError, ValueError) as error:
+        except (RuntimeError, Refused, OSError, ValueError) as error:  # TimeoutError is an OSError
             end_if_sick(error)
             self._report_not_formed(plan, f"{type(error).__name__}: {error}"[:500])
             return

@@ -59,9 +59,10 @@ class Conclusion:
         self._state.agreed_step = compare_copies(generation, self._state.step, self._state.agreed_step)
         files = LastFiles(self._saving, self._mailbox, self._clock.moved, patient=ended.how is not Ended.FAILED)
         folder = files.hand_in(entered, self._state)
-        metrics = final_score(generation) if ended.how is Ended.FINISHED else {}
         digest = world_digest(generation)
         unwritten = files.checkpoint(entered, self._state, folder)
+        # The weights are safe before the score reads data that the run has not read yet: a broken sample ends the process.
+        metrics = final_score(generation) if ended.how is Ended.FINISHED else {}
         if entered.index == 0:
             self._clock.enter(Phase.PUBLISH)
             if ended.how is Ended.FINISHED and not unwritten:

@@ -162,8 +162,8 @@ class TrainingLoop:
 
     def _last_step(self) -> LoopEnd | None:
         """The end of the loop after all steps or, if the batch grows with the replicas, after all epochs."""
-        epochs = self.job.training.epochs
-        grown = self.job.training.batch == "per_replica" and epochs is not None and self.state.data_epoch >= epochs
+        epochs, samples = self.job.training.epochs, len(self.generation.context.data.train)
+        grown = self.job.training.batch == "per_replica" and epochs is not None and self.state.has_read(epochs, samples)
         over = grown or self.state.step >= self.calendar.total_steps
         return LoopEnd(Ended.FINISHED) if over and not self._decision_is_missing() else None
 

@@ -5,6 +5,7 @@ manifest contains it.
 """
 
 import hashlib
+import json
 import threading
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr
@@ -87,6 +88,10 @@ class RunState(BaseModel):
         """(step, epoch, offset) of the data at which a generation that starts now begins."""
         return self.step, self.data_epoch, self.data_offset
 
+    def has_read(self, epochs: float, samples: int) -> bool:
+        """Whether the steps so far have read so many epochs of `samples` samples each; the last one may be a part of an epoch."""
+        return self.data_epoch * samples + self.data_offset >= max(1, round(epochs * samples))
+
     def mark_restored(self, generation: GenerationId) -> None:
         """Note that the plan of `generation` has restored or newly initialized this state."""
         self.vote_lineage, self.vote_generation, self.failure = self.lineage, generation, ""
@@ -124,6 +129,10 @@ class RunState(BaseModel):
         """The state as JSON, for joiners and manifests, with unacknowledged records and statistics."""
         with self._lock:
             return self.model_dump(mode="json")
+
+    def to_json(self) -> bytes:
+        """The state as JSON text, which `model_validate_json` reads. NaN and infinities survive: pydantic's own text has null."""
+        return json.dumps(self.dump()).encode()
 
     def take(self, other: "RunState", keep_unacknowledged: bool) -> None:
         """Take over all fields of `other`. keep_unacknowledged: keep own records and statistics that are still to be sent."""
