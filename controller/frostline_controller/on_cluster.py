@@ -108,7 +108,7 @@ async def serve(settings: Settings) -> int:
     await web.start(settings.host, WEB_PORT)
     api = Api.in_cluster()
     jobs = JobSource(api, settings.namespace, f"{settings.release}-job", settings.release)
-    times = (await patiently(partial(asyncio.to_thread, jobs.offered), stop)).kubernetes.lease
+    times = (await patiently(partial(asyncio.to_thread, jobs.before_leading, settings.run_dir), stop)).kubernetes.lease
     lease = LeaderLease(
         api, settings.namespace, f"{settings.release}-controller", settings.identity,
         LeaseTimes(times.duration_seconds, times.renew_seconds, times.retry_seconds), on_lost=leave_at_once,

@@ -58,7 +58,7 @@ class Callers(Protocol):
     """Identifies callers by their tokens."""
 
     async def identify(self, token: str) -> Caller | None:
-        """The caller; None for a token that is wrong, expired, or of a caller outside this run."""
+        """The caller; None for a token that is wrong, or of a caller outside this run. Raises Unavailable where it may pass."""
         ...
 
 

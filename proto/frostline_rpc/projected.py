@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jwt
@@ -66,7 +67,8 @@ class ProjectedTokens:
     async def identify(self, token: str) -> Caller | None:
         """The caller that a token stands for; None where it is refused.
 
-        Raises Unavailable where the signer's key is not known and cannot be fetched.
+        Raises Unavailable where the signer's key is not known and cannot be fetched, and for a token that has expired or is not
+        yet valid: the caller tries again with the token that its file holds by then.
         """
         bearer = self._remembered.get(token)
         if bearer is None:
@@ -74,19 +76,25 @@ class ProjectedTokens:
             if bearer is None:
                 return None
             self._remember(token, bearer)
+        if (role := self._roles.get(bearer.account)) is None:
+            return None
         if bearer.expires + LEEWAY_SECONDS < self._now():
             self._remembered.pop(token, None)
-            return None
+            raise _untimely(bearer, "has expired")
         try:
             if self._confirm is not None and not await self._confirm(bearer, token):
+                if bearer.expires < self._now():  # the API server grants no leeway
+                    raise _untimely(bearer, "has expired")
                 return None
         except OSError as error:
             raise Unavailable(f"the caller cannot be confirmed: {error}") from error
-        role = self._roles.get(bearer.account)
-        return Caller(role, bearer.pod_uid) if role is not None else None
+        return Caller(role, bearer.pod_uid)
 
     async def _read(self, token: str) -> Bearer | None:
-        """The bearer of a genuine token; None for any other text, whatever error its parsing causes."""
+        """The bearer of a genuine token; None for any other text, whatever error its parsing causes.
+
+        Raises Unavailable for one that has expired or is not yet valid.
+        """
         try:
             header = jwt.get_unverified_header(token)
             key = await self._key(str(header.get("kid", "")))
@@ -95,14 +103,19 @@ class ProjectedTokens:
             algorithm = str(header.get("alg"))
             if algorithm not in ALGORITHMS or algorithm[:2] != key.algorithm_name[:2]:
                 raise jwt.InvalidAlgorithmError(f"algorithm {algorithm!r} does not go with a key of {key.algorithm_name}")
-            claims = jwt.decode(
-                token, key.key, algorithms=[algorithm], audience=self._audience, leeway=LEEWAY_SECONDS,
-                options={"require": ["exp", "sub", "aud"], "verify_iat": False},
-            )  # fmt: skip
+            options: Any = {"require": ["exp", "sub", "aud"], "verify_iat": False}
+            decode = partial(jwt.decode, token, key.key, [algorithm], audience=self._audience, leeway=LEEWAY_SECONDS)
+            try:
+                return self._bearer(decode(options=options))
+            except (jwt.ExpiredSignatureError, jwt.ImmatureSignatureError) as error:
+                bearer = self._bearer(decode(options={**options, "verify_exp": False, "verify_nbf": False}))
+                if bearer is None or bearer.account not in self._roles:
+                    return None
+                is_over = isinstance(error, jwt.ExpiredSignatureError)
+                raise _untimely(bearer, "has expired" if is_over else "is not yet valid") from error
         except (jwt.PyJWTError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             log.info("a caller's token was refused reason=%s", error)
             return None
-        return self._bearer(claims)
 
     def _bearer(self, claims: Mapping[str, Any]) -> Bearer | None:
         """The bearer that signed claims name; None where it is not a pod's account in this namespace."""
@@ -133,3 +146,11 @@ class ProjectedTokens:
         if len(self._remembered) >= REMEMBERED_MAX:
             self._remembered.clear()
         self._remembered[token] = bearer
+
+
+def _untimely(bearer: Bearer, what: str) -> Unavailable:
+    """The answer to a token that is genuine at another time: the caller comes again with the file's next token."""
+    remedy = "its kubelet must reach the API server to renew it, and the nodes' clocks must agree"
+    text = f"the token of pod {bearer.pod} {what}: {remedy}"
+    log.info("a caller's token was put off reason=%s", text)
+    return Unavailable(text)

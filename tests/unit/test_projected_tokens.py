@@ -67,7 +67,6 @@ def test_service_accounts_have_their_roles(key: rsa.RSAPrivateKey) -> None:
         {"aud": ["https://kubernetes.default.svc"]},
         {"aud": ["frostline/team/another"]},
         {"aud": None},
-        {"exp": time.time() - 60},
         {"exp": None},
         {"sub": "system:serviceaccount:team:default"},
         {"sub": "system:serviceaccount:elsewhere:digits-trainer"},
@@ -76,11 +75,26 @@ def test_service_accounts_have_their_roles(key: rsa.RSAPrivateKey) -> None:
         {"kubernetes.io": {"pod": {"name": "digits-trainer-0"}}},
         {"kubernetes.io": "pod"},
         {"kubernetes.io": {"pod": ["digits-trainer-0", "u-0"]}},
-        {"nbf": time.time() + 86400},
+        {"aud": ["frostline/team/another"], "exp": time.time() - 60},
+        {"sub": "system:serviceaccount:team:default", "exp": time.time() - 60},
+        {"kubernetes.io": {}, "nbf": time.time() + 86400},
+        {"exp": "soon"},
     ],
 )
-def test_another_audience_account_or_time_is_nobody(key: rsa.RSAPrivateKey, claims: dict[str, Any]) -> None:
+def test_another_audience_or_account_is_nobody(key: rsa.RSAPrivateKey, claims: dict[str, Any]) -> None:
     assert role(token_of(key, **claims), lambda: jwks(("one", key))) is None
+
+
+@pytest.mark.parametrize(
+    ("claims", "said"), [({"exp": time.time() - 60}, "has expired"), ({"nbf": time.time() + 86400}, "is not yet valid")]
+)
+def test_whose_token_is_genuine_at_another_time_has_to_come_again(
+    key: rsa.RSAPrivateKey, other_key: rsa.RSAPrivateKey, claims: dict[str, Any], said: str
+) -> None:
+    """A refusal would be final: while the API server is away no kubelet renews a token, and a live worker would end."""
+    with pytest.raises(Unavailable, match=f"the token of pod digits-trainer-0 {said}: its kubelet must reach"):
+        role(token_of(key, **claims), lambda: jwks(("one", key)))
+    assert role(token_of(other_key, **claims), lambda: jwks(("one", key))) is None
 
 
 def test_another_signature_is_nobody(key: rsa.RSAPrivateKey, other_key: rsa.RSAPrivateKey) -> None:
@@ -125,17 +139,23 @@ def test_while_the_api_server_is_away_unknown_callers_are_told_to_try_again(key:
         role(token_of(key), away)
 
 
-def test_a_token_that_runs_out_is_nobodys_though_it_was_known(key: rsa.RSAPrivateKey) -> None:
+def test_whose_known_token_runs_out_has_to_come_again(key: rsa.RSAPrivateKey) -> None:
+    """Also while the leeway lasts, which the API server does not grant: it confirms such a token no more."""
     now = [time.time()]
 
-    async def play() -> list[str | None]:
-        callers = ProjectedTokens(AUDIENCE, NAMESPACE, ROLES, lambda: jwks(("one", key)), now=lambda: now[0])
-        token = token_of(key)
-        before = await role_of(callers, token)
-        now[0] += 700
-        return [before, await role_of(callers, token)]
+    async def confirm(caller: Bearer, token: str) -> bool:
+        return now[0] < caller.expires
 
-    assert asyncio.run(play()) == [WORKER, None]
+    async def play() -> None:
+        callers = ProjectedTokens(AUDIENCE, NAMESPACE, ROLES, lambda: jwks(("one", key)), confirm, now=lambda: now[0])
+        token = token_of(key)
+        assert await role_of(callers, token) == WORKER
+        for seconds in (605, 100):
+            now[0] += seconds
+            with pytest.raises(Unavailable, match="has expired"):
+                await role_of(callers, token)
+
+    asyncio.run(play())
 
 
 def test_whoever_is_not_confirmed_is_nobody(key: rsa.RSAPrivateKey) -> None:

@@ -37,17 +37,31 @@ class Pods:
             pods: the new number.
             known: the number that it replaces: the controller's own, or that of a request which has been taken.
         """
+        state = self._facts.state
+        again = (state.replicas, state.scaling_from) == (pods, known)  # of a write before, nobody knows whether it was done
         await self._store.commit(replicas=pods, scaling_from=known)
         self._store.may_write()  # no fence: the successor would take a late number for a user's request
         try:
             await asyncio.to_thread(self._backend.scale, pods, known)
         except Conflict as conflict:  # not read here: until the next round reads it, nothing may replace the user's number
+            if again and await self._is_done(pods):
+                return True
             log.info("not scaled pods=%s reason=%s", pods, conflict)
             await self._store.commit(replicas=known, scaling_from=-1)  # any other number is a request, also the one before
             return False
         log.info("scaled pods=%s", pods)
         await self._store.commit(scaling_from=-1)
         await self.reread()
+        return True
+
+    async def _is_done(self, pods: int) -> bool:
+        """Whether the cluster has carried out a write whose answer was lost; then the write is finished. The cluster that refuses
+        a write is read afresh, so that the number is no older than the refusal."""
+        await self.reread()
+        if self._facts.cluster.spec_replicas != pods:
+            return False
+        log.info("scaled by a write whose answer was lost pods=%s", pods)
+        await self._store.commit(scaling_from=-1)
         return True
 
     async def annotate(self, changes: dict[str, str | None], tests: dict[str, str | None]) -> None:

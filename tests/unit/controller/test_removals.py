@@ -8,6 +8,7 @@ import pytest
 
 from frostline_controller.cluster.local.backend import LocalBackend
 from frostline_controller.members.membership import GONE
+from frostline_controller.members.silent_pods import READY_TIMES
 from tests.unit.controller.test_service_sizing import Stage
 
 HUNG, WHY = "uid-1/1", "it hangs in commit"
@@ -96,6 +97,37 @@ def test_the_pod_of_a_worker_that_stays_silent_is_replaced(tmp_path: Path, ended
         healthy.last_received = stage.facts.clock()
         await stage.reconciler.round()
         assert deletions(stage) == gone
+        stage.run.close()
+
+    asyncio.run(story())
+
+
+def test_a_leader_that_hears_nobody_deletes_no_pod_that_is_ready(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its own network may be broken while they train on; a pod that is not ready is dead, and in the end all silent ones go."""
+
+    def warnings() -> list[str]:
+        return [one.getMessage() for one in caplog.records if "no worker is heard" in one.getMessage()]
+
+    async def story() -> None:
+        with_pods(tmp_path)
+        times = {"dead_after_seconds": 3.0, "start_timeout_seconds": 15.0}
+        stage = Stage(tmp_path, placement={"workers": 2}, controller=times)
+        await stage.controller.start()
+        await stage.join(0, 1)
+        await stage.reconciler.round()
+        facts, silent_pods = stage.facts, stage.controller.silent_pods
+        now = facts.clock()
+        for worker in facts.members:
+            facts.members.remove(worker.worker_id, "silent")
+        for seconds in (20.0, 30.0):
+            await silent_pods.advance(now + seconds)
+        assert deletions(stage) == [] and len(warnings()) == 1 and "trainer-0,trainer-1" in warnings()[0]
+        stage.backend.change(lambda found: found["status"]["pods"][1].update(ready=False))
+        await stage.run.pods.reread()
+        await silent_pods.advance(now + 40.0)
+        assert deletions(stage) == ["uid-1"]
+        await silent_pods.advance(now + READY_TIMES * 15.0 + 10.0)
+        assert deletions(stage) == ["uid-1", "uid-0"]
         stage.run.close()
 
     asyncio.run(story())

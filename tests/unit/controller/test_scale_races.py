@@ -1,11 +1,13 @@
 """A person's scale request that arrives while the controller itself scales, or cannot write, is answered and not overwritten."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from frostline_contract.annotations import REQUESTED_WORKERS
+from frostline_controller.cluster.backend import ClusterState
 from frostline_proto.v1 import control_pb2 as pb
 from tests.unit.controller.test_service_sizing import Stage, ask, cost_job, first_plan, freeze_to, leading, serving
 
@@ -137,5 +139,39 @@ def test_of_two_scale_requests_that_cannot_be_written_the_newer_counts(tmp_path:
             await stage.reported("command", "a scale request: 2 workers, answered by 2")
             await stage.until(lambda: settled(stage) and stage.replicas == 2, "two pods")
             assert answers(stage) == ["a scale request: 2 workers, answered by 2"]
+
+    asyncio.run(story())
+
+
+def test_a_scale_whose_answer_was_lost_is_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cluster has done it, and no watch has said so yet: the number that refuses the second try is the controller's own."""
+
+    async def story() -> None:
+        async with leading(tmp_path, placement={"workers": 4}) as stage:
+            await first_plan(stage, 0, 1, 2, 3)
+            write, read = stage.backend.scale, stage.backend.read
+            tries: list[int] = []
+            outdated: list[int] = []
+
+            def lose_the_answer(replicas: int, test: int) -> None:
+                tries.append(replicas)
+                if len(tries) == 1:
+                    write(replicas, test)
+                    outdated.append(test)
+                    raise OSError("the connection was reset")
+                outdated.clear()  # a refusal is read at once
+                write(replicas, test)
+
+            def read_late() -> ClusterState:
+                return replace(read(), spec_replicas=outdated[0]) if outdated else read()
+
+            monkeypatch.setattr(stage.backend, "scale", lose_the_answer)
+            monkeypatch.setattr(stage.backend, "read", read_late)
+            ask(stage, "annotation", 2)
+            await stage.until(lambda: len(tries) > 1 and settled(stage) and stage.replicas == 2, "two pods")
+            await stage.until(lambda: not stage.controller.adapting.wish, "the planner's answer")
+            assert tries == [2, 2]
+            assert not [answer for answer in answers(stage) if "a scale request" in answer]
+            assert stage.facts.state.requested_workers == 2
 
     asyncio.run(story())

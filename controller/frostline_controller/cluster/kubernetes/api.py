@@ -5,6 +5,7 @@ are not used: models cost memory for every existing kind of object, and a watch 
 connection that is half open.
 """
 
+import copy
 import json
 import logging
 import time
@@ -58,6 +59,7 @@ class Api:
     def __init__(self, configuration: client.Configuration) -> None:
         configuration.retries = False
         self._client = client.ApiClient(configuration)
+        self._call_seconds = (CONNECT_SECONDS, READ_SECONDS)
 
     @staticmethod
     def in_cluster() -> "Api":
@@ -91,6 +93,13 @@ class Api:
             raise ApiError(0, f"no kubeconfig: {error}; set KUBECONFIG or --kubeconfig") from error
         chosen = next((one for one in known if one["name"] == context), active)
         return str(chosen["context"].get("namespace") or "default")
+
+    def within(self, seconds: float) -> "Api":
+        """Return the same API server for callers with less patience: each call may take `seconds` to connect, and the same for
+        the answer. Token and connections are shared."""
+        hasty = copy.copy(self)
+        hasty._call_seconds = (min(CONNECT_SECONDS, seconds), min(READ_SECONDS, seconds))
+        return hasty
 
     def get(self, path: str, **query: Any) -> Json:
         """Read the object or list at a path."""
@@ -152,7 +161,7 @@ class Api:
 
     def _call(self, method: str, path: str, query: Json, body: Any = None, content_type: str = JSON) -> Json:
         """Send one request and return the JSON of the answer. Raises ApiError. Arguments as in `_send`."""
-        response = self._send(method, path, query, body, content_type, (CONNECT_SECONDS, READ_SECONDS))
+        response = self._send(method, path, query, body, content_type, self._call_seconds)
         try:
             return json.loads(response.data)
         except ValueError as error:

@@ -5,6 +5,7 @@ The run's folder holds the job that the run follows. An upgraded release offers 
 fields are refused by name, and the run goes on either way.
 """
 
+import logging
 import threading
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from frostline_controller.cluster.kubernetes.api import Api
 from frostline_controller.cluster.kubernetes.object_cache import ObjectCache
 
 JOB_KEY = "job.yaml"
+log = logging.getLogger(__name__)
 
 
 class JobSource:
@@ -51,6 +53,21 @@ class JobSource:
         if not isinstance(raw, dict):
             raise JobError(f"{JOB_KEY} holds {type(raw).__name__}, expected a mapping with model, task, data and training")
         return parse_job({**raw, "name": self._release}, JOB_KEY)
+
+    def before_leading(self, run_dir: Path) -> Job:
+        """Return the job that says how this process waits for the Lease: the offered one, or where that is invalid the one that
+        the run follows. Who leads then refuses the offered one by an event, and the run goes on.
+
+        Blocking. Raises JobError where neither can be used, OSError.
+        """
+        try:
+            return self.offered()
+        except JobError as error:
+            file = run_dir / JOB_KEY
+            if not file.exists():
+                raise
+            log.warning("the release's new job is invalid, the run's own job counts job=%s error=%s", file, error)
+            return load_job(file)
 
     def accept(self, run_dir: Path) -> tuple[Job, list[str]]:
         """Return the job that the run follows from now on, written to its folder, and the messages about changes.

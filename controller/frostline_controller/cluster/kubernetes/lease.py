@@ -44,6 +44,12 @@ class LeaseTimes:
                 "each must be above the one before it"
             )
 
+    @property
+    def call(self) -> float:
+        """The longest wait, in seconds, for a connection to the API server, and the same for an answer. A renewal is two calls:
+        where one of them hangs, the next try comes before the deadline."""
+        return min(self.retry, self.renew_deadline / 4)
+
 
 def seconds_awake_or_not() -> float:
     """Return the time of a monotonic clock that goes on while the machine is suspended, where there is such a clock.
@@ -67,7 +73,7 @@ class LeaderLease:
 
     def __init__(self, api: Api, namespace: str, name: str, identity: str, times: LeaseTimes, on_lost: Callable[[], None],
                  clock: Callable[[], float] = seconds_awake_or_not) -> None:  # fmt: skip
-        self._api, self._path = api, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
+        self._api, self._path = api.within(times.call), f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
         self._identity, self._times, self._on_lost, self._clock = identity, times, on_lost, clock
         self._seen: tuple[str, float] = ("", 0.0)
         self._valid_until = 0.0
