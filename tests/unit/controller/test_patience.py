@@ -3,15 +3,18 @@
 import asyncio
 import errno
 import resource
+import socket
 from functools import partial
 from pathlib import Path
 
+import certifi
 import pytest
 import yaml
 
 from frostline_contract.job import JobError, load_job
 from frostline_controller.__main__ import read_job
 from frostline_controller.cluster.backend import ClusterError
+from frostline_controller.cluster.kubernetes.api import Api
 from frostline_controller.on_cluster import wait_for_checkpoint_root
 from frostline_controller.run import patience
 from frostline_controller.run.checkpoints import CannotWrite, try_to_write
@@ -52,6 +55,25 @@ def test_what_no_wait_mends_is_not_waited_for(error: OSError) -> None:
     with pytest.raises(OSError) as raised:
         asyncio.run(patiently(ask, asyncio.Event()))
     assert raised.value is error
+
+
+def test_a_pod_that_cannot_reach_the_api_server_names_the_policy_that_may_keep_it_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "token").write_text("token")
+    (tmp_path / "ca.crt").write_text(Path(certifi.where()).read_text())
+    monkeypatch.setenv("FROSTLINE_SERVICE_ACCOUNT", str(tmp_path))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(taken.getsockname()[1]))
+    api, asked = Api.in_cluster(), iter([True])
+
+    async def ask() -> str:
+        return str(api.get("/version")) if next(asked, False) else "answer"
+
+    assert asyncio.run(patiently(ask, asyncio.Event())) == "answer"
+    assert "the API server cannot be reached" in caplog.messages[-1]
+    assert "does the NetworkPolicy (kubernetes.network_policy.api_ports) let" in caplog.messages[-1]
 
 
 def test_a_job_file_that_cannot_be_read_now_is_read_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
