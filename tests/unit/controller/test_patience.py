@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 import resource
 import socket
 from functools import partial
@@ -158,3 +159,22 @@ def test_a_full_disk_of_checkpoints_is_told_to_need_room(tmp_path: Path, monkeyp
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(CannotWrite, match=r"No space left on device\); free some space there$"):
         try_to_write(tmp_path / "checkpoints")
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS], ids=errno.errorcode.get)
+def test_a_volume_without_hard_links_is_refused_by_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Checkpoints and run epochs get their names by a link: the first one would end the controller, at each new start again."""
+
+    def none(*arguments: object, **more: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("os.link", none)
+    with pytest.raises(CannotWrite) as refused:
+        try_to_write(tmp_path)
+    assert str(refused.value) == (
+        f"{tmp_path}: checkpoints cannot be written there (its volume has no hard links: {os.strerror(number)}); mount a volume "
+        "there that has them, such as NFS, CephFS or a local disk"
+    )
+    assert list(tmp_path.iterdir()) == []
