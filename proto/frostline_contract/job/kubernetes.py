@@ -211,7 +211,9 @@ class AuthSection(Section):
         False, doc="Ask the API server about each token; needs a ClusterRoleBinding, which the chart then renders."
     )
     tls_secret: str = live(
-        "", pattern=NAME, doc="Secret with tls.crt, tls.key and ca.crt for gRPC; empty: no TLS inside the cluster network."
+        "",
+        pattern=NAME,
+        doc="Secret with tls.crt, tls.key and ca.crt for gRPC, read when a pod starts; empty: no TLS inside the cluster network.",
     )
 
 
