@@ -157,6 +157,7 @@ async def lead_run(settings: Settings, api: Api, jobs: JobSource, lease: LeaderL
         root = run.facts.job.checkpoint_root(settings.run_dir)
         if run.facts.current is None:  # a run that has trained goes on: its workers report each checkpoint that fails
             await wait_for_checkpoint_root(run, root, stop)
+        await patiently(partial(asyncio.to_thread, keep_cache_secret, settings.run_dir), stop)  # the first file that needs a link
 
         async def started() -> Controller:
             """Start new parts: those of a start that has failed may count the time since then."""
@@ -196,7 +197,6 @@ async def take_over(settings: Settings, job: Job, backend: KubernetesBackend, le
     Raises:
         Stopped: `stop` was set first.
     """
-    await patiently(partial(asyncio.to_thread, keep_cache_secret, settings.run_dir), stop)
     store = DurableStore(backend)
     state, cluster = await patiently(partial(asyncio.to_thread, store.take_over), stop)
     file = RunDirectory(settings.run_dir).job

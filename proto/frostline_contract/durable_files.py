@@ -6,6 +6,7 @@ where both are process 1 of a container.
 """
 
 import contextlib
+import errno
 import os
 import re
 import uuid
@@ -19,6 +20,9 @@ WRITE_BYTES = 4 << 20
 
 DRAFT = re.compile(r"\..+\.[0-9a-f]{32}")
 """The name of a draft."""
+
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+"""What a link fails with on a volume without hard links, such as a mounted bucket, SMB or FAT."""
 
 Before = Callable[[str], None]
 """Called before each operation with its name: create, write, sync, rename or link."""
@@ -87,6 +91,22 @@ def create_through(draft: Path, path: Path, content: bytes, before: Before, fold
             draft.unlink()
     sync_folder(path.parent)
     return True
+
+
+class NoHardLinks(OSError):
+    """A volume has no hard links, by which exactly one of several processes creates a file."""
+
+
+def try_to_link(file: Path) -> None:
+    """Link a file to another name in its folder, and remove that name. Raises NoHardLinks, or OSError for any other failure."""
+    linked = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
+    try:
+        os.link(file, linked)
+    except OSError as error:
+        if error.errno in NO_LINKS:
+            raise NoHardLinks(f"its volume has no hard links: {error.strerror}") from error
+        raise
+    linked.unlink()
 
 
 def make_folder_durably(folder: Path) -> None:

@@ -34,10 +34,12 @@ def test_every_command_is_there_as_one_line_of_kubectl(copied: Path, name: str) 
     assert f"{annotations.REQUESTED_WORKERS}=1" in text and annotations.COMMAND in text
     assert "scale statefulset digits-trainer --replicas=4" in text
     assert "--for=jsonpath='{.metadata.annotations.frostline\\.io/state}'=completed" in text
-    assert "  kubectl -n research frostline status digits --watch\n" in text, "what returns at any end"
+    assert "  kubectl frostline -n research status digits\n" in text, "kubectl takes no flag before a plugin's name"
+    assert "  kubectl frostline -n research status digits --watch\n" in text, "what returns at any end"
     for line in text.splitlines():
         if line.startswith("  kubectl"):
-            assert line.startswith("  kubectl -n research "), line
+            assert line.startswith(("  kubectl -n research ", "  kubectl frostline -n research ")), line
+            assert "research frostline " not in line, line
     assert "{{" not in text and "%!" not in text
 
 

@@ -299,6 +299,14 @@ def test_further_egress_and_who_scrapes() -> None:
     assert metrics["from"] == [{"namespaceSelector": {"matchLabels": {"name": "prom"}}}]
 
 
+def test_the_api_server_can_be_asked_at_the_ports_that_it_has() -> None:
+    usual, others = render(), render("kubernetes.network_policy.api_ports=[443,16443]")
+    for role in ("controller", "cache-server", "check"):
+        for found, ports in ((usual, (443, 6443)), (others, (443, 16443))):
+            egress = found.get("NetworkPolicy", f"digits-{role}")["spec"]["egress"]
+            assert {"ports": [{"port": port, "protocol": "TCP"} for port in ports]} in egress
+
+
 def test_the_report_can_be_fetched_by_way_of_the_api_server() -> None:
     """Which is no pod, so that no selector can let it in."""
     ingress = render().get("NetworkPolicy", "digits-controller")["spec"]["ingress"]

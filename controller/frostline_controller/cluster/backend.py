@@ -12,7 +12,13 @@ class Conflict(Exception):
 
 
 class ClusterError(OSError):
-    """The cluster has refused a request, or could not be reached. The same request may succeed later."""
+    """The cluster has refused a request, or could not be reached. The same request may succeed later.
+
+    Attributes:
+        remedy: what may help where waiting does not; empty: nothing is known.
+    """
+
+    remedy = ""
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,14 @@ import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
-from frostline_contract.durable_files import make_folder_durably
+from frostline_contract.durable_files import NoHardLinks, make_folder_durably, try_to_link
 from frostline_contract.epochs import EPOCHS_FOLDER, MANIFEST_PATTERN, FoundCheckpoint, newest, read_epochs, surviving
 from frostline_contract.lineage import Cuts, LineageStart
 from frostline_controller.run.patience import REMEDIES
 
 NO_FOLDER = "make it a folder that this process may write to"
 """The remedy for an error that `REMEDIES` does not know."""
+VOLUME_WITH_LINKS = "mount a volume there that has them, such as NFS, CephFS or a local disk"
 
 
 def newest_checkpoint(root: Path, lineages: Iterable[LineageStart] = ()) -> FoundCheckpoint | None:
@@ -36,7 +37,7 @@ def newest_checkpoint(root: Path, lineages: Iterable[LineageStart] = ()) -> Foun
 
 
 def try_to_write(root: Path) -> None:
-    """Write a file into a checkpoint root and remove it. Raises CannotWrite: such a run could not save its result.
+    """Write a file into a checkpoint root, link it, and remove both. Raises CannotWrite: such a run could not save its result.
 
     The remedy in its text is one that a run which has begun can follow too: its `checkpoint.uri` is fixed.
     """
@@ -44,11 +45,15 @@ def try_to_write(root: Path) -> None:
     try:
         make_folder_durably(root)
         trial.write_bytes(b"0")
+        try_to_link(trial)
         trial.unlink()
     except OSError as error:
         with contextlib.suppress(OSError):
             trial.unlink(missing_ok=True)
-        reason, remedy = error.strerror or str(error), REMEDIES.get(error.errno or 0, NO_FOLDER)
+        if isinstance(error, NoHardLinks):
+            reason, remedy = str(error), VOLUME_WITH_LINKS
+        else:
+            reason, remedy = error.strerror or str(error), REMEDIES.get(error.errno or 0, NO_FOLDER)
         raise CannotWrite(f"{root}: checkpoints cannot be written there ({reason}); {remedy}") from error
 
 

@@ -59,9 +59,11 @@ async def patiently(
         except OSError as error:
             if not passes(error):
                 raise
-            wait = backoff.failed() if isinstance(error, ClusterError) else FILE_SECONDS
-            remedy = f"; {REMEDIES[error.errno]}" if error.errno in REMEDIES else ""
-            log.warning("the start waits, trying again in %.1f s: %s%s", wait, error, remedy)
+            if isinstance(error, ClusterError):
+                wait, remedy = backoff.failed(), error.remedy
+            else:
+                wait, remedy = FILE_SECONDS, REMEDIES.get(error.errno or 0, "")
+            log.warning("the start waits, trying again in %.1f s: %s%s", wait, error, f"; {remedy}" if remedy else "")
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), wait)
         if stop.is_set():

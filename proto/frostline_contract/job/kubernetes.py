@@ -211,7 +211,9 @@ class AuthSection(Section):
         False, doc="Ask the API server about each token; needs a ClusterRoleBinding, which the chart then renders."
     )
     tls_secret: str = live(
-        "", pattern=NAME, doc="Secret with tls.crt, tls.key and ca.crt for gRPC; empty: no TLS inside the cluster network."
+        "",
+        pattern=NAME,
+        doc="Secret with tls.crt, tls.key and ca.crt for gRPC, read when a pod starts; empty: no TLS inside the cluster network.",
     )
 
 
@@ -226,6 +228,11 @@ class MonitoringSection(Section):
 class NetworkPolicySection(Section):
     enabled: bool = live(
         True, doc="Let only the run's own pods talk to each other, and DNS, the API server and external Redis servers be asked."
+    )
+    api_ports: tuple[Annotated[int, Field(ge=1, le=65535)], ...] = live(
+        (443, 6443),
+        min_length=1,
+        doc="Ports at which the API server may be asked: that of its Service, and the one behind it where that is another (MicroK8s: 16443).",
     )
     metrics_from: dict[str, str] = live(
         {}, doc="Labels of the namespaces that may read metrics, result and report; empty: everybody may."

@@ -2,16 +2,20 @@
 
 import asyncio
 import errno
+import os
 import resource
+import socket
 from functools import partial
 from pathlib import Path
 
+import certifi
 import pytest
 import yaml
 
 from frostline_contract.job import JobError, load_job
 from frostline_controller.__main__ import read_job
 from frostline_controller.cluster.backend import ClusterError
+from frostline_controller.cluster.kubernetes.api import Api
 from frostline_controller.on_cluster import wait_for_checkpoint_root
 from frostline_controller.run import patience
 from frostline_controller.run.checkpoints import CannotWrite, try_to_write
@@ -52,6 +56,25 @@ def test_what_no_wait_mends_is_not_waited_for(error: OSError) -> None:
     with pytest.raises(OSError) as raised:
         asyncio.run(patiently(ask, asyncio.Event()))
     assert raised.value is error
+
+
+def test_a_pod_that_cannot_reach_the_api_server_names_the_policy_that_may_keep_it_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "token").write_text("token")
+    (tmp_path / "ca.crt").write_text(Path(certifi.where()).read_text())
+    monkeypatch.setenv("FROSTLINE_SERVICE_ACCOUNT", str(tmp_path))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(taken.getsockname()[1]))
+    api, asked = Api.in_cluster(), iter([True])
+
+    async def ask() -> str:
+        return str(api.get("/version")) if next(asked, False) else "answer"
+
+    assert asyncio.run(patiently(ask, asyncio.Event())) == "answer"
+    assert "the API server cannot be reached" in caplog.messages[-1]
+    assert "does the NetworkPolicy (kubernetes.network_policy.api_ports) let" in caplog.messages[-1]
 
 
 def test_a_job_file_that_cannot_be_read_now_is_read_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,3 +159,22 @@ def test_a_full_disk_of_checkpoints_is_told_to_need_room(tmp_path: Path, monkeyp
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(CannotWrite, match=r"No space left on device\); free some space there$"):
         try_to_write(tmp_path / "checkpoints")
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS], ids=errno.errorcode.get)
+def test_a_volume_without_hard_links_is_refused_by_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Checkpoints and run epochs get their names by a link: the first one would end the controller, at each new start again."""
+
+    def none(*arguments: object, **more: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("os.link", none)
+    with pytest.raises(CannotWrite) as refused:
+        try_to_write(tmp_path)
+    assert str(refused.value) == (
+        f"{tmp_path}: checkpoints cannot be written there (its volume has no hard links: {os.strerror(number)}); mount a volume "
+        "there that has them, such as NFS, CephFS or a local disk"
+    )
+    assert list(tmp_path.iterdir()) == []

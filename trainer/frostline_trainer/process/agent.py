@@ -250,8 +250,13 @@ class Agent:
             self._health = serve_pod_health(self._env.get("FROSTLINE_BIND_HOST", ""), self._health_port, self._not_joined)
 
     def _not_joined(self) -> list[int]:
-        """Local ranks whose worker has not joined; called by the threads that answer probes."""
-        return [slot.local_rank for slot in self._slots if (file := slot.joined) is None or not file.exists()]
+        """Local ranks whose worker has not joined; called by the threads that answer probes.
+
+        A worker that has ended for good is not waited for: the kubelet would end the pod, and with it the others that train.
+        Where all have ended, the agent ends too, and none of them counts as joined.
+        """
+        going_on = [slot for slot in self._slots if slot.exit_code is None] or self._slots
+        return [slot.local_rank for slot in going_on if (file := slot.joined) is None or not file.exists()]
 
     def _end(self) -> None:
         """Close the connections, which kills the workers that still run."""

@@ -1,7 +1,8 @@
 """The HTTP server for a pod's probes, on a port of its own. The agent answers without any worker's help.
 
-/started and /ready: every worker of the pod has joined the run since its process started. /live: the agent answers. The answers
-do not depend on steps, Redis or the controller, since restarting the pod for them would only lose its state.
+/started and /ready: every worker of the pod has joined the run since its process started, but for those that have ended for
+good while others go on. /live: the agent answers. The answers do not depend on steps, Redis or the controller, since restarting
+the pod for them would only lose its state.
 """
 
 import threading

@@ -11,11 +11,12 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 
 import torch
 
 from frostline_contract.cpu_groups import enter_from
-from frostline_contract.exit_codes import FAULT, REFUSED, USER_MISTAKE
+from frostline_contract.exit_codes import DONE, FAULT, REFUSED, USER_MISTAKE
 from frostline_contract.job import Job, job_from_json
 from frostline_contract.statistics import WorkerProfile
 from frostline_proto.v1 import control_pb2, plan_pb2
@@ -38,6 +39,8 @@ SETTLING_SECONDS = 0.2
 
 def main() -> int:
     """Entry point of a worker process (forked by the preload process, or started by itself)."""
+    # Before any thread starts: one that does not block the signal would get it, and it would end the process.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     nccl.quiet()
     settle_allocator()
     identity = Identity.from_environment()
@@ -49,11 +52,11 @@ def main() -> int:
         force=True,
     )
     worker = None
+    _leave_on_notice(lambda: worker)
     try:
         if mistake := os.environ.get("FROSTLINE_DEVICE_MISTAKE"):
             raise ValueError(mistake)
         worker = Worker(identity, *ask_for_job(identity))
-        _leave_on_notice(worker)
         return worker.run()
     except Refused as refusal:
         log.error("refused: %s", refusal)
@@ -102,12 +105,21 @@ def _job_of(answer: control_pb2.DescribeJobResponse) -> Job:
     return job_from_json(answer.job, "the controller's job")
 
 
-def _leave_on_notice(worker: Worker) -> None:
-    """Wait for SIGTERM in a thread: a handler would run only after the training thread's current collective."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+def _leave_on_notice(found: Callable[[], Worker | None]) -> None:
+    """Wait for SIGTERM in a thread: a handler would run only after the training thread's current collective.
+
+    Every thread has to block the signal. So do the processes that a worker starts (decoders of images, compilers), which end with
+    it by other means: a pipe that is closed, or SIGKILL.
+
+    Args:
+        found: the worker, which leaves; None before it exists: no plan names this process yet, so it just ends.
+    """
 
     def wait() -> None:
         signal.sigwait({signal.SIGTERM})
+        worker = found()
+        if worker is None:
+            os._exit(DONE)
         worker.leave("SIGTERM")
 
     threading.Thread(target=wait, name="sigterm", daemon=True).start()

@@ -28,6 +28,8 @@ WATCH_SECONDS = 60
 WATCH_SILENCE_SECONDS = 70.0
 TOKEN_SECONDS = 60.0
 TOKEN_KEY = "BearerToken"
+POLICY_REMEDY = "does the NetworkPolicy (kubernetes.network_policy.api_ports) let the API server's own port through?"
+"""What to look at where a pod does not reach the API server. Most networks judge the port behind the API server's Service."""
 
 Json = dict[str, Any]
 JSON, JSON_PATCH, MERGE_PATCH = "application/json", "application/json-patch+json", "application/merge-patch+json"
@@ -56,10 +58,12 @@ class Expired(ApiError):
 class Api:
     """Calls of one API server, from any thread. They raise ApiError (an OSError) or a subclass."""
 
-    def __init__(self, configuration: client.Configuration) -> None:
+    def __init__(self, configuration: client.Configuration, remedy: str = "") -> None:
+        """Make the client; remedy: what may help where the API server cannot be reached."""
         configuration.retries = False
         self._client = client.ApiClient(configuration)
         self._call_seconds = (CONNECT_SECONDS, READ_SECONDS)
+        self._remedy = remedy
 
     @staticmethod
     def in_cluster() -> "Api":
@@ -72,7 +76,7 @@ class Api:
         except (config.ConfigException, OSError) as error:
             raise ApiError(0, f"no service account below {folder}: {error}") from error
         configuration.refresh_api_key_hook = _RenewedToken(folder / "token")
-        return Api(configuration)
+        return Api(configuration, POLICY_REMEDY)
 
     @staticmethod
     def from_kubeconfig(path: str | None = None, context: str | None = None) -> "Api":
@@ -195,7 +199,9 @@ class Api:
         except client.ApiException as error:
             raise _refusal(method, path, error) from None
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise ApiError(0, f"{method} {path}: the API server cannot be reached: {error}") from error
+            unreachable = ApiError(0, f"{method} {path}: the API server cannot be reached: {error}")
+            unreachable.remedy = self._remedy
+            raise unreachable from error
 
 
 class _RenewedToken:
