@@ -54,7 +54,7 @@ def _improve(model: CostModel, candidate: Candidate) -> None:
     found = climb(
         (candidate.bounds, candidate.slices),
         inputs.token_cells,
-        inputs.freeze_point + 1,
+        inputs.first_cut,
         price,
         free,
         IMPROVED_OPERATIONS // operations,

@@ -1,12 +1,13 @@
 """The cut into contiguous stages with the least bottleneck t_max, by dynamic programming over the cut points.
 
-Stage 0 holds the frozen prefix and every stage has at least one trainable unit, so cuts lie in (freeze_point, num_units). The
-time that a stage adds to a step beyond the pipeline's fill is additive over its units (cost.py), so the least step time for a
-number of stages is the fill plus the least bottleneck. One table serves every number of stages: row j holds, for each first
-unit, the best bottleneck of j stages that end the model. The result is exact, as if all cuts were tried, wherever all cuts send
-the same bytes (they do: residual streams). For GPipe, paced by two maxima, and for interleaved stages, where a rank has the sum
-of its stages' times, the cut is near the best but not always the best (at worst 4 % slower in 300 random small cases); their
-predicted costs are exact. The same holds for workers with a share of a processor, where the fill depends on the cut.
+Stage 0 holds the frozen prefix and every stage has at least one trainable unit, so cuts lie in (freeze_point, num_units); where
+nothing fits so, cuts lie anywhere (`PlanInputs.first_cut`). The time that a stage adds to a step beyond the pipeline's fill is
+additive over its units (cost.py), so the least step time for a number of stages is the fill plus the least bottleneck. One
+table serves every number of stages: row j holds, for each first unit, the best bottleneck of j stages that end the model. The
+result is exact, as if all cuts were tried, wherever all cuts send the same bytes (they do: residual streams). For GPipe, paced
+by two maxima, and for interleaved stages, where a rank has the sum of its stages' times, the cut is near the best but not
+always the best (at worst 4 % slower in 300 random small cases); their predicted costs are exact. The same holds for workers
+with a share of a processor, where the fill depends on the cut.
 """
 
 import numpy as np
@@ -53,7 +54,7 @@ class StageCosts:
         self.program, self.slices = schedule_named(schedule), slices
         self.figures = self.program.known_figures
         self.micro_batches, self.dp_degree = micro_batches, len(leaf_bounds) - 1
-        self.cuts = np.array([0, *range(inputs.freeze_point + 1, inputs.num_units + 1)])
+        self.cuts = np.array([0, *range(inputs.first_cut, inputs.num_units + 1)])
         last = len(self.cuts) - 1
         # A rank's virtual stages share its memory; with an equal share for each their sum cannot exceed it.
         self.cap = (inputs.memory_cap - inputs.base_bytes) / virtual if capped else float("inf")
@@ -133,7 +134,7 @@ def longest_stage(model: CostModel, cap: float) -> int:
     """Return the most cut steps that a stage can span within `cap` bytes, with least activations and leaves; at least 1."""
     if cap in model.longest_stages:
         return model.longest_stages[cap]
-    cuts = np.array([0, *range(model.inputs.freeze_point + 1, model.inputs.num_units + 1)])
+    cuts = np.array([0, *range(model.inputs.first_cut, model.inputs.num_units + 1)])
     shared = (1 - model.owned_share(model.inputs.most_replicas)) * model.shared_bytes  # most bytes that other replicas may own
     spans, first = 1, 0
     for end in range(1, len(cuts)):  # two pointers: bytes grow with the stage

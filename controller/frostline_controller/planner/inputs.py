@@ -87,6 +87,7 @@ class PlanInputs:
         messages: how tensors cross stages where members stand for groups of workers; None: each member sends whole tensors.
         may_gather: the job's numerics allow weights that are gathered at each use.
         has_audits: now and then a micro-batch is computed again: by a peer, or by a lone worker itself.
+        prefix_whole: stage 0 holds all frozen units, as the cache needs it.
     """
 
     units: tuple[UnitProfile, ...]
@@ -129,6 +130,7 @@ class PlanInputs:
     messages: GroupMessages | None = None
     may_gather: bool = True
     has_audits: bool = False
+    prefix_whole: bool = True
 
     def __post_init__(self) -> None:
         if not self.units:
@@ -147,6 +149,11 @@ class PlanInputs:
             raise ValueError(f"speeds must be positive: {[member.speed for member in self.members if member.speed <= 0]}")
         if self.parallel_slots is not None and self.parallel_slots < 1:
             raise ValueError(f"parallel_slots is {self.parallel_slots}; at least one worker must be able to compute")
+
+    @property
+    def first_cut(self) -> int:
+        """The first unit at which stage 1 may begin."""
+        return self.freeze_point + 1 if self.prefix_whole else 1
 
     @property
     def num_units(self) -> int:

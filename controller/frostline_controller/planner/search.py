@@ -33,6 +33,8 @@ ALTERNATIVES = 8
 def make_plan(inputs: PlanInputs, below: float = float("inf")) -> PlannedPlacement:
     """Return the best placement. Pure: equal inputs give equal plans.
 
+    Where no placement fits whose stage 0 holds all frozen units, the best of those that divide them over stages is taken.
+
     Args:
         inputs: the planner's inputs.
         below: seconds per sample that a plan must beat.
@@ -40,8 +42,18 @@ def make_plan(inputs: PlanInputs, below: float = float("inf")) -> PlannedPlaceme
     Raises:
         NothingFits: no shape fits (the text has the memory needed and the cap), or no plan takes less than `below`.
     """
+    try:
+        return _plan(inputs, below)
+    except NothingFits:
+        if below < float("inf") or inputs.freeze_point == 0 or inputs.placement.planner == "paper_greedy":
+            raise
+    return _plan(replace(inputs, prefix_whole=False), below)
+
+
+def _plan(inputs: PlanInputs, below: float = float("inf")) -> PlannedPlacement:
+    """Return the best placement among the cuts that the inputs allow. Arguments and errors as in `make_plan`."""
     if inputs.is_to_be_shared:
-        return plan_shared_as_needed(inputs, make_plan)
+        return plan_shared_as_needed(inputs, _plan)
     if inputs.placement.planner == "paper_greedy":
         return pipetransformer_plan(inputs)
     use_cache, cache_reason = cache_verdict(inputs)

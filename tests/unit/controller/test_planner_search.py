@@ -1,6 +1,7 @@
 """make_plan: the best of all shapes, the job's pins and switches, memory, workers and any number of survivors."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -21,14 +22,15 @@ from frostline_controller.planner.shapes import schedules_for
 from tests.unit.controller.planner_cases import all_bounds, inputs, members, random_units, unit
 
 
-def brute_force(case) -> float:
-    """Return the least step time over every shape, cut and schedule that fits the memory."""
+def brute_force(case, frozen_in_stage_0: bool = True) -> float:
+    """Return the least step time over every shape, cut and schedule that fits the memory; of the cuts that have all frozen units
+    in stage 0, or of all cuts."""
     root, least = CostModel(case), float("inf")
     for dp in range(1, min(len(case.members), case.most_replicas) + 1):
         leaves = deal_by_speed(case.reduction_leaves, [1.0] * dp)
         for pp in range(1, min(len(case.members) // dp, case.trainable_units) + 1):
             for schedule, virtual in schedules_for(case, pp, dp):
-                for bounds in all_bounds(case.num_units, case.freeze_point, pp * virtual):
+                for bounds in all_bounds(case.num_units, case.freeze_point if frozen_in_stage_0 else 0, pp * virtual):
                     model, shape = root.of_shape(pp, dp), ParallelShape(pp, dp, virtual)
                     cost = step_cost(model, bounds, leaves, shape, schedule, [1.0] * dp)
                     if cost.peak_bytes <= case.memory_cap:
@@ -55,6 +57,18 @@ def test_equals_brute_force_on_small_cases(seed):
             make_plan(case)
     else:
         assert make_plan(case).cost.total_seconds == pytest.approx(brute_force(case), rel=1e-9)
+
+
+def test_frozen_units_are_divided_over_stages_where_nothing_fits_otherwise():
+    frozen, units = 5, [unit(parameters=10**8)] * 10
+    case = inputs(units, 6, freeze_point=frozen, placement=PlacementSection(schedule="1f1b", worker_memory_bytes=15 * 10**8))
+    assert brute_force(case) == float("inf")
+    planned = make_plan(case)
+    assert planned.placement.stage_bounds[1] < frozen and not planned.placement.use_cache
+    assert planned.cost.total_seconds == pytest.approx(brute_force(case, frozen_in_stage_0=False), rel=1e-9)
+    assert planned.cost.peak_bytes <= case.memory_cap and "the frozen units are divided over stages" in planned.cache_reason
+    with pytest.raises(ValueError, match=r"the leanest needs 1,2\d\d,\d\d\d,\d\d\d bytes a worker"):
+        make_plan(replace(case, placement=PlacementSection(schedule="1f1b", worker_memory_bytes=10**9)))
 
 
 def planned_or_refusal(case):
