@@ -1,11 +1,11 @@
 """The commands that show or control a run: status, checkpoint, freeze, unfreeze, reshape, resize, suspend, cancel, ..."""
 
 import argparse
-import json
 import time
 from contextlib import closing
 from typing import Any
 
+from frostline_contract.plain_json import plain_json
 from frostline_contract.run_status import ENDED
 from frostline_controller.local_run import exit_codes
 from frostline_controller.local_run.control import OperatorClient
@@ -25,7 +25,7 @@ def status(arguments: argparse.Namespace) -> int:
     with closing(OperatorClient(folder)) as client:
         while True:
             found, reachable = read_status(folder, client)
-            print(json.dumps(found) if arguments.json else status_text(found), flush=True)
+            print(plain_json(found) if arguments.json else status_text(found), flush=True)
             ended = found["state"] in ENDED
             # A controller that starts anew does not answer for some seconds, and the run goes on.
             goes_on = not ended and (reachable or bool(owner(folder)))

@@ -1,12 +1,12 @@
 """The run's status for people: the answer of the Status RPC, and the progress annotation."""
 
-import json
 from collections import Counter
 from typing import Any
 
 import psutil
 
 from frostline_contract.mesh import in_words
+from frostline_contract.plain_json import plain_json
 from frostline_contract.plan import Plan
 from frostline_contract.run_status import RunStatus
 from frostline_contract.worker_state import WorkerState
@@ -79,7 +79,7 @@ def progress_text(facts: RunFacts, store: RunStore) -> str:
         "loss": round(latest.loss, 6) if latest else None,
         "message": _message(facts, store),
     }
-    return json.dumps(values)
+    return plain_json(values)
 
 
 def _message(facts: RunFacts, store: RunStore) -> str:
