@@ -19,6 +19,7 @@ from frostline_contract.job import (
     section_digests,
 )
 from frostline_contract.job.reference import job_reference
+from frostline_contract.job.yaml_text import read_yaml
 
 SMALL: dict[str, Any] = {
     "model": {"family": "vit", "config": {"hidden_size": 64}},
@@ -227,6 +228,19 @@ def test_numbers_that_follow() -> None:
     assert parse_job(apply_overrides(SMALL, ["training.epochs=0.001"])).total_steps(22) == 1
     assert parse_job(apply_overrides(SMALL, ["decisions.lag_steps=5"])).interval_steps(3) == 6
     assert parse_job(apply_overrides(SMALL, ["freeze.interval_steps=9"])).interval_steps(3) == 9
+
+
+@pytest.mark.parametrize("text", ["1e-12", "1E5", "-2.5e3", "+1.e4", ".5e-3", "1.0e-12"])
+def test_a_number_with_an_exponent_is_a_number(text):
+    """As Hugging Face's configs and the Python API write them; YAML 1.1 has texts for those without a point."""
+    assert read_yaml(f"layer_norm_eps: {text}") == {"layer_norm_eps": float(text)}
+    config = parse_job(apply_overrides(SMALL, [f"model.config.layer_norm_eps={text}"])).model.config
+    assert config["layer_norm_eps"] == float(text)
+
+
+@pytest.mark.parametrize("text", ["1e", "e5", "1e5a", "12e-", "1-e5", "abcdef1"])
+def test_a_text_with_an_e_stays_a_text(text):
+    assert read_yaml(text) == text
 
 
 def test_off_is_a_word_in_a_job_file(tmp_path):

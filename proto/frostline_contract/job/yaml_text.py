@@ -19,7 +19,8 @@ class JobError(ValueError):
 
 
 class _Yaml(yaml.SafeLoader):
-    """YAML 1.2's booleans (true and false only, so that `mode: off` and the key `off:` stay words), and each key once."""
+    """YAML 1.2's booleans (true and false only, so that `mode: off` and the key `off:` stay words) and its floats without a point
+    (1e-12, as JSON writes them), and each key once."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -42,6 +43,9 @@ _Yaml.yaml_implicit_resolvers = {
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Yaml.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+_Yaml.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"), list("-+.0123456789")
+)
 
 
 def read_yaml(text: str) -> Any:
