@@ -19,7 +19,7 @@ from frostline_contract.statistics import OperationTime, SizeProfiles, StepTrace
 from frostline_proto.v1 import plan_pb2
 from frostline_rpc.auth import Tokens, authorise
 from frostline_rpc.convert import to_message, to_record
-from frostline_rpc.errors import DomainError, InvalidRequest
+from frostline_rpc.errors import DomainError, InvalidRequest, Unavailable
 from frostline_rpc.projected import ProjectedTokens
 from frostline_trainer.cache.resp import Connection, ConnectionFault
 from frostline_trainer.step.packing import pack, unpack
@@ -183,7 +183,10 @@ class PodTokens(Subject):
                 token = jwt.encode(with_another_value(self._claims, rng), self._key, "RS256", {"kid": "one"})
             except (TypeError, ValueError):  # claims that cannot be signed
                 return
-        caller = asyncio.run(self._callers.identify(token))
+        try:
+            caller = asyncio.run(self._callers.identify(token))
+        except Unavailable:  # signed, of this run, and of another time
+            return
         assert caller is None or caller.role == "worker"
 
 
