@@ -173,11 +173,16 @@ def length_of(job: Job, train_samples: int) -> Length:
 
 
 def known_train_samples(job: Job) -> int:
-    """Return the training samples of a data set whose size is known here; 0: not known without reading the data."""
-    if job.data.source != "digits":
+    """Return the training samples of a data set whose size is known here; 0: not known without reading the data.
+
+    The splits are those of the trainer: first the test split, then `data.max_samples`, then the guard split.
+    """
+    data = job.data
+    if data.source != "digits":
         return 0
-    taken = min(DIGITS_SAMPLES, job.data.max_samples or DIGITS_SAMPLES)
-    return round(taken * (1 - job.data.test_fraction) * (1 - job.data.guard_fraction))
+    test = 0 if data.test_path else round(data.test_fraction * DIGITS_SAMPLES)
+    rest = min(DIGITS_SAMPLES - test, data.max_samples or DIGITS_SAMPLES)
+    return rest - min(round(data.guard_fraction * rest), data.guard_samples_max)
 
 
 def _steps_per_epoch(job: Job, train_samples: int) -> int:

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from frostline_contract.job import read_yaml
+from frostline_contract.job import parse_job, read_yaml
 from frostline_controller.cli.main import main
 from frostline_controller.planner.adapter import choose_placement, plan_inputs
 from frostline_controller.planner.forecast import forecast
 from frostline_controller.simulation.question import Answer
-from frostline_controller.simulation.simulate import STATIC_ARM
+from frostline_controller.simulation.simulate import STATIC_ARM, known_train_samples
 from frostline_controller.simulation.world import hardware_of
+from frostline_trainer.data.partition import partition
 from tests.unit.controller.simulation_cases import (
     ALL_RAILS,
     CLUSTERS,
@@ -26,6 +27,7 @@ from tests.unit.controller.simulation_cases import (
     simulated,
     the_job,
 )
+from tests.unit.controller.synthetic_run import job_values
 
 # ---- files
 
@@ -158,6 +160,12 @@ def test_a_run_without_a_sample_is_refused() -> None:
     with pytest.raises(ValueError, match=r"training\.epochs is 0\.1 and the training samples are 1, so that the run has none"):
         simulated(job=job(training=training), train_samples=1)
     assert the_job(simulated(job=job(training=training), train_samples=10)).steps == 1
+
+
+@pytest.mark.parametrize("data", [{}, {"max_samples": 300}, {"guard_samples_max": 20}, {"test_fraction": 0.5}])
+def test_the_training_samples_of_digits_are_those_that_the_trainer_has(data: dict[str, float]) -> None:
+    asked = parse_job(job_values(data={"source": "digits", **data}))
+    assert known_train_samples(asked) == len(partition(asked, 1797, own_test=False).train)
 
 
 # ---- the source of decisions
