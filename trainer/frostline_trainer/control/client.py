@@ -16,10 +16,10 @@ from frostline_contract.statistics import IntervalStatistics, StepRecord, StepTr
 from frostline_proto.v1 import control_pb2, plan_pb2
 from frostline_rpc.channel import error_text
 from frostline_rpc.convert import to_message
-from frostline_trainer.control.connection import CALL_SECONDS, FINAL_ERRORS, ControllerConnection, Refused
+from frostline_trainer.control.connection import CALL_SECONDS, FINAL_ERRORS, ControllerConnection, Refused, portions
 from frostline_trainer.control.heartbeats import Heartbeats
 from frostline_trainer.control.mailbox import Mailbox
-from frostline_trainer.control.unsent import Unsent, portions
+from frostline_trainer.control.unsent import Unsent
 from frostline_trainer.process.plug import Plug
 
 log = logging.getLogger(__name__)

@@ -1,11 +1,13 @@
-"""The connection to the controller: one gRPC channel, reopened if the controller has moved; calls wait for its return."""
+"""The connection to the controller: one gRPC channel, reopened if the controller has moved; calls wait for its return, and
+reports are divided by the size that the controller takes."""
 
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from frostline_proto.v1 import control_pb2, control_pb2_grpc
 from frostline_rpc.channel import SharedChannel, open_channel
@@ -16,6 +18,11 @@ CALL_SECONDS = 5.0
 RETRY_SECONDS = 0.2
 FINAL_ERRORS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED,
                 grpc.StatusCode.INVALID_ARGUMENT)  # fmt: skip
+RECORDS_A_REPORT = 200
+BYTES_A_REPORT = 4 << 20
+"""Bytes of a report's records or statistics: the controller takes twice as much in one request."""
+
+M = TypeVar("M", bound=Message)
 
 
 class Refused(Exception):
@@ -107,3 +114,17 @@ class ControllerConnection:
         """Close the connection for good; a call that is not answered yet raises TimeoutError."""
         self.stopping.set()
         self.reset()
+
+
+def portions(messages: Iterable[M]) -> Iterator[list[M]]:
+    """The messages in lists that fit a report by number and by bytes, in order; one that is too large goes alone."""
+    some, size = list[M](), 0
+    for message in messages:
+        more = message.ByteSize()
+        if some and (len(some) == RECORDS_A_REPORT or size + more > BYTES_A_REPORT):
+            yield some
+            some, size = [], 0
+        some.append(message)
+        size += more
+    if some:
+        yield some

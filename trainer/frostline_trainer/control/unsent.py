@@ -1,20 +1,10 @@
-"""What a worker has to report: events and step traces, kept until a report with them is answered, and a report's limits."""
+"""Events and step traces that a worker has to report, kept until a report with them is answered."""
 
 import threading
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
-
-from google.protobuf.message import Message
 
 from frostline_contract.statistics import StepTrace
 from frostline_proto.v1 import control_pb2, plan_pb2
 from frostline_rpc.convert import to_message
-
-RECORDS_A_REPORT = 200
-BYTES_A_REPORT = 4 << 20
-"""Bytes of a report's records or statistics: the controller takes twice as much in one request."""
-
-M = TypeVar("M", bound=Message)
 
 
 class Unsent:
@@ -47,17 +37,3 @@ class Unsent:
         """Drop the events and traces of a request that was answered."""
         with self._lock:
             del self._events[: len(request.events)], self._traces[: len(request.traces)]
-
-
-def portions(messages: Iterable[M]) -> Iterator[list[M]]:
-    """The messages in lists that fit a report by number and by bytes, in order; one that is too large goes alone."""
-    some, size = list[M](), 0
-    for message in messages:
-        more = message.ByteSize()
-        if some and (len(some) == RECORDS_A_REPORT or size + more > BYTES_A_REPORT):
-            yield some
-            some, size = [], 0
-        some.append(message)
-        size += more
-    if some:
-        yield some
