@@ -1,5 +1,6 @@
 """A member of a gloo group whose collective never ends, as when gloo has lost a message: run as a program by its test."""
 
+import ctypes
 import sys
 import threading
 import time
@@ -29,6 +30,8 @@ def main() -> int:
         thread.start()
     for thread in forming:
         thread.join()
+    # The other member is another process, which goes on: its end, in this one, would wake the wait while Python ends.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(groups[1]))
     waiter = threading.get_ident()
 
     def interrupt_the_wait() -> None:

@@ -306,8 +306,13 @@ def test_nothing_survives_a_killed_cluster(tmp_path: Path) -> None:
     owner = subprocess.Popen([sys.executable, "-c", code, str(folder)], env=env)
     log = folder / "logs" / "trainer-0.log"
     wait_for(lambda: log.exists() and "worker pod" in log.read_text(), "the worker")
-    children = psutil.Process(owner.pid).children(recursive=True)
-    assert len(children) == 4  # agent, preload, worker, and the exit reporter
+    children: list[psutil.Process] = []
+
+    def all_are_there() -> bool:
+        children[:] = psutil.Process(owner.pid).children(recursive=True)
+        return len(children) == 4
+
+    wait_for(all_are_there, "agent, preload, worker and the exit reporter, in whatever order they begin")
     owner.kill()
     owner.wait()
     _, alive = psutil.wait_procs(children, timeout=WAIT_SECONDS)
