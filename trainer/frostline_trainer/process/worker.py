@@ -39,9 +39,9 @@ SETTLING_SECONDS = 0.2
 
 def main() -> int:
     """Entry point of a worker process (forked by the preload process, or started by itself)."""
+    nccl.quiet()
     # Before any thread starts: one that does not block the signal would get it, and it would end the process.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    nccl.quiet()
     settle_allocator()
     identity = Identity.from_environment()
     enter_from(os.environ, identity.worker_id.replace("/", "-"))
