@@ -71,15 +71,15 @@ METHOD = f"""## How it is measured
   given up before any such run had ended, since each takes this machine three times as long.)"""
 
 TIME_TEXT = "Seconds of static over seconds of elastic; above 1 the elastic run is quicker."
-FROM_SCRATCH_TEXT = """Why the two tasks from scratch gain little or lose: their policy freezes nothing before 60 % of the steps,
-and then one block at a time up to half of them, which saves at most a sixth of a run's work. Each move fills the cache anew; the
-language model reads 31 of 4,850 samples from it. With the cap, exact numerics, whose sums of gradients take memory, leave digits
-half of static's samples a micro-batch. What `auto` chose, and the predictions of steps below, come from one process that measured
-alone, and steps took 1.2 to 2 times as long. Where it measured amid the run's workers, as it does now, they took 1.1 to 1.4 times
-as long (digits without a cap), and the chosen numbers are the same. In the second and third pair of digits without a cap, whose
-state is cut into ranges (the first one's is not, and has another digest), exact steps took 18 % longer than fast ones (0.31 against
-0.26 s), two thirds of it for views of weights that each update and norm made anew. They are kept since (0.30 to 0.24-0.27 s); no pair
-is newer."""
+FROM_SCRATCH_TEXT = """Why the two tasks from scratch gain little or lose: their policy freezes nothing before 60 % of the
+steps, and then one block at a time up to half of them, which saves at most a sixth of a run's work. Each move fills the cache
+anew; the language model reads 31 of 4,850 samples from it. With the cap, exact numerics, whose sums of gradients take memory,
+leave digits half of static's samples a micro-batch. What `auto` chose, and the predictions of steps below, come from one
+process that measured alone, and steps took 1.2 to 2 times as long. Where it measured amid the run's workers, as it does now,
+they took 1.1 to 1.4 times as long (digits without a cap), and the chosen numbers are the same. In the second and third pair of
+digits without a cap, whose state is cut into ranges (the first one's is not, and has another digest), exact steps took 18 %
+longer than fast ones (0.31 against 0.26 s), two thirds of it for views of weights that each update and norm made anew. They are
+kept since (0.30 to 0.24-0.27 s); no pair is newer."""
 ACCURACY_TEXT = "Elastic minus static on the test split, paired by seed."
 ABLATION_HEAD = "### The four switches, one by one"
 ABLATION_TEXT = """Seconds of static over seconds of the arm; in brackets the pairs. Each arm has the switches of those before it.
