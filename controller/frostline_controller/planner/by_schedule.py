@@ -55,6 +55,9 @@ def _cost_of(name: str, planned: PlannedPlacement, inputs: PlanInputs) -> Schedu
         found = make_plan(replace(inputs, placement=inputs.placement.model_copy(update=pins)))
     except ValueError:
         return ScheduleCost(name, virtual, refused="exceeds the memory, or has too few micro-batches")
+    whole = placement.stage_bounds[1] > inputs.freeze_point
+    if whole and found.placement.stage_bounds[1] <= inputs.freeze_point:
+        return ScheduleCost(name, virtual, refused="exceeds the memory with all frozen units in stage 0, where the plan has them")
     if found.placement.schedule != name:
         return ScheduleCost(name, virtual, refused="has too few units, or micro-batches that make no whole rounds")
     cost = found.cost

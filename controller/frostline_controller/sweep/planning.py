@@ -77,7 +77,7 @@ def check_workers(workers: int | None, side_by_side: int, needed: Mapping[str, i
 
 
 def _check_different(runs: Sequence[PlannedRun]) -> None:
-    """Raise UserMistake where two runs are the same: 1e-4 and 0.0001 are two texts and one number."""
+    """Raise UserMistake where two runs are the same: a learning rate of 1 is one of 1.0."""
     first: dict[str, int] = {}
     for number, run in enumerate(runs, start=1):
         other = first.setdefault(said(run.values), number)
@@ -162,7 +162,7 @@ def said(values: Mapping[str, Any]) -> str:
 
 
 def _resolved(job: Job, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the varied fields with the values of the checked job: 3e-5, which YAML takes for a text, is a number there."""
+    """Return the varied fields with the values of the checked job: a learning rate of 1 is 1.0 there."""
     every = job.model_dump(mode="json")
     resolved = {}
     for field in values:

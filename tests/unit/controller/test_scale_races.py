@@ -43,6 +43,7 @@ def test_a_scale_request_overtakes_the_answer_to_another_request(tmp_path: Path,
             await first_plan(stage, 0, 1, 2, 3)
             if pods == 4:
                 ask(stage, "annotation", 3)
+                await stage.reported("command", "annotation: 3 workers, answered by 3")
                 await stage.until(lambda: stage.replicas == 3 and settled(stage), "three pods")
             before = len(answers(stage))
             overtaken = overtake(stage, pods)

@@ -28,8 +28,8 @@ COMMAND_LINES = [
     ("sweep -f {job} --vary seed=1,2 --vary seed=3", "--vary seed: is varied twice; write all its values in one --vary"),
     ("sweep -f {job} --vary data.max_samples=8,9 --vary data={{}}", "--vary data: is varied within --vary data.max_samples"),
     (
-        "sweep -f {job} --vary training.optimizer.learning_rate=1e-4,2e-4,0.0001",
-        "--vary: runs 1 and 3 would both have training.optimizer.learning_rate=0.0001; give each value once",
+        "sweep -f {job} --vary training.optimizer.learning_rate=1,2,1.0",
+        "--vary: runs 1 and 3 would both have training.optimizer.learning_rate=1.0; give each value once",
     ),
     ("sweep -f {job} --vary name=a,b", "--vary name: a sweep names its runs itself"),
     ("sweep -f {job} --vary seed=1,2 --workers 1 --side-by-side 2", "--workers 1: too few for --side-by-side 2"),
