@@ -1,5 +1,6 @@
 """Compiled units (`training.compile`): a unit has equal bits in any stage and process, whatever is computed beside it."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -9,12 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from frostline_contract.job import load_job
+from frostline_trainer.process.setup import build_context
 from frostline_trainer.step import compiling
 from frostline_trainer.step.compiling import compiler_versions
 from frostline_trainer.step.run_state import RunState
 from tests.exact_cases import Case, build_case
 
 SECONDS = 600.0
+DIGITS = Path(__file__).parents[2] / "examples/image_classification/digits.yaml"
 CUTS = {"one stage": (0, 8), "three stages": (0, 1, 5, 8)}
 
 
@@ -87,6 +91,21 @@ def test_what_cannot_be_compiled_ends_the_run(monkeypatch: pytest.MonkeyPatch) -
 
     with pytest.raises(Exception, match=r"(?i)data-dependent|graph.break"):
         compiling.compiled(Breaks())(torch.ones(3))
+
+
+@pytest.mark.parametrize(("device_type", "variable", "program"), [("cpu", "CXX", "g++"), ("cuda", "CC", "gcc")])
+def test_a_machine_without_a_compiler_is_named_before_any_data_is_loaded(
+    device_type: str, variable: str, program: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match=rf"this machine has neither {re.escape(program)} nor clang"):
+        compiling.check_compiler(device_type)
+    job = load_job(str(DIGITS), ["training.compile=true", "training.device=cpu"])
+    with pytest.raises(ValueError, match=r"neither g\+\+ nor clang"):
+        build_context(job)
+    (tmp_path / program).touch(mode=0o755)
+    compiling.check_compiler(device_type)
 
 
 def test_the_history_and_the_probe_name_it_only_where_it_is_on() -> None:

@@ -57,6 +57,19 @@ def test_a_pod_that_lost_all_its_workers_at_once_loses_no_step(world: Callable[.
     assert line["answers"]["ended"] == sorted(worker.worker_id for worker in dead)
 
 
+def test_a_pod_that_starts_more_workers_than_the_run_has_a_pod_ends_none_of_them(world: Callable[..., World]) -> None:
+    """A pod made anew after an upgrade that the run refused; its second worker was taken for the first's successor."""
+    run, plan = pipeline(world, 2)
+    first, _ = run.members(plan)
+    beside = ScriptedWorker(run.folder, first.ordinal, uid=first.worker_id.split("/")[0], local_rank=1)
+    with pytest.raises(grpc.RpcError, match=r"is number 2 of its pod, .*workers_per_pod is 1"):
+        beside.register()
+    beside.channel.close()
+    first.register()
+    run.at(24)
+    assert run.events("failure") == []
+
+
 def test_a_member_that_was_given_up_while_its_stream_lived_is_asked_in_the_next_failure(world: Callable[..., World]) -> None:
     """A short partition loses heartbeats and no connection (chaos, seed 20261427: the answer waited for it for ever)."""
     quick = {**QUICK, "dead_after_seconds": 2.0, "join_settle_seconds": 0.0, "join_pause_seconds": 0.0}

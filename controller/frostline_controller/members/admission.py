@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from frostline_contract.job import Job, job_digest
 from frostline_contract.statistics import WorkerProfile
-from frostline_contract.worker_id import pod_uid_of
+from frostline_contract.worker_id import local_rank_of, pod_uid_of
 from frostline_controller.planner.tiles import TileChoice, choose_prefix_tile
 from frostline_controller.run.controller import Controller
 from frostline_controller.run.durable import RunIdentity
@@ -48,6 +48,12 @@ class Admission:
             raise Refused(f"worker {worker_id!r} has ended; a new process registers under an id of its own")
         if why := facts.members.why_excluded(worker_id):
             raise Refused(f"worker {worker_id!r} is excluded: {why}")
+        place, per_pod = local_rank_of(worker_id), facts.job.placement.workers_per_pod
+        if place and int(place) >= per_pod:  # its place would be another worker's, whom it would end
+            raise Refused(
+                f"worker {worker_id!r} is number {int(place) + 1} of its pod, and this run's placement.workers_per_pod is "
+                f"{per_pod}; give that number to the release too"
+            )
         uid = pod_uid_of(worker_id)
         if facts.cluster.pods and uid not in facts.cluster.uids:
             await pods.reread()  # the pod may be milliseconds old

@@ -205,6 +205,16 @@ def test_an_image_that_ends_too_early_is_named_at_the_start(suffix: str, tmp_pat
     assert f"last.{suffix}: no readable image" in refusal(job)
 
 
+def test_an_image_of_more_pixels_than_are_decoded_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(images(tmp_path / "images"))
+    job = job_of("image_classification", "image-folder", path=str(folder), image_size=8)
+    data = load_data(job)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 8)
+    assert "no readable image (DecompressionBombError)" in refusal(job)
+    with pytest.raises(ValueError, match=r"no readable image \(DecompressionBombError\)"):
+        data.train.collate([0], [0])
+
+
 def test_text_without_words(tmp_path: Path) -> None:
     empty = write(tmp_path / "empty.txt", " \n")
     assert "holds no text" in refusal(job_of("language_modeling", "text", path=empty))

@@ -37,6 +37,13 @@ def test_jsonl_pairs(tmp_path: Path) -> None:
     assert (records.first, records.second, records.labels.tolist()) == (["a", "c"], ["b", "d"], [2, 0])
 
 
+def test_jsonl_texts_may_hold_what_ends_a_line_elsewhere(tmp_path: Path) -> None:
+    texts = ["a\u2028b", "c\u2029d", "e\u0085f"]
+    lines = "".join(f'{{"text": "{text}", "label": {n % 2}}}\r\n' for n, text in enumerate(texts))
+    job = job_of(TEXT, "jsonl", path=write(tmp_path / "t.jsonl", lines))
+    assert read_jsonl(job, job.data.path, "train").first == texts
+
+
 def test_a_table_s_text_serves_language_modelling(tmp_path: Path) -> None:
     content = "text\n" + "".join(f"a line of text number {n}\n" for n in range(80))
     data = load_data(

@@ -19,6 +19,8 @@ HEAD = struct.Struct("<cI")
 """The header of an answer: kind (PIXELS or REASON) and number of bytes."""
 BYTES_MAX = 3 * (1 << 14) ** 2
 """Limit of one image's bytes: the largest `data.image_size`, in colour."""
+UNREADABLE = (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError)
+"""What Pillow raises for a file that is no image, is broken, or has more pixels than it decodes (179 million)."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def decode(wanted: Wanted) -> np.ndarray:
         with Image.open(wanted.file) as image:
             small = image.convert("L" if wanted.channels == 1 else "RGB")
             small = small.resize((wanted.size, wanted.size), Image.Resampling.BILINEAR)
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+    except UNREADABLE as error:
         raise unreadable(wanted.file, type(error).__name__) from error
     return np.asarray(small)
 

@@ -29,6 +29,7 @@ from frostline_trainer.process.probe import run_probe
 from frostline_trainer.process.self_test import examine_gpu
 from frostline_trainer.process.tensor_tiles import install_tiles
 from frostline_trainer.step.backward_thread import backward_in_own_thread
+from frostline_trainer.step.compiling import check_compiler
 from frostline_trainer.step.context import RunContext, has_dropout
 from frostline_trainer.step.grid import grid_of
 from frostline_trainer.tasks import task_for
@@ -55,6 +56,8 @@ def unproven_context(job: Job, device: torch.device | None = None) -> RunContext
     torch.set_num_threads(job.training.threads)
     device = device or choose_device(job)
     settle_torch(device)
+    if job.training.compile:
+        check_compiler(device.type)
     data = load_data(job, decoders_of(job, device.type == "cpu"))
     family = family_named(job.model.family)
     cut = build_cut_model(job, data.sizes)  # in host memory: a plan says which units go to the device

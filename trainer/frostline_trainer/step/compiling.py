@@ -6,6 +6,7 @@ includes the compiler's versions. If a unit cannot be compiled, the run ends wit
 members alone would give other bits there.
 """
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -33,6 +34,16 @@ def compiled(unit: nn.Module) -> Runner:
     dynamo.recompile_limit = dynamo.accumulated_recompile_limit = VERSIONS_MAX
     dynamo.fail_on_recompile_limit_hit = True
     return torch.compile(unit, backend=BACKEND, dynamic=False, fullgraph=True)
+
+
+def check_compiler(device_type: str) -> None:
+    """Raise ValueError, with the remedy, on a machine without the compiler that torch's own calls."""
+    variable, programs = ("CC", ("gcc", "clang")) if device_type == "cuda" else ("CXX", ("g++", "clang++"))
+    if BACKEND == "inductor" and not os.environ.get(variable) and not any(map(shutil.which, programs)):
+        raise ValueError(
+            f"training.compile is true, and this machine has neither {' nor '.join(programs)}; install one of "
+            "them (in a cluster: in an image of your own, docs/gpus.md, Compiling), or set training.compile to false"
+        )
 
 
 @cache

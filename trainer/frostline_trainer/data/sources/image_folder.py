@@ -4,10 +4,10 @@ import hashlib
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from frostline_contract.job import Job
-from frostline_trainer.data.decoder import Wanted, as_pixels, decode, unreadable
+from frostline_trainer.data.decoder import UNREADABLE, Wanted, as_pixels, decode, unreadable
 from frostline_trainer.data.records import Images, Part
 from frostline_trainer.data.sources.files import required_path
 from frostline_trainer.data.split import digest_of
@@ -69,10 +69,11 @@ def _target(job: Job, place: Path) -> tuple[int, int]:
 
 def _tree_digest(place: Path, files: list[Path]) -> str:
     sizes = [file.stat().st_size for file in files]
+    is_checked = sum(sizes) <= CHECKED_BYTES
     digest = hashlib.sha256()
     for file, size in zip(files, sizes, strict=True):
         digest.update(f"{file.relative_to(place)}\0{size}\0".encode())
-        if sum(sizes) <= CHECKED_BYTES:
+        if is_checked:
             digest.update(hashlib.sha256(file.read_bytes()).digest())
             _verify(file)
     return digest.hexdigest()
@@ -86,5 +87,5 @@ def _verify(file: Path) -> None:
         with Image.open(file) as image:
             image.draft(None, (1, 1))  # a JPEG is still read to its end, at an eighth of its size
             image.load()
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+    except UNREADABLE as error:
         raise unreadable(file, type(error).__name__) from error

@@ -179,7 +179,7 @@ def _csv_fault(file: Path) -> str | None:
 
 def _jsonl_fault(file: Path) -> str | None:
     keys: Sequence[str] | None = None
-    for number, line in enumerate(read_text_file(file).splitlines(), start=1):
+    for number, line in enumerate(read_text_file(file).removesuffix("\n").split("\n"), start=1):
         try:
             value = json.loads(line)
         except json.JSONDecodeError as error:
