@@ -25,6 +25,20 @@ def test_old_checkpoints_go_but_the_best_and_the_one_before_a_freeze_stay(tmp_pa
     assert not (tmp_path / "0" / "1.1" / "2").exists()
 
 
+def test_the_best_is_the_first_of_those_that_carry_its_loss(tmp_path: Path) -> None:
+    """Manifests have the best loss so far, and 1000 comes before 900 as text."""
+    losses = {600: 0.5, 900: 0.2, 1000: 0.2, 1100: 0.2, 1200: 0.2}
+    write_all(*(snapshot(tmp_path, step, guard_loss=loss) for step, loss in losses.items()))
+    assert steps_found(tmp_path) == [900, 1100, 1200]
+
+
+def test_the_best_stays_through_a_rollback_that_goes_back_to_after_it(tmp_path: Path) -> None:
+    losses = {900: 0.2, 1000: 0.2, 1100: 0.2}
+    write_all(*(snapshot(tmp_path, step, guard_loss=loss) for step, loss in losses.items()), keep_last=4)
+    write_all(*(snapshot(tmp_path, step, counter=2, lineage=1, guard_loss=0.2) for step in (1001, 1002, 1003)))
+    assert steps_found(tmp_path) == [900, 1002, 1003]
+
+
 def test_those_that_the_guard_may_still_ask_for_stay_however_many_come_after(tmp_path: Path) -> None:
     """Freezes after steps 2, 10 and 12 are watched for 12 steps: 2 is confirmed by step 20."""
     decisions = [freeze(3), freeze(7, "keep"), freeze(11), freeze(13)]

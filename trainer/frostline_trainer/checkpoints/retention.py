@@ -55,7 +55,7 @@ def prune(root: Path, retention: Retention, run_epoch: int, before: Before) -> N
     keep = {*folders[-max(retention.keep_last, 2) :], root / versions[-1].start_from}
     scored = [(manifest["guard_loss"], folder) for folder, manifest in found if manifest.get("guard_loss") is not None]
     if scored:
-        keep.add(min(scored)[1])
+        keep.add(min(scored, key=lambda one: one[0])[1])  # of equals the first: those after the best carry its loss too
     keep |= _before_freezes(found, retention.watch_steps) | _before_the_cache(found) | _audited(found)
     for folder in sorted(root / one.path for one in readable):
         if folder not in keep:
