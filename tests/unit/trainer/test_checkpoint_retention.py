@@ -121,6 +121,15 @@ def test_unfinished_folders_of_older_generations_go_and_others_stay(tmp_path: Pa
     assert list(tmp_path.glob(".*")) == []
 
 
+def test_one_after_a_rollback_is_newer_than_those_that_its_generation_wrote_before(tmp_path: Path) -> None:
+    kept, gone = unfinished(tmp_path, "0/1.2-lineage-1/250"), unfinished(tmp_path, "0/1.2/300")
+    sweep(tmp_path / "0" / "1.2" / "310", None, set(), lambda operation: None)
+    assert (kept.exists(), gone.exists()) == (True, False), "a late publisher of before the rollback"
+    gone.mkdir(parents=True)
+    sweep(tmp_path / "0" / "1.2-lineage-1" / "260", None, set(), lambda operation: None)
+    assert (kept.exists(), gone.exists()) == (False, False)
+
+
 def test_a_checkpoint_that_is_under_way_is_not_swept_by_its_own_writer(tmp_path: Path) -> None:
     writer = new_writer()
     waiting = snapshot(tmp_path, 1, units=(0,))

@@ -129,11 +129,15 @@ def _remove_unfinished(root: Path, folder: Path) -> None:
         folder.parent.rmdir()
 
 
-def _place_of(folder: Path) -> tuple[int, int, int, int] | None:
-    """(run epoch, incarnation, counter, step) of a checkpoint's folder, None for anything else."""
+def _place_of(folder: Path) -> tuple[int, int, int, int, int] | None:
+    """(run epoch, incarnation, counter, lineage, step) of a checkpoint's folder, None for anything else.
+
+    The lineage is that of a rollback within the generation; 0: the generation's own, whose folders name none.
+    """
     epoch, generation, step = folder.parts[-3:]
-    incarnation, _, counter = generation.partition("-")[0].partition(".")
-    parts = (epoch, incarnation, counter, step)
+    numbers, _, lineage = generation.partition("-lineage-")
+    incarnation, _, counter = numbers.partition(".")
+    parts = (epoch, incarnation, counter, lineage or "0", step)
     if not all(part.isdigit() for part in parts):
         return None
-    return int(epoch), int(incarnation), int(counter), int(step)
+    return int(epoch), int(incarnation), int(counter), int(lineage or 0), int(step)
