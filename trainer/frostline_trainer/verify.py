@@ -5,10 +5,10 @@ its recorded decisions, and everything else from the job file. No controller, ca
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job, load_job
@@ -142,6 +142,14 @@ def _differences(recorded: StepRecord, found: StepRecord) -> list[str]:
     ]
 
 
+def recorded_digest(result: dict[str, Any], last: int) -> str | None:
+    """The digest that result.json has of the weights after step `last`, the newest on record.
+
+    None where it has none: the run failed, or stopped without members; or its result is of an earlier step, before a resume.
+    """
+    return result["digest"] if result.get("digest") and result.get("steps") == last else None
+
+
 def main(argv: list[str] | None = None) -> int:
     """Verify the steps that the command line names. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m frostline_trainer.verify", description=__doc__.splitlines()[0])
@@ -164,11 +172,12 @@ def _verify(run_dir: Path, wanted: str) -> int:
         wrong += bool(differences)
         record = replayer.records[step]
         print(f"step {step:>6}  computed on {in_words(record.degrees)}  {'; '.join(differences) or 'same bits'}", flush=True)
-    result = RunDirectory(run_dir).result
-    if last in steps and result.exists():
-        recorded, found = json.loads(result.read_text())["digest"], replayer.final_digest()
-        wrong += recorded != found
-        print(f"digest        {found}  {'same' if recorded == found else f'recorded {recorded}'}", flush=True)
+    result = RunDirectory(run_dir).read_result()
+    if last in steps and result:
+        recorded, found = recorded_digest(result, last), replayer.final_digest()
+        wrong += recorded is not None and recorded != found
+        said = "same" if recorded == found else "no digest recorded" if recorded is None else f"recorded {recorded}"
+        print(f"digest        {found}  {said}", flush=True)
     print(f"{len(steps)} step(s) computed again in one process: {f'{wrong} DIFFER' if wrong else 'all the same bits'}")
     return EXIT_DIFFERENT if wrong else EXIT_EQUAL
 
