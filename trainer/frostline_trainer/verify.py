@@ -58,6 +58,7 @@ class Replayer:
         self.calendar = DecisionCalendar(job.interval_steps(epoch), job.decisions.lag_steps, job.total_steps(epoch))
         root = job.checkpoint_root(run_dir)
         self.checkpoints = complete_checkpoints(root)
+        refuse_unlike(self.context, self.checkpoints[-1][1] if self.checkpoints else {}, RunDirectory(run_dir))
         codec = make_codec(job.cache.codec, self.context.hidden_shape, self.context.dtype)
         self.round_trip = None if codec.name == "none" else codec.round_trip
         self.prefix_tile = RunDirectory(run_dir).recorded_prefix_tile() or MICRO_BATCH
@@ -132,6 +133,27 @@ class Replayer:
     def final_digest(self) -> str:
         """The digest of the current state; comparable with the run's if its last step was recomputed."""
         return world_digest(self._generation(self.state.freeze_point))
+
+
+def refuse_unlike(context: RunContext, newest: dict[str, Any], run: RunDirectory) -> None:
+    """Raise ValueError where this machine reads other data than the run, or computes other bits in exact numerics.
+
+    Args:
+        context: of this process.
+        newest: the manifest of the run's newest checkpoint, whose digests count, since a resume may have accepted other numerics;
+            {}: there is none, and those of result.json count.
+        run: the run's directory.
+    """
+    settings = run.read_result().get("settings", {})
+    dataset, probe = (newest.get(name) or settings.get(name) for name in ("dataset_digest", "probe_digest"))
+    if dataset and dataset != context.data.digest:
+        raise ValueError(f"dataset_digest is {context.data.digest[:12]}, this run's is {dataset[:12]}; verify with its data")
+    if context.job.training.numerics == "exact" and probe and probe != context.probe_digest:
+        where = settings.get("probe_detail") if settings.get("probe_digest") == probe else ""
+        raise ValueError(
+            f"probe digest is {context.probe_digest[:12]} ({context.probe_detail}), this run's is {probe[:12]} "
+            f"({where or 'its machine is not recorded'}); this machine computes other bits: verify on a like one"
+        )
 
 
 def _differences(recorded: StepRecord, found: StepRecord) -> list[str]:
