@@ -4,7 +4,10 @@ import subprocess
 import sys
 
 import pytest
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
 
+from frostline_contract.job import Job
 from frostline_trainer.data.tokenizer import build_tokenizer, train_wordpiece
 from tests.unit.trainer.data_cases import job_of, squad_of
 
@@ -59,3 +62,24 @@ def test_a_folder_without_a_readable_tokenizer_is_one_clear_line(tmp_path, make:
         build_tokenizer(job, ["text"])
     assert "\n" not in str(caught.value)
     assert "set data.tokenizer" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("specials", "padding"), [({"eos_token": "end", "unk_token": "[UNK]"}, "end"), ({"unk_token": "[UNK]"}, "[UNK]")]
+)
+def test_padding_takes_the_end_of_text_or_the_unknown_token_where_there_is_none(tmp_path, specials: dict, padding: str) -> None:
+    job = saved_with(tmp_path, **specials)
+    read = build_tokenizer(job, ["text"])
+    assert read.pad_token == padding and read.pad_token_id == read.convert_tokens_to_ids(padding)
+
+
+def test_a_tokenizer_without_any_such_token_is_refused_with_a_remedy(tmp_path) -> None:
+    with pytest.raises(ValueError, match="save it with a pad_token"):
+        build_tokenizer(saved_with(tmp_path), ["text"])
+
+
+def saved_with(tmp_path, **specials: str) -> Job:
+    """A job whose tokenizer knows three words and has these special tokens only."""
+    words = Tokenizer(models.WordLevel({"[UNK]": 0, "end": 1, "one": 2}, unk_token="[UNK]"))
+    PreTrainedTokenizerFast(tokenizer_object=words, **specials).save_pretrained(str(tmp_path / "saved"))
+    return job_of("question_answering", "squad", tokenizer=str(tmp_path / "saved"))

@@ -49,7 +49,10 @@ def _read_tokenizer(source: str, revision: str | None) -> Any:
         raise ValueError(f"tokenizer {source!r} has no fast form, which offsets need; save it with tokenizer.json")
     if tokenizer.pad_token is None:
         # GPT-2 and Llama have no padding token; padded positions are masked, so any id will do.
-        tokenizer.pad_token = tokenizer.eos_token
+        padding = tokenizer.eos_token or tokenizer.unk_token
+        if padding is None:
+            raise ValueError(f"tokenizer {source!r} has no token for padding (pad, eos or unk); save it with a pad_token")
+        tokenizer.pad_token = padding
     return tokenizer
 
 
