@@ -198,6 +198,7 @@ def test_a_bad_checkpoint_directory_ends_in_one_line(damage, says, copy_of_bert)
         ("vit", {"num_channels": 3}, ["channels is 1", "num_channels is 3"]),
         ("vit", {"patch_size": 5}, ["16 is no multiple of patch_size 5", "divisor"]),
         ("vit", {"num_labels": 4}, ["10 classes and the model 4", "raise task.num_labels"]),
+        ("vit", {"num_labels": 12}, ["model.config.num_labels is 12", "10 classes", "set task.num_labels"]),
         ("llama", {"hidden_size": 30}, ["hidden size", "30", "correct the field"]),
         ("gpt2", {"n_head": 5}, ["num_heads", "5", "correct the field"]),
         ("bert", {"hidden_act": "melt"}, ["melt", "correct the field"]),

@@ -104,11 +104,16 @@ def fit_text(fitter: SizeFitter, sizes: DataSizes) -> None:
 
 
 def fit_labels(fitter: SizeFitter, task: TaskSection, sizes: DataSizes) -> None:
-    """Set the number of classes: the job's, else model.config's, else the data's. One is regression."""
+    """Set the number of classes: the job's, else model.config's, which must be the data's, else the data's. One is regression."""
     given = None if fitter.is_open("num_labels") or "num_labels" not in fitter.given else fitter.config.num_labels
     labels = task.num_labels or given or sizes.num_labels or fitter.config.num_labels
     if sizes.num_labels > labels:
         raise ValueError(f"the data has {sizes.num_labels} classes and the model {labels}; raise task.num_labels")
+    if given and not task.num_labels and given > sizes.num_labels > 0:
+        raise ValueError(
+            f"model.config.num_labels is {given} and the data has {sizes.num_labels} classes; set task.num_labels instead, which "
+            "the scores follow too"
+        )
     if labels != fitter.config.num_labels:
         fitter.config.num_labels = labels
     regression = labels == 1 or sizes.regression
