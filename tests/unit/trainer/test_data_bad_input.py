@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from frostline_contract.job import Job
+from frostline_trainer.data.decoder import Wanted, decode
 from frostline_trainer.data.load import load_data
 from frostline_trainer.data.sources import source_named
 from tests.unit.trainer.data_cases import csv_of, job_of, squad_of, write
@@ -203,6 +204,22 @@ def test_an_image_that_ends_too_early_is_named_at_the_start(suffix: str, tmp_pat
     assert len(load_data(job).train) > 0
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     assert f"last.{suffix}: no readable image" in refusal(job)
+
+
+@pytest.mark.parametrize(("mode", "suffix"), [("I;16", "png"), ("I", "tiff"), ("F", "tiff")])
+def test_an_image_of_more_than_8_bits_a_channel_is_named(mode: str, suffix: str, tmp_path: Path) -> None:
+    """Pillow clips its values, so that all of it would be white."""
+    folder = Path(images(tmp_path / "images"))
+    file = folder / "bee" / f"deep.{suffix}"
+    Image.new(mode, (8, 8), 3000).save(file)
+    job = job_of("image_classification", "image-folder", path=str(folder), image_size=8)
+    assert f"deep.{suffix}: no readable image (mode {mode}: 8 bits a channel are needed)" in refusal(job)
+    with pytest.raises(ValueError, match="8 bits a channel are needed"):
+        decode(Wanted(str(file), 8, 3))
+    for number, plain in enumerate(("1", "P", "LA", "RGBA", "L")):
+        Image.new(plain, (8, 8)).save(folder / "bee" / f"plain{number}.png")
+    file.unlink()
+    assert len(load_data(job).train) > 0
 
 
 def test_an_image_of_more_pixels_than_are_decoded_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

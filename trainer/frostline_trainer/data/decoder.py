@@ -47,11 +47,19 @@ def decode(wanted: Wanted) -> np.ndarray:
     """Decode an image: uint8 [size, size] for grey, [size, size, 3] for colour. Raises ValueError if it is not readable."""
     try:
         with Image.open(wanted.file) as image:
+            deep = depth_refusal(image)
             small = image.convert("L" if wanted.channels == 1 else "RGB")
             small = small.resize((wanted.size, wanted.size), Image.Resampling.BILINEAR)
     except UNREADABLE as error:
         raise unreadable(wanted.file, type(error).__name__) from error
+    if deep:
+        raise unreadable(wanted.file, deep)
     return np.asarray(small)
+
+
+def depth_refusal(image: Image.Image) -> str | None:
+    """Why an image of more than 8 bits a channel is not decoded: Pillow would clip its values to white. None for others."""
+    return f"mode {image.mode}: 8 bits a channel are needed" if image.mode[0] in "IF" else None
 
 
 def as_pixels(decoded: np.ndarray) -> np.ndarray:

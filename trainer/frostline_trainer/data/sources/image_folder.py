@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from frostline_contract.job import Job
-from frostline_trainer.data.decoder import UNREADABLE, Wanted, as_pixels, decode, unreadable
+from frostline_trainer.data.decoder import UNREADABLE, Wanted, as_pixels, decode, depth_refusal, unreadable
 from frostline_trainer.data.records import Images, Part
 from frostline_trainer.data.sources.files import required_path
 from frostline_trainer.data.split import digest_of
@@ -87,5 +87,8 @@ def _verify(file: Path) -> None:
         with Image.open(file) as image:
             image.draft(None, (1, 1))  # a JPEG is still read to its end, at an eighth of its size
             image.load()
+            deep = depth_refusal(image)
     except UNREADABLE as error:
         raise unreadable(file, type(error).__name__) from error
+    if deep:
+        raise unreadable(file, deep)
