@@ -213,3 +213,19 @@ def test_image_folders_are_read_by_class_and_the_test_tree_may_lack_one(tmp_path
     inputs = data.test.collate([0], [0])
     assert inputs["pixel_values"].shape == (1, 3, 16, 16)
     assert torch.allclose(inputs["pixel_values"][0, 1], torch.full((16, 16), (100 / 255 - 0.5) / 0.5))
+
+
+def test_hidden_folders_and_those_without_images_are_no_classes(tmp_path) -> None:
+    for name in ("ant", "bee"):
+        (tmp_path / name).mkdir()
+        for number in range(10):
+            Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / name / f"{number}.png")
+    job = job_of("image_classification", "image-folder", image_size=8, path=str(tmp_path))
+    before = load_data(job)
+    (tmp_path / ".ipynb_checkpoints").mkdir()
+    (tmp_path / ".ipynb_checkpoints" / "0-checkpoint.png").write_bytes((tmp_path / "ant" / "0.png").read_bytes())
+    (tmp_path / "__MACOSX" / "ant").mkdir(parents=True)
+    (tmp_path / "__MACOSX" / "ant" / "._0.png").write_bytes(b"resource fork")
+    (tmp_path / "aaa").mkdir()
+    after = load_data(job)
+    assert after.sizes.num_labels == 2 and after.digest == before.digest

@@ -22,16 +22,21 @@ For larger ones the digest covers names and sizes only, and a broken image is re
 def read_image_folder(job: Job, path: str | None, part: Part) -> Images:
     """Every image below `path`/<class>/, classes by name. Pixels are decoded on demand.
 
+    A folder without images, or whose name begins with a dot, is no class: `.ipynb_checkpoints`, `__MACOSX`.
+
     Raises ValueError for a folder without classes or images, an unreadable image, and an unknown target size.
     """
     place = required_path(path, "image-folder", "a folder with one subfolder of images a class")
-    classes = sorted(folder.name for folder in place.iterdir() if folder.is_dir()) if place.is_dir() else []
+    folders = sorted(folder.name for folder in place.iterdir() if folder.is_dir()) if place.is_dir() else []
+    classes: list[str] = []
     files: list[Path] = []
     labels: list[int] = []
-    for number, name in enumerate(classes):
-        found = sorted(file for file in (place / name).rglob("*") if file.suffix.lower() in SUFFIXES)
+    for name in folders:
+        if name.startswith(".") or not (found := _images_below(place / name)):
+            continue
         files += found
-        labels += [number] * len(found)
+        labels += [len(classes)] * len(found)
+        classes.append(name)
     if not files:
         raise ValueError(
             f"{place}: no images; give a folder with one subfolder of images ({', '.join(SUFFIXES[:3])}, ...) a class"
@@ -51,6 +56,11 @@ def read_image_folder(job: Job, path: str | None, part: Part) -> Images:
         label_names=tuple(classes),
         wanted=wanted,
     )
+
+
+def _images_below(folder: Path) -> list[Path]:
+    """The images of a class, in order; `._NAME`, which macOS writes into archives beside NAME, is none."""
+    return sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and not file.name.startswith("._"))
 
 
 def _target(job: Job, place: Path) -> tuple[int, int]:
