@@ -144,3 +144,13 @@ def test_a_worker_without_a_place_in_the_plan_gives_its_leases_up(caching: tuple
     use.leave()
     use.connect(generation, state)
     assert use.cache._control.boundary is not None, "it is a member again"
+
+
+def test_each_generation_audits_the_share_of_its_revision_of_the_job(caching: tuple[CacheUse, Generation, RunState]) -> None:
+    use, generation, state = caching
+    use.connect(generation, state)
+    assert use.cache is not None and not all(use.cache.audit_due(list(range(100)), 1))
+    job = use._context.job
+    use._context.job = job.model_copy(update={"cache": job.cache.model_copy(update={"shadow_audit_fraction": 1.0})})
+    use.connect(generation, state)
+    assert all(use.cache.audit_due(list(range(100)), 1))

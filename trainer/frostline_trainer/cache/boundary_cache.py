@@ -75,7 +75,7 @@ class BoundaryCache:
     ) -> None:
         self.codec: Codec = make_codec(section.codec, value_shape, dtype)
         self._layout = ValueLayout(self.codec, tags_of(read_secret(run_dir)), names, own_tokens)
-        self.own_tokens, self._audit_fraction = own_tokens, section.shadow_audit_fraction
+        self.own_tokens, self.audit_fraction = own_tokens, section.shadow_audit_fraction
         self._pin_memory, self._device_clock, self._keep_previous = pin_memory, device_clock, keep_previous
         self._suspended = False
         self._meter = Meter()
@@ -212,11 +212,11 @@ class BoundaryCache:
 
     def audit_due(self, samples: Sequence[int], step: int) -> list[bool]:
         """Which of a step's hits are to be recomputed: a fixed share by hash, the same for every worker."""
-        seed, limit = seed_of("audit", step), self._audit_fraction * 2**64
+        seed, limit = seed_of("audit", step), self.audit_fraction * 2**64
         return [((seed + sample) * SCATTER) % 2**64 < limit for sample in samples]
 
-    def report_audit(self, ok: bool, sample: int = -1) -> None:
-        """Count a recomputed hit. If it differs, this worker no longer uses values of this boundary."""
+    def report_audit(self, ok: bool, sample: int) -> None:
+        """Count a recomputed hit, of `sample`. If it differs, this worker no longer uses values of this boundary."""
         self._meter.add(audited=1, audit_failures=int(not ok))
         boundary = self._control.boundary
         if not ok and boundary is not None:

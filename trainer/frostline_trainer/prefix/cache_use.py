@@ -122,6 +122,7 @@ class CacheUse:
             )
             self.cache.before_fill = self._context.plug.rows_to_store
             self._context.traffic.follow(Way.CACHE, self.cache.bytes_moved)
+        self.cache.audit_fraction = self._context.job.cache.shadow_audit_fraction  # live: a new revision brings another one
         previous = self._previous_boundary(state, boundary)
         chain = list(state.codec_chain)
         tile = 1 if generation.plan.prefix_tile == SAMPLE else self._context.micro_batch_size

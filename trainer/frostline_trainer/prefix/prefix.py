@@ -58,17 +58,18 @@ class PrefixReader:
         self._cache.prefetch([samples[place] for place in places], [variants[place] for place in places])
 
     def audit(self, samples: Sequence[int], variants: Sequence[int], rows: torch.Tensor, step: int) -> None:
-        """Shadow audit: recompute the samples that are due, one tile at most, and compare bits. Raises CacheDiffers."""
-        due = self._cache.audit_due(samples, step)
-        chosen = [place for place, sample in enumerate(samples) if sample >= 0 and due[place]][: self._context.micro_batch_size]
-        if not chosen:
-            return
-        again = self._rounded(self._run_tile(samples, variants, chosen, rows, first=0))
-        equal = torch.equal(again, gather(rows, chosen))
-        self._cache.report_audit(equal)
-        if not equal:
-            boundary = self._freeze_point
-            raise CacheDiffers(f"cached activations at boundary {boundary} differ from recomputed ones in step {step}")
+        """Shadow audit: recompute the samples that are due, tile by tile, and compare bits. Raises CacheDiffers."""
+        due, size = self._cache.audit_due(samples, step), self._context.micro_batch_size
+        chosen = [place for place, sample in enumerate(samples) if sample >= 0 and due[place]]
+        for start in range(0, len(chosen), size):
+            tile = chosen[start : start + size]
+            again, found = self._rounded(self._run_tile(samples, variants, tile, rows, first=0)), gather(rows, tile)
+            equal = torch.equal(again, found)
+            for row, place in enumerate(tile):
+                self._cache.report_audit(equal or torch.equal(again[row], found[row]), samples[place])
+            if not equal:
+                boundary = self._freeze_point
+                raise CacheDiffers(f"cached activations at boundary {boundary} differ from recomputed ones in step {step}")
 
     def _read(self, samples: Sequence[int], variants: Sequence[int], places: list[int], out: torch.Tensor) -> list[int]:
         """Read cached values into `out`; returns the places of the misses."""
