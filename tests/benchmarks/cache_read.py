@@ -15,7 +15,8 @@ from frostline_contract.cache_identity import HEADER, CacheIdentity
 from frostline_contract.cache_tag import tags_of
 from frostline_controller.cluster.local.redis_process import RedisProcess, start_redis
 from frostline_trainer.cache.codec import make_codec
-from frostline_trainer.cache.resp import Connection, Outcome
+from frostline_trainer.cache.outcomes import Outcome
+from frostline_trainer.cache.resp import Connection
 from frostline_trainer.cache.values import ValueLayout
 from tests.benchmarks.measuring import Effort, Report, Row, Spread, interleave_both, ratios
 

@@ -21,7 +21,8 @@ from frostline_rpc.auth import Tokens, authorise
 from frostline_rpc.convert import to_message, to_record
 from frostline_rpc.errors import DomainError, InvalidRequest, Unavailable
 from frostline_rpc.projected import ProjectedTokens
-from frostline_trainer.cache.resp import Connection, ConnectionFault
+from frostline_trainer.cache.outcomes import ConnectionFault
+from frostline_trainer.cache.resp import Connection
 from frostline_trainer.step.packing import pack, unpack
 from tests.fuzz.mutating import mutated, with_another_value
 from tests.fuzz.subject import Subject, synthetic_run

@@ -11,7 +11,9 @@ import pytest
 import redis
 
 from frostline_controller.cluster.local.redis_process import RedisProcess
-from frostline_trainer.cache.resp import Connection, ConnectionFault, Outcome, ProtocolSurprise
+from frostline_trainer.cache.lane import Lane, Shard
+from frostline_trainer.cache.outcomes import ConnectionFault, Outcome, ProtocolSurprise
+from frostline_trainer.cache.resp import Connection
 from tests.in_time import fastest_of_three, in_time, within
 
 PATIENT_SECONDS = 30.0
@@ -163,6 +165,25 @@ def test_a_reply_that_trickles_ends() -> None:
     took = time.monotonic() - started
     trickle.close()
     in_time(took, time_of_call + silence + 0.3, "a reply that trickles")
+
+
+@fastest_of_three
+def test_what_a_slow_shard_has_sent_counts_and_the_rest_is_late() -> None:
+    """Ten values, one each quarter of a second; the call has one second."""
+    value = b"v" * 40_000
+    shard = Shard("127.0.0.1", serve_bytes([b"$40000\r\n%b\r\n" % value] * 10, 0.25), 0, None, lambda: None)
+    lane, checked = Lane(lambda: (shard,)), []
+    buffers = [bytearray(40_000) for _ in range(10)]
+    outcomes = lane.fetch(
+        [b"k%d" % i for i in range(10)], [[memoryview(one)] for one in buffers], time.monotonic() + 1.0, checked.append
+    )
+    came = len(checked)
+    assert 0 < came < 10 and checked == list(range(came))
+    assert outcomes == [Outcome.DONE] * came + [Outcome.LATE] * (10 - came)
+    assert all(bytes(one) == value for one in buffers[:came])
+    assert shard.up, "it is slow, and not down"
+    assert not lane._connections, "the next read is not given this one's replies"
+    lane.close()
 
 
 @fastest_of_three

@@ -13,7 +13,7 @@ from frostline_contract.plan import Decision
 from frostline_trainer.cache import writer as writer_module
 from frostline_trainer.cache.boundary_cache import BoundaryCache
 from frostline_trainer.cache.control import Boundary
-from frostline_trainer.cache.resp import Outcome
+from frostline_trainer.cache.outcomes import Outcome
 from frostline_trainer.generations.groups import lone_groups
 from frostline_trainer.prefix import cache_use
 from frostline_trainer.prefix.cache_use import CacheUse

@@ -13,7 +13,8 @@ from typing import TypeVar
 
 from frostline_contract.backoff import Backoff
 from frostline_contract.cache_identity import shard_of
-from frostline_trainer.cache.resp import Buffer, Connection, ConnectionFault, Outcome
+from frostline_trainer.cache.outcomes import ConnectionFault, Outcome
+from frostline_trainer.cache.resp import Buffer, Connection
 
 SILENCE_SECONDS = 0.5
 """Longest wait for the next bytes of a shard."""
@@ -176,14 +177,18 @@ class Lane:
     ) -> list[Outcome] | list[None]:
         life = shard.life
         try:
-            outcomes = work(self._connection(shard, life), indices)
+            connection = self._connection(shard, life)
+            outcomes = work(connection, indices)
         except ConnectionFault as error:
             # Requests under way on this connection have unknown results: none counts, and the connection is dropped.
-            _, connection = self._connections.pop(shard, (0, None))
-            if connection is not None:
-                connection.close()
+            _, broken = self._connections.pop(shard, (0, None))
+            if broken is not None:
+                broken.close()
             shard.mark_down(life, str(error))
             return [None] * len(indices)
+        if connection.has_late:  # the shard is slow, and not down
+            self._connections.pop(shard)
+            connection.close()
         shard.mark_useful()
         return outcomes
 

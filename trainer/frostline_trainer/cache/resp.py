@@ -7,12 +7,12 @@ A reply that does not fit the protocol raises ProtocolSurprise, and the caller d
 connection.
 """
 
-import enum
 import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
 
+from frostline_trainer.cache.outcomes import CallIsOver, ConnectionFault, Outcome, ProtocolSurprise
 from frostline_trainer.cache.resolving import connected, resolve
 from frostline_trainer.cache.value_run import ValueRun
 
@@ -37,27 +37,11 @@ DISCARD_BYTES_MAX = 4 * 1024 * 1024
 Buffer = bytes | bytearray | memoryview
 
 
-class Outcome(enum.Enum):
-    """The result for one key: done, absent, refused for lack of memory, or unusable (unexpected length or type)."""
-
-    DONE = "done"
-    ABSENT = "absent"
-    REFUSED = "refused"
-    UNUSABLE = "unusable"
-
-
-class ConnectionFault(Exception):
-    """The connection cannot be used any more: refused, reset, timed out, or with an invalid reply."""
-
-
-class ProtocolSurprise(ConnectionFault):
-    """The peer's reply does not fit the Redis protocol."""
-
-
 class Connection:
     """One authenticated connection. After a failure of the peer every method raises ConnectionFault; then close and reopen.
 
-    The timeout for the next bytes, in both directions, and for connecting is `silence_seconds`.
+    The timeout for the next bytes, in both directions, and for connecting is `silence_seconds`. Close it once `has_late` is true:
+    replies that no call waits for are still under way.
     """
 
     def __init__(self, host: str, port: int, password: str | None, database: int, silence_seconds: float) -> None:
@@ -65,6 +49,7 @@ class Connection:
         self._buffer = bytearray(BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
+        self.has_late = False
         self._refill_bytes = BUFFER_BYTES
         self._deadline = time.monotonic() + 2 * silence_seconds
         try:
@@ -98,8 +83,8 @@ class Connection:
     def get_many(self, keys: Sequence[bytes], targets: Sequence[Sequence[memoryview]], deadline: float) -> list[Outcome]:
         """Fetch keys[i] into the buffers targets[i], which together have the value's exact length.
 
-        After `deadline`, a time by time.monotonic(), ConnectionFault is raised, at most silence_seconds later. A target is
-        undefined after any outcome but DONE.
+        At `deadline`, a time by time.monotonic(), or silence_seconds later at most, keys without a reply are LATE, and `has_late`
+        is true; ConnectionFault is raised if none has one. A target is undefined after any outcome but DONE.
         """
         self._deadline = deadline
         lengths = [sum(len(part) for part in target) for target in targets]
@@ -108,6 +93,17 @@ class Connection:
         window = min(WINDOW_REQUESTS_MAX, max(1, READ_WINDOW_BYTES // max(largest, 1)))
         in_a_row = largest <= SMALL_VALUE_BYTES and min(lengths, default=0) > 0 and len({len(target) for target in targets}) == 1
         outcomes: list[Outcome] = []
+        try:
+            self._get_into(outcomes, keys, targets, lengths, window, in_a_row)
+        except CallIsOver:
+            if not outcomes:
+                raise
+            self.has_late = True
+        return outcomes + [Outcome.LATE] * (len(keys) - len(outcomes))
+
+    def _get_into(self, outcomes: list[Outcome], keys: Sequence[bytes], targets: Sequence[Sequence[memoryview]],
+                  lengths: list[int], window: int, in_a_row: bool) -> None:  # fmt: skip
+        """Append each key's outcome, in order, with `window` requests in flight at most; small values are received in runs."""
         sent = 0
         while len(outcomes) < len(keys):
             in_flight = sent - len(outcomes)
@@ -121,7 +117,6 @@ class Connection:
                 outcomes.extend(self._receive_run(targets[done:last], lengths[done:last]))
             else:
                 outcomes.append(self._receive_bulk(targets[done], lengths[done]))
-        return outcomes
 
     def set_many(self, items: Sequence[tuple[bytes, Sequence[Buffer]]], deadline: float) -> list[Outcome]:
         """Store each (key, value parts), sent from the parts' memory. DONE, or REFUSED if Redis has no memory left."""
@@ -299,7 +294,7 @@ class Connection:
 
     def _check_deadline(self) -> None:
         if time.monotonic() > self._deadline:
-            raise ConnectionFault("the call's time is over")
+            raise CallIsOver("the call's time is over")
 
 
 def _request_head(*parts: bytes) -> bytes:

@@ -13,7 +13,8 @@ from frostline_contract.cache_identity import HEADER, CacheIdentity, chunk_sizes
 from frostline_contract.cache_tag import Tags
 from frostline_trainer.cache.codec import Codec
 from frostline_trainer.cache.lane import Lane
-from frostline_trainer.cache.resp import Buffer, Outcome
+from frostline_trainer.cache.outcomes import Outcome
+from frostline_trainer.cache.resp import Buffer
 
 READ_SECONDS_MAX = 1.5
 """Time limit of a read, even if shards are still sending; values that have not arrived by then are misses."""

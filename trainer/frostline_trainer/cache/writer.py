@@ -13,7 +13,7 @@ from frostline_contract.cache_identity import CacheIdentity
 from frostline_trainer.cache.codec import Codec
 from frostline_trainer.cache.counts import Meter
 from frostline_trainer.cache.lane import Lane
-from frostline_trainer.cache.resp import Outcome
+from frostline_trainer.cache.outcomes import Outcome
 from frostline_trainer.cache.values import WRITE_SECONDS_MAX, ValueLayout, store_values
 from frostline_trainer.step.device_clock import HostMark, Mark
 from frostline_trainer.step.side_copies import await_copies
