@@ -1,8 +1,9 @@
 """Freeze histories (which units are frozen when): by given epochs, by the job's policy, or of a finished run.
 
 A policy decides by the production function `decide`, interval by interval. Where a finished run kept statistics, the policy reads
-those. Else it reads stand-ins in which the last block always has the smallest gradient norm and no loss ever rises, so that only
-caps, rails and schedules limit freezing: this is the deepest history that the job allows.
+those. Else it reads stand-ins in which the last block always has the smallest gradient norm and loses most of it, the head has
+nearly all that is left to learn, and no loss ever rises. So only caps, rails and schedules limit freezing: this is the deepest
+history that the job allows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -113,8 +114,8 @@ def _in_force(decisions: Sequence[Decision], step: int, initial: int) -> int:
 
 
 def _stand_in(job: Job, num_units: int, calendar: DecisionCalendar, number: int, freeze_point: int) -> IntervalStatistics:
-    """Return the statistics of an interval with smaller gradients in deeper blocks, and outputs that change in the last block
-    alone: the same in every interval.
+    """Return the statistics of an interval with outputs that change in the last block alone, and with gradients that are smaller
+    in deeper blocks, fall from interval to interval, faster in deeper blocks, and are nothing beside the head's.
 
     Args:
         job: the job that is simulated.
@@ -124,7 +125,9 @@ def _stand_in(job: Job, num_units: int, calendar: DecisionCalendar, number: int,
         freeze_point: units before it are frozen in the interval.
     """
     training, last = job.training, calendar.last_step_of(number)
-    norms = tuple(0.0 if unit < freeze_point else float(num_units - unit) for unit in range(num_units))
+    depths = [(unit + 1) / num_units for unit in range(freeze_point, num_units - 1)]
+    falling = [1e-6 * (1 - depth) * (1 - 1e-3 * depth) ** number for depth in depths]
+    norms = (*(0.0,) * freeze_point, *falling, 1.0)
     watched = job.evaluation.every_intervals and number % job.evaluation.every_intervals == 0
     return IntervalStatistics(
         number=number, lineage=0, first_step=calendar.first_step_of(number), last_step=last, freeze_point=freeze_point,

@@ -207,6 +207,13 @@ def test_the_policy_decides_as_it_does_in_a_run() -> None:
     assert by_outputs.spans[-1].freeze_point == 4, "the boldest history: all but the last block have settled"
 
 
+@pytest.mark.parametrize("name", ["gradient_argmin", "gradient_change", "information_per_flop"])
+def test_a_policy_that_reads_gradients_goes_down_to_the_rails_caps(name: str) -> None:
+    railed = the_job(simulated(job=job(freeze={"policy": {"name": name}, "rails": {"warmup_fraction": 0.2}})))
+    changes = {span.freeze_point: span.first_step for span in reversed(railed.spans)}
+    assert changes == {4: 163, 3: 123, 2: 83, 0: 1}, "a block a decision, a cooldown between two, and half of six blocks in all"
+
+
 def test_what_the_job_freezes_from_the_start_is_frozen_and_cached_from_the_start() -> None:
     early = job(
         freeze={"initial_units": 3, "policy": {"name": "manual", "points": {5: 5}}, "rails": {"off": ALL_RAILS.split(", ")}}
