@@ -87,18 +87,21 @@ def replayed_decisions(job: Job, given: Path | None) -> tuple[Decision, ...] | N
     if given is None and policy.name == "replay" and job.elastic.freeze:
         if policy.replay_of is None:
             raise ValueError("freeze.policy.name is replay and freeze.policy.replay_of is null; name the run directory to follow")
-        given = Path(policy.replay_of)
+        return read_replay(Path(policy.replay_of), "freeze.policy.replay_of:")
     return read_replay(given) if given is not None else None
 
 
-def read_replay(run_dir: Path) -> tuple[Decision, ...]:
-    """The decisions of another run's plans.jsonl, oldest first. Raises ValueError where the file has no readable decision."""
+def read_replay(run_dir: Path, named_by: str = "--replay") -> tuple[Decision, ...]:
+    """The decisions of another run's plans.jsonl, oldest first. Raises ValueError where the file has no readable decision.
+
+    named_by: what has named the folder, for the error.
+    """
     path = RunDirectory(run_dir).plans
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         found = [decision_of_line(line) for line in lines if "decision_kind" in line]
     except (OSError, ValueError) as error:
-        raise ValueError(f"--replay {run_dir}: {path} cannot be read ({error}); give the folder of a run") from error
+        raise ValueError(f"{named_by} {run_dir}: {path} cannot be read ({error}); give the folder of a run") from error
     newest = {(one.decided_in, one.number): one for one in found}  # a void one was written again
     return tuple(newest.values())
 

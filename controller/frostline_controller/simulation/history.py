@@ -7,7 +7,7 @@ history that the job allows.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from frostline_contract.intervals import DecisionCalendar
@@ -17,6 +17,7 @@ from frostline_contract.plan import Decision
 from frostline_contract.statistics import GuardReading, IntervalStatistics, StepRecord
 from frostline_controller.decisions.decide import decide
 from frostline_controller.decisions.inputs import FreezeInputs
+from frostline_controller.decisions.next_decision import replayed_decisions
 
 STAND_IN = GuardReading(losses=(1.0, 1.0))
 """A guard reading that never changes, so that the guard never rolls back."""
@@ -87,17 +88,19 @@ def by_policy(
         tied: the head uses unit 0's matrix.
 
     Raises:
-        ValueError: the job's freeze section is wrong, or the kept statistics are of another model.
+        ValueError: the job's freeze section is wrong, the run that policy `replay` follows cannot be read, or the kept statistics
+            are of another model.
     """
     statistics: list[IntervalStatistics] = []
     decisions: list[Decision] = []
     changes: list[Change] = []
-    initial, number = job.initial_freeze_point(num_units), 1
+    initial, number, replayed = job.initial_freeze_point(num_units), 1, replayed_decisions(job, None) or ()
     while job.elastic.freeze and calendar.effective_step(number) <= calendar.total_steps and (not kept or number <= len(kept)):
         in_force = _in_force(decisions, calendar.last_step_of(number), initial)
         read = kept[number - 1] if kept else _stand_in(job, num_units, calendar, number, in_force)
         statistics.append(read.model_copy(update={"number": number, "lineage": 0, "freeze_point": in_force}))
-        decision = decide(FreezeInputs.of_job(job, num_units, calendar, statistics, decisions, tied))
+        inputs = FreezeInputs.of_job(job, num_units, calendar, statistics, decisions, tied)
+        decision = decide(replace(inputs, replayed=replayed))
         if decision.kind == "rollback":
             # A run would compute steps again; here only the freeze point is lowered, from the decision's step on.
             decision = decision.model_copy(update={"kind": "unfreeze", "lineage": 0, "rollback_to_step": -1})
