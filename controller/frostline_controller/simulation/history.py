@@ -18,6 +18,7 @@ from frostline_contract.statistics import GuardReading, IntervalStatistics, Step
 from frostline_controller.decisions.decide import decide
 from frostline_controller.decisions.inputs import FreezeInputs
 from frostline_controller.decisions.next_decision import replayed_decisions
+from frostline_controller.decisions.policies.replay import check_calendar
 
 STAND_IN = GuardReading(losses=(1.0, 1.0))
 """A guard reading that never changes, so that the guard never rolls back."""
@@ -88,13 +89,14 @@ def by_policy(
         tied: the head uses unit 0's matrix.
 
     Raises:
-        ValueError: the job's freeze section is wrong, the run that policy `replay` follows cannot be read, or the kept statistics
-            are of another model.
+        ValueError: the job's freeze section is wrong, the run that policy `replay` follows cannot be read or has another
+            calendar, or the kept statistics are of another model.
     """
     statistics: list[IntervalStatistics] = []
     decisions: list[Decision] = []
     changes: list[Change] = []
     initial, number, replayed = job.initial_freeze_point(num_units), 1, replayed_decisions(job, None) or ()
+    check_calendar(replayed, calendar)
     while job.elastic.freeze and calendar.effective_step(number) <= calendar.total_steps and (not kept or number <= len(kept)):
         in_force = _in_force(decisions, calendar.last_step_of(number), initial)
         read = kept[number - 1] if kept else _stand_in(job, num_units, calendar, number, in_force)
