@@ -5,7 +5,7 @@ import logging
 
 from frostline_contract.lineage import ROLLBACK, LineageStart
 from frostline_contract.plan import Decision
-from frostline_controller.decisions.by_command import request_in_words
+from frostline_controller.decisions.by_command import asked_again, request_in_words
 from frostline_controller.decisions.initial import initial_freeze_reason
 from frostline_controller.decisions.next_decision import check_job, decision_line, due_statistics, next_decision
 from frostline_controller.decisions.policies.replay import check_calendar
@@ -142,6 +142,8 @@ class DecisionTaker:
         if void.kind == "rollback":
             lineages = tuple(start for start in facts.state.lineages if start.lineage != void.lineage)
             changes |= {"lineages": lineages, "lineage": max(start.lineage for start in lineages)}
+        elif _key(decision) in {_key(one) for one in facts.surviving()}:
+            changes["forced_freeze_point"] = asked_again(facts.state.forced_freeze_point, [decision], facts.surviving())
         await store.commit(**changes)
         await self.write_history()
         log.warning("decision void number=%s lineage=%s reason=%r", void.number, void.lineage, reason)
