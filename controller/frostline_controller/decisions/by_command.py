@@ -1,6 +1,6 @@
 """What a person may ask of the freeze point by command. The next decision carries it out; what none could do is refused."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job
@@ -53,3 +53,22 @@ def check_freeze_point(asked: int, job: Job, num_units: int, decisions: Sequence
 def request_in_words(freeze_point: int) -> str:
     """The request for a freeze point, in the words of the events about it."""
     return f"freeze point {freeze_point} by command"
+
+
+def asked_again(asked: int, gone: Iterable[Decision], kept: Iterable[Decision]) -> int:
+    """The request for a freeze point that is open once decisions are void, or a restore has undone them; -1: none.
+
+    A command's decision that is gone is asked for again, unless a newer command is open or decided. What a rollback has undone is
+    gone on purpose, and no caller names it.
+
+    Args:
+        asked: the request that is open; -1: none.
+        gone: decisions that count no more, as they were before.
+        kept: the surviving ones.
+    """
+    lost = [one for one in gone if one.policy == OPERATOR.name and one.kind in ("freeze", "unfreeze") and not one.void]
+    if asked >= 0 or not lost:
+        return asked
+    newest = max(lost, key=lambda one: one.number)
+    newer = any(one.policy == OPERATOR.name and not one.void and one.number > newest.number for one in kept)
+    return -1 if newer else newest.freeze_point

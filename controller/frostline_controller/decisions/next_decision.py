@@ -78,27 +78,41 @@ def _inputs(
     return dataclasses.replace(inputs, freeze=job.freeze.model_copy(update={"policy": policy}), replayed=replayed)
 
 
+def followed_run(job: Job, given: Path | None) -> Path | None:
+    """The run directory that this run follows: that of --replay, else that of policy `replay`; None: it follows none.
+
+    Raises ValueError where the policy is `replay` and no run is named.
+    """
+    policy = job.freeze.policy
+    if given is not None or policy.name != "replay" or not job.elastic.freeze:
+        return given
+    if policy.replay_of is None:
+        raise ValueError("freeze.policy.name is replay and freeze.policy.replay_of is null; name the run directory to follow")
+    return Path(policy.replay_of)
+
+
 def replayed_decisions(job: Job, given: Path | None) -> tuple[Decision, ...] | None:
-    """The decisions of another run that this run follows: that of --replay, else that of policy `replay`; None: it follows none.
+    """The decisions of the run that this run follows; None: it follows none.
 
     Raises ValueError where the policy is `replay` and no run is named, or the other run's decisions cannot be read.
     """
-    policy = job.freeze.policy
-    if given is None and policy.name == "replay" and job.elastic.freeze:
-        if policy.replay_of is None:
-            raise ValueError("freeze.policy.name is replay and freeze.policy.replay_of is null; name the run directory to follow")
-        given = Path(policy.replay_of)
-    return read_replay(given) if given is not None else None
+    followed = followed_run(job, given)
+    if followed is None:
+        return None
+    return read_replay(followed, "--replay" if given is not None else "freeze.policy.replay_of:")
 
 
-def read_replay(run_dir: Path) -> tuple[Decision, ...]:
-    """The decisions of another run's plans.jsonl, oldest first. Raises ValueError where the file has no readable decision."""
+def read_replay(run_dir: Path, named_by: str = "--replay") -> tuple[Decision, ...]:
+    """The decisions of another run's plans.jsonl, oldest first. Raises ValueError where the file has no readable decision.
+
+    named_by: what has named the folder, for the error.
+    """
     path = RunDirectory(run_dir).plans
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         found = [decision_of_line(line) for line in lines if "decision_kind" in line]
     except (OSError, ValueError) as error:
-        raise ValueError(f"--replay {run_dir}: {path} cannot be read ({error}); give the folder of a run") from error
+        raise ValueError(f"{named_by} {run_dir}: {path} cannot be read ({error}); give the folder of a run") from error
     newest = {(one.decided_in, one.number): one for one in found}  # a void one was written again
     return tuple(newest.values())
 

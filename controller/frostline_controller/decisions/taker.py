@@ -5,9 +5,10 @@ import logging
 
 from frostline_contract.lineage import ROLLBACK, LineageStart
 from frostline_contract.plan import Decision
-from frostline_controller.decisions.by_command import request_in_words
+from frostline_controller.decisions.by_command import asked_again, request_in_words
 from frostline_controller.decisions.initial import initial_freeze_reason
 from frostline_controller.decisions.next_decision import check_job, decision_line, due_statistics, next_decision
+from frostline_controller.decisions.policies.replay import check_calendar
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
 from frostline_controller.run.store import RunStore
@@ -27,10 +28,14 @@ class DecisionTaker:
         self._written: tuple[Decision, ...] | None = None
 
     def check(self) -> None:
-        """Raise ValueError for mistakes in the job's freeze section; called once the run's identity is known."""
+        """Raise ValueError for mistakes in the job's freeze section, and before a run starts where the run that it follows has
+        another calendar; called once the run's identity is known."""
         facts = self._facts
-        if facts.identity is not None and facts.calendar is not None:
-            check_job(facts.job, facts.identity, facts.calendar, self._replayed)
+        if facts.identity is None or facts.calendar is None:
+            return
+        check_job(facts.job, facts.identity, facts.calendar, self._replayed)
+        if facts.current is None and facts.job.elastic.freeze:
+            check_calendar(self._replayed or (), facts.calendar)
 
     async def restore(self) -> None:
         """Load the decisions that a previous controller has made, and write what it could not write any more."""
@@ -137,6 +142,8 @@ class DecisionTaker:
         if void.kind == "rollback":
             lineages = tuple(start for start in facts.state.lineages if start.lineage != void.lineage)
             changes |= {"lineages": lineages, "lineage": max(start.lineage for start in lineages)}
+        elif _key(decision) in {_key(one) for one in facts.surviving()}:
+            changes["forced_freeze_point"] = asked_again(facts.state.forced_freeze_point, [decision], facts.surviving())
         await store.commit(**changes)
         await self.write_history()
         log.warning("decision void number=%s lineage=%s reason=%r", void.number, void.lineage, reason)

@@ -18,7 +18,7 @@ from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RunStatus
 from frostline_controller.cluster.local.measuring import settled_here
 from frostline_controller.cluster.local.shared_cache import check_redis_server, check_shared_cache, uses_cache
-from frostline_controller.decisions.next_decision import replayed_decisions, with_recorded_start
+from frostline_controller.decisions.next_decision import followed_run, replayed_decisions, with_recorded_start
 from frostline_controller.local_run.control import OperatorClient
 from frostline_controller.local_run.errors import CommandError, UserMistake
 from frostline_controller.local_run.resuming import resumed_job
@@ -67,8 +67,8 @@ def new_run(
     if replay is not None and not RunDirectory(replay).plans.exists():
         raise UserMistake(f"--replay {replay}: holds no plans.jsonl; give the directory of a run that has trained")
     replayed_decisions(job, replay)
-    if replay is not None:
-        job = with_recorded_start(job, replay)
+    if (followed := followed_run(job, replay)) is not None:
+        job = with_recorded_start(job, followed)
     _check_cache(job, None, shared_cache)
     settled = settled_here(job)
     if settled is not None:

@@ -12,6 +12,7 @@ from frostline_contract.mesh import in_words
 from frostline_contract.phases import ControllerPhase
 from frostline_contract.plan import SURVIVORS, Decision, GenerationId, Plan
 from frostline_contract.run_status import RunStatus
+from frostline_controller.decisions.by_command import asked_again
 from frostline_controller.decisions.surviving import History, in_force, surviving_decisions, without_pending_rollbacks
 from frostline_controller.members.membership import Worker
 from frostline_controller.planner.choice import PlanChoice
@@ -152,6 +153,15 @@ class StartingPlans:
         start = LineageStart(lineage=lineage, starts_at_step=step, kind=RESTORE, distrusts=distrusts)
         return History(decisions, (*lineages, start))
 
+    def _asked_under(self, history: History) -> int:
+        """Return the freeze point that a command asks for under a history: also that of a decision which is undone by it."""
+        facts = self._facts
+        assert facts.calendar is not None
+        kept = surviving_decisions(history.decisions, history.lineages, facts.calendar)
+        still = {(one.decided_in, one.number) for one in kept}
+        gone = [one for one in facts.surviving() if (one.decided_in, one.number) not in still]
+        return asked_again(facts.state.forced_freeze_point, gone, kept)
+
     def _decision(self, history: History, step: int) -> Decision | None:
         """Return the decision in force at the step after `step`, in the newest lineage."""
         assert self._facts.calendar is not None
@@ -170,6 +180,7 @@ class StartingPlans:
         # A pause's drain is over where none of its members is left: workers that start anew have not been asked to stop.
         drains = facts.state.state == RunStatus.DRAINING and (plan.start == SURVIVORS or not facts.state.paused)
         await store.commit(
+            forced_freeze_point=self._asked_under(history),
             current=plan, prepared=None, counter=plan.generation.counter, decisions=history.decisions, lineages=history.lineages,
             lineage=max(start.lineage for start in history.lineages),
             max_lineage=max(facts.state.max_lineage, plan.lineage),

@@ -167,7 +167,7 @@ def _read_plans(path: Path) -> tuple[tuple[PlanSpan, ...], tuple[Decision, ...]]
     """Return the generations that started, ordered by id, and the decisions in the order in which they were made."""
     spans: dict[tuple[int, int], PlanSpan] = {}
     ends: dict[str, int] = {}
-    decisions: list[Decision] = []
+    decisions: dict[tuple[int, int], Decision] = {}
     for line in read_jsonl(path):
         kind = line.get("kind")
         if kind == "plan_end":
@@ -178,9 +178,10 @@ def _read_plans(path: Path) -> tuple[tuple[PlanSpan, ...], tuple[Decision, ...]]
             spans[plan.generation.incarnation, plan.generation.counter] = PlanSpan(plan, first_step, line.get("last_step"))
         elif kind == "decision":
             # `kind` is the kind of the line, so a decision's own kind has another name here.
-            decisions.append(read_as(Decision, {**line, "kind": line.get("decision_kind")}, path.name))
+            decision = read_as(Decision, {**line, "kind": line.get("decision_kind")}, path.name)
+            decisions[decision.decided_in, decision.number] = decision  # a void one was written again
     ended = [
         PlanSpan(span.plan, span.first_step, ends.get(str(span.plan.generation), span.last_step))
         for _, span in sorted(spans.items(), key=lambda item: item[0])
     ]
-    return tuple(ended), tuple(decisions)
+    return tuple(ended), tuple(decisions.values())

@@ -176,8 +176,7 @@ class ReshapeTriggers:
             log.warning("no placement wish=%r reason=%s", self.wish, error)
             facts.message = str(error)
             return None
-        pinned = facts.state.pinned
-        commanded = pinned is not None and pinned.degrees == choice.placement.degrees
+        commanded = _is_commanded(facts.state.pinned, choice.placement, current.placement, freeze_point)
         frozen = facts.job.placement.reshape_every_freeze and freeze_point != current.freeze_point
         differs = differ(choice.placement, current.placement)
         due = _has_leavers(current.placement, workers) or frozen or (commanded and differs) or facts.behind(current)
@@ -266,6 +265,16 @@ class ReshapeTriggers:
 def _has_leavers(placement: Placement, available: Iterable[Worker]) -> bool:
     """Whether some member of a placement is not among the workers that a plan may name."""
     return not {worker.worker_id for worker in available}.issuperset(placement.workers)
+
+
+def _is_commanded(pinned: PinnedShape | None, chosen: Placement, current: Placement, freeze_point: int) -> bool:
+    """Whether a pinned shape makes the chosen placement mandatory: it holds at the freeze point, and is not there (any more).
+
+    A shape that is there is no reason for further changes of the plan in it, unless a request for it is open still.
+    """
+    if pinned is None or pinned.freeze_point != freeze_point or pinned.degrees != chosen.degrees:
+        return False
+    return current.degrees != pinned.degrees or (bool(pinned.open_request) and not pinned.is_in(current))
 
 
 def not_made(facts: RunFacts) -> list[str]:

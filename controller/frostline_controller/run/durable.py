@@ -101,6 +101,7 @@ class DurableState(Frozen):
         message: for people: what the run waits for, or how it ended.
         started_at: Unix seconds.
         forced_freeze_point: a freeze or unfreeze by command that the next decision carries out, as a unit's index; -1: none.
+            It is there again where that decision is void, or a restore undoes it.
         pinned: the shape that a command or a scheduled reshape has set; None where the planner chooses.
         reshapes_done: how many of the job's scheduled reshapes have been taken up.
         replicas: pods that the controller last wrote to spec.replicas; -1: never.

@@ -1,12 +1,13 @@
 """Freeze histories (which units are frozen when): by given epochs, by the job's policy, or of a finished run.
 
 A policy decides by the production function `decide`, interval by interval. Where a finished run kept statistics, the policy reads
-those. Else it reads stand-ins in which the last block always has the smallest gradient norm and no loss ever rises, so that only
-caps, rails and schedules limit freezing: this is the deepest history that the job allows.
+those. Else it reads stand-ins in which the last block always has the smallest gradient norm and loses most of it, the head has
+nearly all that is left to learn, and no loss ever rises. So only caps, rails and schedules limit freezing: this is the deepest
+history that the job allows.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from frostline_contract.intervals import DecisionCalendar
@@ -16,6 +17,8 @@ from frostline_contract.plan import Decision
 from frostline_contract.statistics import GuardReading, IntervalStatistics, StepRecord
 from frostline_controller.decisions.decide import decide
 from frostline_controller.decisions.inputs import FreezeInputs
+from frostline_controller.decisions.next_decision import replayed_decisions
+from frostline_controller.decisions.policies.replay import check_calendar
 
 STAND_IN = GuardReading(losses=(1.0, 1.0))
 """A guard reading that never changes, so that the guard never rolls back."""
@@ -86,17 +89,20 @@ def by_policy(
         tied: the head uses unit 0's matrix.
 
     Raises:
-        ValueError: the job's freeze section is wrong, or the kept statistics are of another model.
+        ValueError: the job's freeze section is wrong, the run that policy `replay` follows cannot be read or has another
+            calendar, or the kept statistics are of another model.
     """
     statistics: list[IntervalStatistics] = []
     decisions: list[Decision] = []
     changes: list[Change] = []
-    initial, number = job.initial_freeze_point(num_units), 1
+    initial, number, replayed = job.initial_freeze_point(num_units), 1, replayed_decisions(job, None) or ()
+    check_calendar(replayed, calendar)
     while job.elastic.freeze and calendar.effective_step(number) <= calendar.total_steps and (not kept or number <= len(kept)):
         in_force = _in_force(decisions, calendar.last_step_of(number), initial)
         read = kept[number - 1] if kept else _stand_in(job, num_units, calendar, number, in_force)
         statistics.append(read.model_copy(update={"number": number, "lineage": 0, "freeze_point": in_force}))
-        decision = decide(FreezeInputs.of_job(job, num_units, calendar, statistics, decisions, tied))
+        inputs = FreezeInputs.of_job(job, num_units, calendar, statistics, decisions, tied)
+        decision = decide(replace(inputs, replayed=replayed))
         if decision.kind == "rollback":
             # A run would compute steps again; here only the freeze point is lowered, from the decision's step on.
             decision = decision.model_copy(update={"kind": "unfreeze", "lineage": 0, "rollback_to_step": -1})
@@ -113,8 +119,8 @@ def _in_force(decisions: Sequence[Decision], step: int, initial: int) -> int:
 
 
 def _stand_in(job: Job, num_units: int, calendar: DecisionCalendar, number: int, freeze_point: int) -> IntervalStatistics:
-    """Return the statistics of an interval with smaller gradients in deeper blocks, and outputs that change in the last block
-    alone: the same in every interval.
+    """Return the statistics of an interval with outputs that change in the last block alone, and with gradients that are smaller
+    in deeper blocks, fall from interval to interval, faster in deeper blocks, and are nothing beside the head's.
 
     Args:
         job: the job that is simulated.
@@ -124,7 +130,9 @@ def _stand_in(job: Job, num_units: int, calendar: DecisionCalendar, number: int,
         freeze_point: units before it are frozen in the interval.
     """
     training, last = job.training, calendar.last_step_of(number)
-    norms = tuple(0.0 if unit < freeze_point else float(num_units - unit) for unit in range(num_units))
+    depths = [(unit + 1) / num_units for unit in range(freeze_point, num_units - 1)]
+    falling = [1e-6 * (1 - depth) * (1 - 1e-3 * depth) ** number for depth in depths]
+    norms = (*(0.0,) * freeze_point, *falling, 1.0)
     watched = job.evaluation.every_intervals and number % job.evaluation.every_intervals == 0
     return IntervalStatistics(
         number=number, lineage=0, first_step=calendar.first_step_of(number), last_step=last, freeze_point=freeze_point,

@@ -9,6 +9,7 @@ import pytest
 
 from frostline_contract.plan import Plan
 from frostline_controller.decisions.rails import RAIL_NAMES
+from frostline_controller.planner.adapter import Choice
 from frostline_controller.recovery.plans import StartingPlans
 from frostline_controller.run.pinned import PinnedShape
 from frostline_proto.v1 import control_pb2 as pb
@@ -134,6 +135,40 @@ def test_a_command_holds_at_the_freeze_point_of_the_newest_decision(tmp_path: Pa
             await command(stage, 2)
             plan = await prepared(stage, TWO_STAGES)
             assert plan.freeze_point == 2
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("degrees", "freeze_point", "made"),
+    [
+        pytest.param({"dp": 2, "pp": 1}, 0, False, id="it is there, and another plan in it does not pay"),
+        pytest.param(TWO_STAGES, 2, False, id="it was asked for at another freeze point"),
+        pytest.param(TWO_STAGES, 0, True, id="it was lost"),
+    ],
+)
+def test_an_answered_request_brings_its_shape_back_and_nothing_else(
+    degrees: dict[str, int], freeze_point: int, made: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan that does not pay is made only where the shape is there no more, at the freeze point of its request."""
+
+    async def story() -> None:
+        async with leading(tmp_path, **job()) as stage:
+            current = (await first_plan(stage, 0, 1)).placement
+            choosing = stage.controller.choosing
+            await stage.store.commit(pinned=PinnedShape(degrees=degrees))
+            found = (await choosing.choose(stage.facts.available(), 0, None, 1)).placement
+            if found.degrees == current.degrees:
+                found = found.model_copy(update={"workers": found.workers[::-1]})
+            await stage.store.commit(pinned=PinnedShape(degrees=degrees, freeze_point=freeze_point))
+
+            async def choose(*asked: Any) -> Choice:
+                return Choice(found, False, "in this test")
+
+            monkeypatch.setattr(choosing, "choose", choose)
+            stage.controller.adapting.ask("the machine has changed")
+            await stage.until(lambda: not stage.controller.adapting.wish, "an answer")
+            assert (stage.facts.state.prepared is not None) == made
 
     asyncio.run(story())
 

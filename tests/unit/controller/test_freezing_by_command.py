@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from frostline_contract.statistics import IntervalStatistics
+from frostline_controller.decisions.by_command import asked_again
 from frostline_controller.decisions.rails import RAIL_NAMES, cap_of
 from frostline_controller.decisions.registry import OPERATOR
 from frostline_proto.v1 import control_pb2 as pb
@@ -14,7 +15,7 @@ from frostline_rpc.convert import to_record
 from frostline_rpc.errors import InvalidRequest, Refused
 from tests.integration.scripted_worker import statistics
 from tests.unit.controller.freezing_run import decision, entry, inputs_of
-from tests.unit.controller.test_service_sizing import Stage, first_plan, leading
+from tests.unit.controller.test_service_sizing import Stage, first_plan, freeze_to, leading
 
 NO_RAILS = {"freeze": {"rails": {"off": list(RAIL_NAMES)}}}
 ADAPTED = {"model": {"adapters": {"rank": 4, "blocks": [2, 3]}}, **NO_RAILS}
@@ -80,6 +81,40 @@ def test_a_request_that_its_decision_could_not_carry_out_is_answered_by_an_event
             assert (stage.facts.state.forced_freeze_point, stage.facts.state.decisions[0].freeze_point) == (-1, 0)
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("lost", ["void", "restored"])
+def test_a_request_whose_decision_is_lost_is_carried_out_by_the_next_one(lost: str, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with leading(tmp_path, **NO_RAILS) as stage:
+            await first_plan(stage, 0, 1)
+            await freeze_to(stage, 3)
+            if lost == "void":
+                void = pb.RunEvent(kind="decision_void", step=10, reason="did not come in time", detail={"number": "1"})
+                await stage.controller.take_worker_event(void)
+            else:
+                (tmp_path / "checkpoints" / "epochs").mkdir(parents=True)  # from step 0
+                await stage.controller.starting.from_checkpoint(stage.facts.available(), "a failure")
+            await stage.until(lambda: stage.facts.state.forced_freeze_point == 3, "it is open again")
+            number = 2 if lost == "void" else 1
+            lineage = stage.facts.state.lineage
+            read = to_record(statistics(number), IntervalStatistics).model_copy(update={"lineage": lineage})
+            await stage.store.statistics.take([read])
+            made = await stage.until(lambda: stage.facts.state.decisions[1:], "the next decision")
+            assert [(one.number, one.freeze_point, one.policy, one.void) for one in made] == [(number, 3, "operator", False)]
+            assert stage.facts.state.forced_freeze_point == -1
+
+    asyncio.run(story())
+
+
+def test_a_newer_command_or_a_rollback_stays_in_force() -> None:
+    lost, policy = decision(2, 4, "freeze").model_copy(update={"policy": "operator"}), decision(3, 2, "freeze")
+    newer = policy.model_copy(update={"policy": "operator"})
+    assert asked_again(-1, [lost], [policy]) == 4
+    assert asked_again(0, [lost], [policy]) == 0, "a newer request is open"
+    assert asked_again(-1, [lost], [newer]) == -1, "a newer request is decided"
+    assert asked_again(-1, [lost, newer], []) == 2
+    assert asked_again(-1, [policy, lost.model_copy(update={"void": True})], []) == -1
 
 
 def test_a_request_that_is_open_when_the_run_completes_is_answered_by_an_event(tmp_path: Path) -> None:

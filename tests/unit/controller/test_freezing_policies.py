@@ -179,6 +179,15 @@ def test_information_per_flop_by_hand():
     assert uncounted.reason == "information per FLOP: 0 FLOP counts for 6 units"
 
 
+@pytest.mark.parametrize(("only", "points"), [(("cap_total", "least_move"), [4, 5, 5]), (("cap_total",), [3, 4, 5])])
+def test_the_cap_leaves_room_for_the_least_blocks_of_a_move(only, points):
+    rails = {"least_blocks": 3, "total_fraction": 0.67}
+    template = inputs_of(entry(1, [1.0] * 6), policy={"alpha": 0.25}, rails=rails, only=only)
+    _, decisions = simulate(template, 3, lambda k, _, f: entry(k, [6.0, 5.0, 4.0, 3.0, 2.0, 1.0], f))
+    assert [made.freeze_point for made in decisions] == points
+    assert (", raised to 3 by freeze.rails.least_blocks: 3 blocks" in decisions[0].reason) == ("least_move" in only)
+
+
 def test_manual_follows_its_points_down_too():
     manual, rails = {"name": "manual", "points": {2: 3, 4: 5, 6: 0}}, {"total_fraction": 0.67}
     template = inputs_of(entry(1, [1.0] * 6), policy=manual, rails=rails)

@@ -38,6 +38,14 @@ def test_generations_have_their_first_and_last_steps(run_dir: Path) -> None:
     assert [(d.number, d.kind, d.effective_step) for d in read_run(run_dir).decisions] == [(2, "freeze", 43)]
 
 
+def test_a_decision_that_became_void_is_told_once(run_dir: Path) -> None:
+    plans = run_dir / "plans.jsonl"
+    decided = next(line for line in map(json.loads, plans.read_text().splitlines()) if line["kind"] == "decision")
+    with plans.open("a") as file:
+        file.writelines(json.dumps(decided | changed) + "\n" for changed in ({"number": 3}, {"void": True}))
+    assert [(one.number, one.void) for one in read_run(run_dir).decisions] == [(2, True), (3, False)]
+
+
 def test_the_slider_knows_who_held_what(run_dir: Path) -> None:
     shown = occupancy(read_run(run_dir))
     assert shown["units"][0] == "embedding"

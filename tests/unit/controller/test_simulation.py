@@ -27,7 +27,7 @@ from tests.unit.controller.simulation_cases import (
     simulated,
     the_job,
 )
-from tests.unit.controller.synthetic_run import job_values
+from tests.unit.controller.synthetic_run import job_values, write_run
 
 # ---- files
 
@@ -205,6 +205,28 @@ def test_the_policy_decides_as_it_does_in_a_run() -> None:
     assert [span.freeze_point for span in cap_alone.spans if span.reason] == [0, 3, 5, 6, 7]
     by_outputs = the_job(simulated(job=job(freeze={"policy": {"name": "plasticity"}})))
     assert by_outputs.spans[-1].freeze_point == 4, "the boldest history: all but the last block have settled"
+
+
+@pytest.mark.parametrize("name", ["gradient_argmin", "gradient_change", "information_per_flop"])
+def test_a_policy_that_reads_gradients_goes_down_to_the_rails_caps(name: str) -> None:
+    railed = the_job(simulated(job=job(freeze={"policy": {"name": name}, "rails": {"warmup_fraction": 0.2}})))
+    changes = {span.freeze_point: span.first_step for span in reversed(railed.spans)}
+    assert changes == {4: 163, 3: 123, 2: 83, 0: 1}, "a block a decision, a cooldown between two, and half of six blocks in all"
+
+
+def test_a_replay_freezes_when_the_run_that_it_follows_did(tmp_path: Path) -> None:
+    followed = write_run(tmp_path / "followed")  # two units freeze at step 43
+    found = the_job(simulated(job=job(freeze={"policy": {"name": "replay", "replay_of": str(followed)}})))
+    assert {span.freeze_point: span.first_step for span in reversed(found.spans)} == {2: 43, 0: 1}
+
+
+def test_a_run_to_follow_that_cannot_be_read_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["simulate", "-f", str(DIGITS), "--cluster", str(CLUSTERS[0])]
+    assert main([*asked, "--set", f"freeze.policy={{name: replay, replay_of: {tmp_path}/none}}"]) == 2
+    said = capsys.readouterr().err
+    assert f"freeze.policy.replay_of: {tmp_path}/none: " in said and "give the folder of a run" in said
+    assert main([*asked, "--set", "freeze.policy.name=replay"]) == 2
+    assert "freeze.policy.replay_of is null; name the run directory to follow" in capsys.readouterr().err
 
 
 def test_what_the_job_freezes_from_the_start_is_frozen_and_cached_from_the_start() -> None:

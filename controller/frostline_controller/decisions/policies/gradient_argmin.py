@@ -4,7 +4,8 @@
 
 Where the paper leaves a choice, this policy does as follows. L counts transformer blocks. The block that the argmin names is
 frozen too (else a smallest norm in the first active block would never freeze anything). The cap stays a real number between
-intervals and is rounded up only for the proposal. The embedding freezes with the first block. The score of a block is the root
+intervals and is rounded up only for the proposal; a `freeze.rails.least_blocks` above 1 raises it to as many blocks, since one
+evaluation could never propose them else. The embedding freezes with the first block. The score of a block is the root
 mean square over the interval of its gradient's L2 norm; with `normalise_by_parameters` it is divided by the root of the block's
 parameter count.
 """
@@ -32,15 +33,18 @@ class Nomination:
     argmin: int
 
 
-def equation_one(frozen: float, scores: Sequence[float], alpha: float) -> Nomination:
+def equation_one(frozen: float, scores: Sequence[float], alpha: float, least: int = 1) -> Nomination:
     """Eq. (1): the number of blocks to freeze. Where no active block is left, nothing changes.
 
     Args:
         frozen: blocks frozen so far, a real number.
         scores: one for each block. Scores of frozen blocks are ignored; of equal scores the first block's counts.
         alpha: the fraction of the active blocks that one evaluation may freeze.
+        least: number of blocks that it may freeze in any case, where that is above 1.
     """
     cap = frozen + alpha * (len(scores) - frozen)
+    if least > 1:
+        cap = max(cap, min(float(len(scores)), frozen + least))
     active = range(whole_blocks(frozen), len(scores))
     if not active:
         return Nomination(frozen, cap, len(scores))
@@ -54,6 +58,8 @@ def propose(inputs: FreezeInputs) -> Proposal:
     unusable = not_finite(inputs.newest)
     if unusable:
         return Proposal(inputs.current, f"Eq. (1) cannot be evaluated: {unusable}")
+    rails = inputs.freeze.rails
+    least = 1 if "least_move" in rails.off else rails.least_blocks
     frozen = 0.0
     before = 0.0
     nomination = Nomination(0.0, 0.0, 0)
@@ -62,7 +68,7 @@ def propose(inputs: FreezeInputs) -> Proposal:
         if not_finite(entry):
             continue
         before = frozen
-        nomination = equation_one(frozen, scores_of(entry, policy.normalise_by_parameters), policy.alpha)
+        nomination = equation_one(frozen, scores_of(entry, policy.normalise_by_parameters), policy.alpha, least)
         frozen = nomination.frozen
     blocks = whole_blocks(nomination.frozen)
     wanted = max(inputs.current, freeze_point_of(blocks))
@@ -88,11 +94,14 @@ def _reason(inputs: FreezeInputs, before: float, nomination: Nomination, blocks:
     first, last = whole_blocks(before) + 1, inputs.num_blocks
     if first > last:
         return f"Eq. (1): all {last} blocks are frozen"
+    alpha = inputs.freeze.policy.alpha
+    capped = before + alpha * (last - before)
+    raised = f", raised to {nomination.cap:.4g} by freeze.rails.least_blocks" if nomination.cap > capped else ""
     scores = scores_of(inputs.newest, inputs.freeze.policy.normalise_by_parameters)
     text = (
         f"Eq. (1): of the active blocks {first} to {last}, block {nomination.argmin} has the smallest gradient norm "
-        f"({scores[nomination.argmin - 1]:.4g}); cap {before:.4g} + {inputs.freeze.policy.alpha:.4g} x "
-        f"{last - before:.4g} = {nomination.cap:.4g}: {blocks} blocks"
+        f"({scores[nomination.argmin - 1]:.4g}); cap {before:.4g} + {alpha:.4g} x "
+        f"{last - before:.4g} = {capped:.4g}{raised}: {blocks} blocks"
     )
     if nomination.argmin < whole_blocks(nomination.cap):
         return f"{text}; the gradient decided"
