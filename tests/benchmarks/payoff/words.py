@@ -79,12 +79,12 @@ process that measured alone, and steps took 1.2 to 2 times as long. Where it mea
 they took 1.1 to 1.4 times as long (digits without a cap), and the chosen numbers are the same. In the second and third pair of
 digits without a cap, whose state is cut into ranges (the first one's is not, and has another digest), exact steps took 18 %
 longer than fast ones (0.31 against 0.26 s), two thirds of it for views of weights that each update and norm made anew. They are
-kept since: in the two newest pairs, on another processor, exact and fast steps take equally long, 0.13 to 0.16 s;
-static's seconds differ by 15 % between these two, so that a ratio of one pair says little. With half of the units
-frozen and read from the cache a step took 0.11 to 0.13 s in the first of them, where unit times allow 0.07. What a step costs beside its units (its
-inputs, votes, the exchange, norms, the commit: some 9 ms of a processor) takes five times as long on a fifth of one, and freezing
-saves little of it. Digits' accuracy is of that processor too; two seeds of another one, which these runs replace, gave +0.1
-points for the default and -0.8 for half at 50 %."""
+kept since: in the two newest pairs, on another processor, exact and fast steps take equally long, 0.13 to
+0.16 s; static's seconds differ by 15 % between these two, so that a ratio of one pair says little. With half of the
+units frozen and read from the cache a step took 0.11 to 0.13 s in the first of them, where unit times allow 0.07.
+What a step costs beside its units (its inputs, votes, the exchange, norms, the commit: some 9 ms of a processor)
+takes five times as long on a fifth of one, and freezing saves little of it. Digits' accuracy is of that processor
+too; two seeds of another one, which these runs replace, gave +0.1 points for the default and -0.8 for half at 50 %."""
 ACCURACY_TEXT = "Elastic minus static on the test split, paired by seed."
 ABLATION_HEAD = "### The four switches, one by one"
 ABLATION_TEXT = """Seconds of static over seconds of the arm; in brackets the pairs. Each arm has the switches of those before it.
