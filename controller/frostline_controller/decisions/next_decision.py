@@ -12,7 +12,13 @@ from frostline_contract.run_directory import RunDirectory
 from frostline_contract.statistics import IntervalStatistics
 from frostline_controller.decisions.decide import check_freezing, decide
 from frostline_controller.decisions.inputs import FreezeInputs
-from frostline_controller.decisions.surviving import next_number, remembered_decisions, surviving_decisions, surviving_statistics
+from frostline_controller.decisions.surviving import (
+    key_of,
+    next_number,
+    remembered_decisions,
+    surviving_decisions,
+    surviving_statistics,
+)
 from frostline_controller.run.durable import DurableState, RunIdentity
 
 
@@ -113,7 +119,7 @@ def read_replay(run_dir: Path, named_by: str = "--replay") -> tuple[Decision, ..
         found = [decision_of_line(line) for line in lines if "decision_kind" in line]
     except (OSError, ValueError) as error:
         raise ValueError(f"{named_by} {run_dir}: {path} cannot be read ({error}); give the folder of a run") from error
-    newest = {(one.decided_in, one.number): one for one in found}  # a void one was written again
+    newest = {key_of(one): one for one in found}  # a void one was written again
     return tuple(newest.values())
 
 

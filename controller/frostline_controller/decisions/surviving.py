@@ -88,13 +88,18 @@ def surviving_decisions(
     )
 
 
+def key_of(decision: Decision) -> tuple[int, int]:
+    """The identity of a decision: (decided_in, number), since a lineage decides each interval once."""
+    return decision.decided_in, decision.number
+
+
 def timeline(decisions: Iterable[Decision], calendar: DecisionCalendar) -> dict[int, Decision]:
     """The surviving decisions by number, void ones included, from a record of decisions alone, without lineages' starts.
 
     Used for a policy's inputs and for another run's plans.jsonl. Where a decision is recorded a second time, as void, the newer
     record counts.
     """
-    newest = {(decision.decided_in, decision.number): decision for decision in decisions}
+    newest = {key_of(decision): decision for decision in decisions}
     starts = _starts_shown_by(newest.values(), calendar)
     return {decision.number: decision for decision in surviving_decisions(newest.values(), starts, calendar)}
 

@@ -9,6 +9,7 @@ from frostline_controller.decisions.by_command import asked_again, request_in_wo
 from frostline_controller.decisions.initial import initial_freeze_reason
 from frostline_controller.decisions.next_decision import check_job, decision_line, due_statistics, next_decision
 from frostline_controller.decisions.policies.replay import check_calendar
+from frostline_controller.decisions.surviving import key_of
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
 from frostline_controller.run.store import RunStore
@@ -69,7 +70,7 @@ class DecisionTaker:
         await self._announce_effects()
 
     def _is_taken(self, decision: Decision) -> bool:
-        return any(_key(one) == _key(decision) for one in self._facts.state.decisions)
+        return any(key_of(one) == key_of(decision) for one in self._facts.state.decisions)
 
     async def _bind(self, decision: Decision) -> None:
         """Write a decision to the durable state, then announce it to the workers.
@@ -104,13 +105,13 @@ class DecisionTaker:
         decisions, written = facts.state.decisions, store.plans.decisions
         if decisions is self._written:
             return
-        durable = {_key(decision) for decision in decisions}
+        durable = {key_of(decision) for decision in decisions}
         undone = [
             {**line, "void": True}
             for key, line in written.items()
             if line["decision_kind"] == "rollback" and not line["void"] and key not in durable
         ]
-        fresh = [one for one in decisions if _key(one) not in written or written[_key(one)]["void"] != one.void]
+        fresh = [one for one in decisions if key_of(one) not in written or written[key_of(one)]["void"] != one.void]
         await store.plans.append([*(decision_line(one) for one in fresh), *undone])
         self._written = decisions
 
@@ -127,13 +128,13 @@ class DecisionTaker:
         Workers name a decision by the lineage in which it was due: the one in which it was decided, or a later one in which it
         survives.
         """
-        if (own := self._given_up.get(_key(decision))) is not None:
+        if (own := self._given_up.get(key_of(decision))) is not None:
             return own
         later = [why for (lineage, number), why in self._given_up.items()
                  if number == decision.number and lineage > decision.decided_in]  # fmt: skip
         if not later or decision.kind == "rollback":  # nearly always: a run may have a thousand decisions, and each round asks
             return None
-        return later[0] if _key(decision) in {_key(one) for one in self._facts.surviving()} else None
+        return later[0] if key_of(decision) in {key_of(one) for one in self._facts.surviving()} else None
 
     async def _void(self, decision: Decision, reason: str) -> None:
         facts, store = self._facts, self._store
@@ -142,7 +143,7 @@ class DecisionTaker:
         if void.kind == "rollback":
             lineages = tuple(start for start in facts.state.lineages if start.lineage != void.lineage)
             changes |= {"lineages": lineages, "lineage": max(start.lineage for start in lineages)}
-        elif _key(decision) in {_key(one) for one in facts.surviving()}:
+        elif key_of(decision) in {key_of(one) for one in facts.surviving()}:
             changes["forced_freeze_point"] = asked_again(facts.state.forced_freeze_point, [decision], facts.surviving())
         await store.commit(**changes)
         await self.write_history()
@@ -177,7 +178,3 @@ class DecisionTaker:
         reason = initial_freeze_reason(facts.job, facts.identity.num_units, facts.identity.tied)
         if reason and not self._store.events.holds("freeze", 1, 0):
             await self._outbox.event("freeze", reason, step=1, lineage=0, freeze_point=facts.initial_freeze_point)
-
-
-def _key(decision: Decision) -> tuple[int, int]:
-    return decision.decided_in, decision.number

@@ -13,7 +13,7 @@ from frostline_contract.phases import ControllerPhase
 from frostline_contract.plan import SURVIVORS, Decision, GenerationId, Plan
 from frostline_contract.run_status import RunStatus
 from frostline_controller.decisions.by_command import asked_again
-from frostline_controller.decisions.surviving import History, in_force, surviving_decisions, without_pending_rollbacks
+from frostline_controller.decisions.surviving import History, in_force, key_of, surviving_decisions, without_pending_rollbacks
 from frostline_controller.members.membership import Worker
 from frostline_controller.planner.choice import PlanChoice
 from frostline_controller.planner.plans import entry_plan, survivors_plan
@@ -158,8 +158,8 @@ class StartingPlans:
         facts = self._facts
         assert facts.calendar is not None
         kept = surviving_decisions(history.decisions, history.lineages, facts.calendar)
-        still = {(one.decided_in, one.number) for one in kept}
-        gone = [one for one in facts.surviving() if (one.decided_in, one.number) not in still]
+        still = {key_of(one) for one in kept}
+        gone = [one for one in facts.surviving() if key_of(one) not in still]
         return asked_again(facts.state.forced_freeze_point, gone, kept)
 
     def _decision(self, history: History, step: int) -> Decision | None:

@@ -11,6 +11,7 @@ from frostline_contract.plan import Decision, Plan
 from frostline_contract.reading import read_as
 from frostline_contract.run_directory import RunDirectory, read_json
 from frostline_contract.statistics import IntervalStatistics, StepRecord, StepTrace
+from frostline_controller.decisions.surviving import key_of
 from frostline_controller.ledger.sums import Ledger
 from frostline_controller.planner.profile_file import MeasuredProfile
 from frostline_controller.report.metrics import main_first, main_metric
@@ -179,7 +180,7 @@ def _read_plans(path: Path) -> tuple[tuple[PlanSpan, ...], tuple[Decision, ...]]
         elif kind == "decision":
             # `kind` is the kind of the line, so a decision's own kind has another name here.
             decision = read_as(Decision, {**line, "kind": line.get("decision_kind")}, path.name)
-            decisions[decision.decided_in, decision.number] = decision  # a void one was written again
+            decisions[key_of(decision)] = decision  # a void one was written again
     ended = [
         PlanSpan(span.plan, span.first_step, ends.get(str(span.plan.generation), span.last_step))
         for _, span in sorted(spans.items(), key=lambda item: item[0])
