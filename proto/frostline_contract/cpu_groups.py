@@ -5,6 +5,7 @@ processes. With version 2 there is one hierarchy; a group that hands controllers
 (kernel.org: admin-guide/cgroup-v1/cgroups, scheduler/sched-bwc, admin-guide/cgroup-v2.)
 """
 
+import errno
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,6 +20,8 @@ PERIOD_MICROSECONDS = 10_000
 QUOTA_MICROSECONDS_MIN = 1_000
 """The smallest quota that the kernel accepts for a group."""
 TRIES = 20
+REMOVED = (errno.ENOENT, errno.ENODEV)
+"""Another worker has removed the new group, which had no process yet, before a file of it was opened or written."""
 
 
 class NoCpuGroups(ValueError):
@@ -80,8 +83,8 @@ def enter_from(env: Mapping[str, str], name: str) -> None:
         try:
             _enter(folder / name, float(env[SHARE_ENV]))
             break
-        except FileNotFoundError:  # another worker removed the new group, which had no process yet
-            if left == 1:
+        except OSError as error:
+            if error.errno not in REMOVED or left == 1:
                 raise
     for group in _children(folder):
         with suppress(OSError):  # it is in use

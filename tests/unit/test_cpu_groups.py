@@ -1,5 +1,6 @@
 """Workers of one speed: groups of both versions, what is said where there can be none, and a quota that really holds."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from frostline_contract import cpu_groups
 from frostline_contract.cpu_groups import CpuGroups, NoCpuGroups, enter_from, own_period_seconds
 from frostline_contract.job import Job, load_job
 from frostline_controller.cluster.local.cluster import LocalCluster
@@ -44,6 +46,25 @@ def test_a_worker_gets_its_share_and_no_more(groups: CpuGroups) -> None:
     assert max(float(share) for share, _ in said) < 0.4, "one period more at most, and what of a tick is counted late"
     assert {float(period) for _, period in said} == {0.01}
     assert not groups.folder.exists(), "nothing is left"
+
+
+@pytest.mark.parametrize("gone", [errno.ENOENT, errno.ENODEV])
+def test_a_group_that_another_worker_removes_before_it_has_a_process_is_made_again(
+    gone: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures, entered = [OSError(gone, os.strerror(gone))] * 2, []
+
+    def enter(group: Path, cpus: float) -> None:
+        if failures:
+            raise failures.pop()
+        entered.append((group, cpus))
+
+    monkeypatch.setattr(cpu_groups, "_enter", enter)
+    enter_from({cpu_groups.GROUPS_ENV: str(tmp_path), cpu_groups.SHARE_ENV: "0.3"}, "w")
+    assert entered == [(tmp_path / "w", 0.3)]
+    failures.append(OSError(errno.EACCES, "denied"))
+    with pytest.raises(PermissionError):
+        enter_from({cpu_groups.GROUPS_ENV: str(tmp_path), cpu_groups.SHARE_ENV: "0.3"}, "w")
 
 
 def test_groups_of_a_run_that_was_killed_go_with_the_next(groups: CpuGroups) -> None:
