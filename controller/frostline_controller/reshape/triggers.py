@@ -146,12 +146,16 @@ class ReshapeTriggers:
             self._answered(answering)
             return
         choice = Choice(choice.placement, True, f"{self.wish}; {choice.reason}")
-        if not await self._reshaping.prepare(choice, not_before, self._cause):
+        if not await self._reshaping.prepare(choice, not_before, self._kind_of(choice.placement, facts.current.placement)):
             self._deferred_to = until + 1
             return
         self._prepared_for = _Prepared(self.wish, self._cause, facts.current.generation)
         self._answered(answering)
         self._joins.tried(facts.clock())
+
+    def _kind_of(self, chosen: Placement, current: Placement) -> str:
+        """Return the kind of the switch's event: a plan that names no new worker is no "join", though one had asked for it."""
+        return "reshape" if self._cause == "join" and set(chosen.workers) <= set(current.workers) else self._cause
 
     def _answered(self, wishes: int) -> None:
         """Clear the request that the planner has answered, unless another one came while it planned or the plan was written."""

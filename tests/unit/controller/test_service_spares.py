@@ -24,6 +24,26 @@ def test_spare_pods_are_asked_for_not_waited_for_and_left_out_of_the_shape(tmp_p
     asyncio.run(story())
 
 
+def test_a_freeze_while_a_spare_joins_is_a_reshape_and_no_join(tmp_path: Path) -> None:
+    """The plan for the decision answers the spare's request too, and names no worker but the members."""
+
+    async def story() -> None:
+        job = cost_job(workers=2, spare_workers=1, initial_pp_degree=1, objective="throughput", reshape_every_freeze=True)
+        async with leading(tmp_path, **job, controller={"join_settle_seconds": 600.0, "join_pause_seconds": 600.0}) as stage:
+            await first_plan(stage, 0, 1)
+            for number, freeze_point in ((1, 3), (2, 4)):
+                await freeze_to(stage, freeze_point)
+                prepared = await stage.until(lambda: stage.facts.state.prepared, "a plan for the freeze")
+                assert stage.ordinals(prepared) == [0, 1]
+                await stage.enter(prepared, stage.facts.step + 1)
+                await stage.reported("reshape", f"decision {number}")
+                if number == 1:
+                    await stage.join(2)
+                    assert stage.controller.adapting.wish, "joiners wait: there was a plan within the pause"
+
+    asyncio.run(story())
+
+
 def test_pods_hold_so_many_workers_that_the_spare_ones_fit(tmp_path: Path) -> None:
     async def story() -> None:
         async with leading(tmp_path, placement={"workers": 4, "workers_per_pod": 4, "spare_workers": 1}) as stage:
