@@ -51,13 +51,11 @@ def _cost_of(name: str, planned: PlannedPlacement, inputs: PlanInputs) -> Schedu
     if placement.pp_degree * inputs.num_microbatches * inputs.num_slices(placement.pp_degree, name) > MOST_OPERATIONS:
         return ScheduleCost(name, virtual, refused="too many operations to be simulated")
     pins = {"pp_degree": placement.pp_degree, "dp_degree": placement.dp_degree, "schedule": name, "virtual_stages": virtual}
+    whole = placement.stage_bounds[1] > inputs.freeze_point
     try:
-        found = make_plan(replace(inputs, placement=inputs.placement.model_copy(update=pins)))
+        found = make_plan(replace(inputs, placement=inputs.placement.model_copy(update=pins), prefix_whole=whole))
     except ValueError:
         return ScheduleCost(name, virtual, refused="exceeds the memory, or has too few micro-batches")
-    whole = placement.stage_bounds[1] > inputs.freeze_point
-    if whole and found.placement.stage_bounds[1] <= inputs.freeze_point:
-        return ScheduleCost(name, virtual, refused="exceeds the memory with all frozen units in stage 0, where the plan has them")
     if found.placement.schedule != name:
         return ScheduleCost(name, virtual, refused="has too few units, or micro-batches that make no whole rounds")
     cost = found.cost

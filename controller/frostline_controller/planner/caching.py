@@ -17,8 +17,8 @@ def cache_verdict(inputs: PlanInputs) -> tuple[bool, str]:
     """
     if inputs.freeze_point == 0:
         return False, "no cache: nothing is frozen"
-    if not inputs.prefix_whole:
-        return False, "no cache: the frozen units are divided over stages, since nothing fits otherwise"
+    if inputs.prefix_whole is False:
+        return False, "no cache: the frozen units are divided over stages"
     if not inputs.elastic.cache:
         return False, "no cache: elastic.cache is off"
     if not inputs.cache_available:

@@ -87,7 +87,7 @@ class PlanInputs:
         messages: how tensors cross stages where members stand for groups of workers; None: each member sends whole tensors.
         may_gather: the job's numerics allow weights that are gathered at each use.
         has_audits: now and then a micro-batch is computed again: by a peer, or by a lone worker itself.
-        prefix_whole: stage 0 holds all frozen units, as the cache needs it.
+        prefix_whole: whether stage 0 holds all frozen units, as the cache needs it; None: as is best (`search.make_plan`).
     """
 
     units: tuple[UnitProfile, ...]
@@ -130,7 +130,7 @@ class PlanInputs:
     messages: GroupMessages | None = None
     may_gather: bool = True
     has_audits: bool = False
-    prefix_whole: bool = True
+    prefix_whole: bool | None = None
 
     def __post_init__(self) -> None:
         if not self.units:
@@ -153,7 +153,7 @@ class PlanInputs:
     @property
     def first_cut(self) -> int:
         """The first unit at which stage 1 may begin."""
-        return self.freeze_point + 1 if self.prefix_whole else 1
+        return 1 if self.prefix_whole is False else self.freeze_point + 1
 
     @property
     def num_units(self) -> int:

@@ -26,6 +26,7 @@ from frostline_controller.planner.without_bubbles import without_bubbles
 
 COST_TOLERANCE = 0.05
 """Most time that a step with objective "cost" may take beyond the reference, as a share of it."""
+DIVIDED = "frozen units are divided over stages"
 ALTERNATIVES = 8
 """Most other shapes that are listed with a plan."""
 
@@ -33,21 +34,39 @@ ALTERNATIVES = 8
 def make_plan(inputs: PlanInputs, below: float = float("inf")) -> PlannedPlacement:
     """Return the best placement. Pure: equal inputs give equal plans.
 
-    Where no placement fits whose stage 0 holds all frozen units, the best of those that divide them over stages is taken.
+    Stage 0 holds all frozen units, as the cache needs it. Where their values are computed and not read from the cache, they may
+    be divided over stages: with objective "throughput" if that is quicker, with "cost" where nothing fits otherwise.
 
     Args:
-        inputs: the planner's inputs.
+        inputs: the planner's inputs; with `prefix_whole` set, cuts of that kind alone are tried.
         below: seconds per sample that a plan must beat.
 
     Raises:
         NothingFits: no shape fits (the text has the memory needed and the cap), or no plan takes less than `below`.
     """
-    try:
+    if inputs.prefix_whole is not None:
         return _plan(inputs, below)
+    may_divide = inputs.freeze_point > 0 and inputs.placement.planner == "optimal"
+    divided = replace(inputs, prefix_whole=False)
+    try:
+        whole = _plan(replace(inputs, prefix_whole=True), below)
     except NothingFits:
-        if below < float("inf") or inputs.freeze_point == 0 or inputs.placement.planner == "paper_greedy":
+        if not may_divide:
             raise
-    return _plan(replace(inputs, prefix_whole=False), below)
+        found, bound = _plan(divided, below), "" if below == float("inf") else " in that time"
+        return replace(found, reason=f"{found.reason}; {DIVIDED}, since nothing fits{bound} otherwise")
+    if not may_divide or whole.placement.use_cache or inputs.placement.objective == "cost":
+        return whole
+    least = whole.cost.seconds_per_sample
+    try:
+        found = _plan(divided, below=least)
+    except NothingFits:
+        return whole
+    gain = least / found.cost.seconds_per_sample
+    if gain <= 1 + 1e-9:
+        return whole
+    words = f"{DIVIDED}, {gain:.2f}x as fast as with all in stage 0"
+    return replace(found, reason=f"{found.reason}; {words}", cache_reason=whole.cache_reason)
 
 
 def _plan(inputs: PlanInputs, below: float = float("inf")) -> PlannedPlacement:
@@ -81,6 +100,8 @@ def _plan(inputs: PlanInputs, below: float = float("inf")) -> PlannedPlacement:
 
 def least_seconds(inputs: PlanInputs) -> float:
     """Return a lower bound on the seconds a sample of any placement, memory apart; infinite where no shape is allowed."""
+    if inputs.prefix_whole is None:
+        return min(least_seconds(replace(inputs, prefix_whole=whole)) for whole in (True, False))
     model, limits = CostModel(inputs, cache_verdict(inputs)[0]), shape_limits(inputs)
     return min((bound_of_replicas(model, limits, dp) for dp in dp_choices(inputs, limits)), default=float("inf"))
 

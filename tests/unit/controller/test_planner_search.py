@@ -52,11 +52,13 @@ def test_equals_brute_force_on_small_cases(seed):
         num_microbatches=source.choice([8, 12]),
         placement=PlacementSection(schedule="1f1b", worker_memory_bytes=cap),
     )
-    if brute_force(case) == float("inf"):
-        with pytest.raises(ValueError, match=r"bytes a worker, and placement\.worker_memory_bytes is"):
-            make_plan(case)
-    else:
-        assert make_plan(case).cost.total_seconds == pytest.approx(brute_force(case), rel=1e-9)
+    for asked, frozen_in_stage_0 in ((case, False), (replace(case, prefix_whole=True), True)):
+        least = brute_force(case, frozen_in_stage_0)
+        if least == float("inf"):
+            with pytest.raises(ValueError, match=r"bytes a worker, and placement\.worker_memory_bytes is"):
+                make_plan(asked)
+        else:
+            assert make_plan(asked).cost.total_seconds == pytest.approx(least, rel=1e-9)
 
 
 def test_frozen_units_are_divided_over_stages_where_nothing_fits_otherwise():
@@ -66,9 +68,25 @@ def test_frozen_units_are_divided_over_stages_where_nothing_fits_otherwise():
     planned = make_plan(case)
     assert planned.placement.stage_bounds[1] < frozen and not planned.placement.use_cache
     assert planned.cost.total_seconds == pytest.approx(brute_force(case, frozen_in_stage_0=False), rel=1e-9)
-    assert planned.cost.peak_bytes <= case.memory_cap and "the frozen units are divided over stages" in planned.cache_reason
+    assert planned.cost.peak_bytes <= case.memory_cap
+    assert planned.reason.endswith("frozen units are divided over stages, since nothing fits otherwise")
     with pytest.raises(ValueError, match=r"the leanest needs 1,2\d\d,\d\d\d,\d\d\d bytes a worker"):
         make_plan(replace(case, placement=PlacementSection(schedule="1f1b", worker_memory_bytes=10**9)))
+
+
+def test_frozen_units_that_are_computed_are_divided_over_stages_where_that_is_quicker():
+    frozen, units = 5, [unit()] * 10
+    case = inputs(units, 4, freeze_point=frozen, placement=PlacementSection(schedule="1f1b", pp_degree=4))
+    planned, whole = make_plan(case), make_plan(replace(case, prefix_whole=True))
+    assert whole.placement.stage_bounds[1] > frozen >= planned.placement.stage_bounds[1]
+    gain = whole.cost.total_seconds / planned.cost.total_seconds
+    assert gain > 1.2
+    assert planned.reason.endswith(f"frozen units are divided over stages, {gain:.2f}x as fast as with all in stage 0")
+    assert planned.cache_reason == whole.cache_reason
+    cached = make_plan(replace(case, cache_available=True, cache_use="always"))
+    assert cached.placement.use_cache and cached.placement.stage_bounds[1] > frozen, "the cache has the values at one boundary"
+    cheap = make_plan(replace(case, placement=PlacementSection(schedule="1f1b", pp_degree=4, objective="cost")))
+    assert cheap.placement.stage_bounds == whole.placement.stage_bounds
 
 
 def planned_or_refusal(case):
@@ -104,9 +122,8 @@ def test_a_plan_keeps_its_bounds_or_is_refused_with_numbers(times, workers, froz
     assert placement.stage_bounds[0] == 0
     assert placement.stage_bounds[-1] == len(times)
     assert list(placement.stage_bounds) == sorted(set(placement.stage_bounds))
-    if placement.shape.num_stages > 1 and placement.stage_bounds[1] <= case.freeze_point:
-        with pytest.raises(NothingFits):  # with all frozen units in stage 0: a plan that must beat a time keeps them there
-            make_plan(case, below=1e9)
+    with pytest.raises(NothingFits, match="no placement takes less than"):
+        make_plan(case, below=planned.cost.seconds_per_sample * 0.5)
     assert sorted([*placement.workers, *planned.spares]) == sorted(member.worker_id for member in crew)
     assert placement.leaf_bounds[0] == 0
     assert placement.leaf_bounds[-1] == 8
