@@ -65,9 +65,9 @@ never paid for. The batch: with theirs (`batch: per_replica`) replicas add to th
 train 16 batches a step from the first step on, where theirs starts with two; that is faster, and it is another training, so
 the rows below it hold the global batch at the baseline's. Reshapes are made only where they pay.
 
-On SQuAD our planner would do better without its cache. At each freeze it counts on reading, until the end, what one pass over
-the data writes; here the boundary moves on, or the run ends, right after that pass, so that nothing is ever read. It cannot
-know the next freeze, and a miss now costs the write as well: a verdict that waits for the boundary to rest is not built."""
+On SQuAD our planner uses no cache: a pass over the data would fill it, in slower steps, since stage 0 has to hold all frozen
+units there, and at most one pass would read it. Computed each time, frozen units are divided over the stages. How soon the
+boundary moves on the planner cannot know: it counts on reading until the end."""
 
 ABOUT_MODERN = """Blocks are whole, types bfloat16, the global batch the one that PipeTransformer's runs end with (16 times a
 pipeline's), unit times from FLOPs at 40 % of the peak. These jobs have become small: hours on two nodes of RTX 5000 are

@@ -64,6 +64,7 @@ class Situation:
             memory; 0: no plan has.
         never_learnt: units that have been frozen since step 1.
         optimizer_seconds_per_byte: seconds of an update for a byte of trainable weights, where no worker has measured it.
+        cached_point: freeze point whose boundary the cache in use holds; 0: no cache is in use.
     """
 
     num_units: int
@@ -86,6 +87,7 @@ class Situation:
     memory_limit_bytes: int = 0
     never_learnt: int = 0
     optimizer_seconds_per_byte: float = PlanInputs.optimizer_seconds_per_byte
+    cached_point: int = 0
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         base_bytes=_communicator_bytes(job, situation),
         never_learnt=min(situation.never_learnt, situation.freeze_point),
         quota=quota_of(job, profile.quota_period_seconds),
+        cached_point=situation.cached_point,
     )
     return with_numerics_of(job, inputs)
 

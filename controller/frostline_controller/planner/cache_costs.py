@@ -3,6 +3,9 @@
 from frostline_contract.statistics import LinkProfile
 from frostline_controller.planner.inputs import PlanInputs
 
+NO_HIT = 1e-12
+"""The hit fraction in place of 0, which stands for an unmeasured one."""
+
 
 def predicted_cache_seconds(boundary_bytes: int, link: LinkProfile = LinkProfile()) -> float:  # noqa: B008  immutable
     """Return the predicted seconds to move one sample's activation to or from the cache, before any was measured."""

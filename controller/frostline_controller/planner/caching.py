@@ -10,10 +10,8 @@ from frostline_controller.planner.inputs import PlanInputs
 def cache_verdict(inputs: PlanInputs) -> tuple[bool, str]:
     """Return (whether to use the cache, why), judged by seconds a sample.
 
-    The fills of a cache in use are already paid for; a cache not yet in use must save more on later passes than the fills of its
-    first pass over the training split cost. Where train_samples is unknown, half of the samples left count as the first pass. In
-    a cache that several runs share, the first pass may read values that another run has filled, and its own fills are read by
-    later runs; so the first pass counts as a later one.
+    The fills of a cache that is in use at this boundary are already paid for; else it must save more on later passes than the
+    fills of its first pass over the training split cost. The steps of both are compared afterwards (`frozen_units`).
     """
     if inputs.freeze_point == 0:
         return False, "no cache: nothing is frozen"
@@ -34,11 +32,10 @@ def cache_verdict(inputs: PlanInputs) -> tuple[bool, str]:
         return True, f"cache: cache.use is always; {figures}"
     if fetch >= recompute:
         return False, f"no cache: {figures}"
-    if inputs.current is not None and inputs.current.use_cache:
+    if inputs.cache_is_filled:
         return True, f"cache: {figures}; its build is paid for"
-    left = inputs.steps_left * inputs.samples_of_step(inputs.current.dp_degree if inputs.current else 1)
-    first_pass = min(left, inputs.train_samples) if inputs.train_samples else left / 2
-    later = left if inputs.cache_shared else left - first_pass
+    first_pass, later = inputs.passes_left
+    left = first_pass + later
     build, saved = first_pass * fill, later * (recompute - fetch)
     if saved <= build:
         return (

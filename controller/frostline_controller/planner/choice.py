@@ -143,6 +143,7 @@ class PlanChoice:
             tied=facts.identity.tied,
             memory_limit_bytes=facts.memory_limit_bytes,
             never_learnt=facts.never_learnt(),
+            cached_point=facts.freeze_point() if facts.current is not None and facts.current.placement.use_cache else 0,
         )
 
     @property

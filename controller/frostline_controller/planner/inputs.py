@@ -87,6 +87,7 @@ class PlanInputs:
         messages: how tensors cross stages where members stand for groups of workers; None: each member sends whole tensors.
         may_gather: the job's numerics allow weights that are gathered at each use.
         has_audits: now and then a micro-batch is computed again: by a peer, or by a lone worker itself.
+        cached_point: freeze point whose boundary the cache in use holds; 0: no cache is in use.
         prefix_whole: whether stage 0 holds all frozen units, as the cache needs it; None: as is best (`search.make_plan`).
     """
 
@@ -130,6 +131,7 @@ class PlanInputs:
     messages: GroupMessages | None = None
     may_gather: bool = True
     has_audits: bool = False
+    cached_point: int = 0
     prefix_whole: bool | None = None
 
     def __post_init__(self) -> None:
@@ -268,6 +270,22 @@ class PlanInputs:
     def speeds(self) -> tuple[float, ...]:
         """The members' speeds, fastest first."""
         return tuple(sorted((member.speed for member in self.members), reverse=True))
+
+    @property
+    def cache_is_filled(self) -> bool:
+        """Whether the cache is in use at this very boundary, so that its fills are paid for."""
+        return 0 < self.freeze_point == self.cached_point
+
+    @property
+    def passes_left(self) -> tuple[float, float]:
+        """The samples left of the run as (those of the first pass over the training split, which fill a cache, later ones).
+
+        Where train_samples is unknown, half of them count as the first pass. In a cache that several runs share, the first pass
+        may read values that another run has filled, and its own fills are read by later runs: so it counts as a later one.
+        """
+        left = self.steps_left * self.samples_of_step(self.current.dp_degree if self.current else 1)
+        first = min(left, self.train_samples) if self.train_samples else left / 2
+        return (0, left) if self.cache_shared else (first, left - first)
 
     def samples_of_step(self, dp_degree: int) -> int:
         """Return the samples of a step: constant, except with batch "per_replica", where they grow with the replicas."""

@@ -14,6 +14,7 @@ from frostline_controller.planner.caching import cache_verdict
 from frostline_controller.planner.candidates import Candidate, bound_of_replicas, candidates_of, price_of, seconds_of
 from frostline_controller.planner.cost import CostModel, replica_micro_batches, step_cost
 from frostline_controller.planner.cuts import PartitionTable, StageCosts
+from frostline_controller.planner.frozen_units import plan_frozen_units
 from frostline_controller.planner.inputs import NothingFits, PlanInputs
 from frostline_controller.planner.leaves import deal_evenly
 from frostline_controller.planner.pipetransformer_plan import pipetransformer_plan
@@ -26,16 +27,12 @@ from frostline_controller.planner.without_bubbles import without_bubbles
 
 COST_TOLERANCE = 0.05
 """Most time that a step with objective "cost" may take beyond the reference, as a share of it."""
-DIVIDED = "frozen units are divided over stages"
 ALTERNATIVES = 8
 """Most other shapes that are listed with a plan."""
 
 
 def make_plan(inputs: PlanInputs, below: float = float("inf")) -> PlannedPlacement:
     """Return the best placement. Pure: equal inputs give equal plans.
-
-    Stage 0 holds all frozen units, as the cache needs it. Where their values are computed and not read from the cache, they may
-    be divided over stages: with objective "throughput" if that is quicker, with "cost" where nothing fits otherwise.
 
     Args:
         inputs: the planner's inputs; with `prefix_whole` set, cuts of that kind alone are tried.
@@ -44,29 +41,9 @@ def make_plan(inputs: PlanInputs, below: float = float("inf")) -> PlannedPlaceme
     Raises:
         NothingFits: no shape fits (the text has the memory needed and the cap), or no plan takes less than `below`.
     """
-    if inputs.prefix_whole is not None:
+    if inputs.prefix_whole is not None or inputs.freeze_point == 0 or inputs.placement.planner == "paper_greedy":
         return _plan(inputs, below)
-    may_divide = inputs.freeze_point > 0 and inputs.placement.planner == "optimal"
-    divided = replace(inputs, prefix_whole=False)
-    try:
-        whole = _plan(replace(inputs, prefix_whole=True), below)
-    except NothingFits:
-        if not may_divide:
-            raise
-        found, bound = _plan(divided, below), "" if below == float("inf") else " in that time"
-        return replace(found, reason=f"{found.reason}; {DIVIDED}, since nothing fits{bound} otherwise")
-    if not may_divide or whole.placement.use_cache or inputs.placement.objective == "cost":
-        return whole
-    least = whole.cost.seconds_per_sample
-    try:
-        found = _plan(divided, below=least)
-    except NothingFits:
-        return whole
-    gain = least / found.cost.seconds_per_sample
-    if gain <= 1 + 1e-9:
-        return whole
-    words = f"{DIVIDED}, {gain:.2f}x as fast as with all in stage 0"
-    return replace(found, reason=f"{found.reason}; {words}", cache_reason=whole.cache_reason)
+    return plan_frozen_units(inputs, below, _plan)
 
 
 def _plan(inputs: PlanInputs, below: float = float("inf")) -> PlannedPlacement:

@@ -9,15 +9,13 @@ from math import ceil
 
 from frostline_contract.job import Job
 from frostline_contract.statistics import CacheProfile
-from frostline_controller.planner.cache_costs import cache_seconds
+from frostline_controller.planner.cache_costs import NO_HIT, cache_seconds
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.simulation.world import World, coverage, variants_of
 
 WARM_PASSES = 5
 """Passes a variant after which a cache of several variants counts as full: each has been drawn with a chance above 99 %."""
 NEVER = 2**62
-NO_HIT = 1e-12
-"""The hit fraction in place of 0, which the planner would take for an unmeasured one."""
 
 
 class CacheContents:

@@ -189,7 +189,7 @@ class _Books:
     def _situation(self) -> Situation:
         left = max(0, self.length.steps - self.step)
         now = self.world.situation(self.job, self.freeze_point, self.placement, self.start, left, self.held)
-        return replace(now, never_learnt=self.never_learnt)
+        return replace(now, never_learnt=self.never_learnt, cached_point=self.contents.boundary)
 
     # ---- passing time
 

@@ -1,6 +1,8 @@
 """Whether a reshape pays, whether the cache is read, the choice of a micro-batch size, and the text that people see."""
 
 import json
+import re
+from dataclasses import replace
 
 import pytest
 
@@ -66,7 +68,8 @@ IN_USE = Placement(pp_degree=1, dp_degree=1, stage_bounds=(0, 8), leaf_bounds=(0
         ({"boundary_bytes_per_sample": 10**5}, True, "predicted fetch"),
         ({"boundary_bytes_per_sample": 10**8}, False, "predicted fetch"),
         ({"cache": FAST, "train_samples": 1000, "steps_left": 31}, False, "would not repay"),
-        ({"cache": FAST, "train_samples": 1000, "steps_left": 31, "current": IN_USE}, True, "its build is paid for"),
+        ({"cache": FAST, "train_samples": 1000, "steps_left": 31, "current": IN_USE, "cached_point": 4}, True, "its build is paid for"),
+        ({"cache": FAST, "train_samples": 1000, "steps_left": 31, "current": IN_USE, "cached_point": 3}, False, "not repay"),
         ({"cache": FAST, "train_samples": 1000, "steps_left": 31, "cache_shared": True}, True, "which other runs share"),
         ({"cache": SLOW, "cache_shared": True}, False, "measured fetch 0.1 s against recompute 0.01 s"),
     ],
@@ -77,6 +80,28 @@ def test_the_cache_is_read_where_that_is_faster(fields, use, words):
     assert verdict is use
     assert words in reason
     assert make_plan(case).placement.use_cache is use
+
+
+@pytest.mark.parametrize(("passes", "use"), [(1.5, False), (4.0, True)])
+def test_a_cache_is_filled_where_later_passes_repay_the_slower_steps_that_fill_it(passes, use):
+    """Stage 0 computes all frozen units of a sample that is missed; computed each time they are divided over the stages."""
+    steps, fields = 1000, {"freeze_point": 8, "cache_available": True, "cache": FAST}
+    case = inputs(10, 2, steps_left=steps, placement=PlacementSection(schedule="1f1b", pp_degree=2), **fields)
+    case = replace(case, train_samples=int(steps * case.samples_of_step(1) / passes))
+    planned, per_sample = make_plan(case), cache_verdict(case)
+    assert planned.placement.use_cache is use and per_sample[0]
+    each = make_plan(replace(case, cache_use="never"))
+    assert use or planned.placement == each.placement
+    assert use or re.match(r"no cache: \d+ samples would fill it, in [\d.e-]+ s each, and \d+ later ones", planned.cache_reason)
+    assert make_plan(replace(case, cached_point=8)).placement.use_cache, "it is filled"
+
+
+def test_a_cache_that_holds_little_is_not_used_where_computing_in_all_stages_is_quicker():
+    scarce = CacheProfile(fetch_seconds_per_sample=1e-4, fill_seconds_per_sample=1e-4, hit_fraction=0.2)
+    case = inputs(10, 2, freeze_point=8, placement=PlacementSection(pp_degree=2), cache_available=True, cache=scarce)
+    planned = make_plan(case)
+    assert cache_verdict(case)[0] and not planned.placement.use_cache
+    assert "where the frozen units are computed" in planned.cache_reason
 
 
 def test_reading_the_cache_makes_the_predicted_step_faster():

@@ -121,7 +121,7 @@ def test_200_units_on_16384_devices_are_planned_in_five_seconds() -> None:
     after_second = time.process_time()
     assert after_first - started < 5
     assert after_second - after_first < 5
-    assert later.pp_degree < first.pp_degree
+    assert later.predicted_step_seconds < first.predicted_step_seconds, "half of the units are frozen"
     assert "were ruled out by lower bounds" in choice.reason
 
 
