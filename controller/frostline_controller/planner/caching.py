@@ -32,9 +32,9 @@ def cache_verdict(inputs: PlanInputs) -> tuple[bool, str]:
         return True, f"cache: cache.use is always; {figures}"
     if fetch >= recompute:
         return False, f"no cache: {figures}"
-    if inputs.cache_is_filled:
+    if is_filled(inputs):
         return True, f"cache: {figures}; its build is paid for"
-    first_pass, later = inputs.passes_left
+    first_pass, later = passes_left(inputs)
     left = first_pass + later
     build, saved = first_pass * fill, later * (recompute - fetch)
     if saved <= build:
@@ -44,6 +44,22 @@ def cache_verdict(inputs: PlanInputs) -> tuple[bool, str]:
         )
     sharing = ", which other runs share" if inputs.cache_shared else ""
     return True, f"cache: {figures}; it saves {saved:.3g} s in {left} samples left and costs {build:.3g} s to fill{sharing}"
+
+
+def is_filled(inputs: PlanInputs) -> bool:
+    """Return whether the cache is in use at this very boundary, so that its fills are paid for."""
+    return 0 < inputs.freeze_point == inputs.cached_point
+
+
+def passes_left(inputs: PlanInputs) -> tuple[float, float]:
+    """Return the samples left of the run: those of the first pass over the training split, which fill a cache, and later ones.
+
+    Where train_samples is unknown, half of them count as the first pass. In a cache that several runs share, the first pass may
+    read values that another run has filled, and its own fills are read by later runs: so it counts as a later one.
+    """
+    left = inputs.steps_left * inputs.samples_of_step(inputs.current.dp_degree if inputs.current else 1)
+    first = min(left, inputs.train_samples) if inputs.train_samples else left / 2
+    return (0, left) if inputs.cache_shared else (first, left - first)
 
 
 def verdict_in(reason: str) -> str:

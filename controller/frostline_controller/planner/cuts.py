@@ -1,13 +1,13 @@
 """The cut into contiguous stages with the least bottleneck t_max, by dynamic programming over the cut points.
 
-Stage 0 holds the frozen prefix and every stage has at least one trainable unit, so cuts lie in (freeze_point, num_units); or
-the frozen units may be divided over stages, and cuts lie anywhere (`PlanInputs.first_cut`). The time that a stage adds to a step beyond the pipeline's fill is
-additive over its units (cost.py), so the least step time for a number of stages is the fill plus the least bottleneck. One
-table serves every number of stages: row j holds, for each first unit, the best bottleneck of j stages that end the model. The
-result is exact, as if all cuts were tried, wherever all cuts send the same bytes (they do: residual streams). For GPipe, paced
-by two maxima, and for interleaved stages, where a rank has the sum of its stages' times, the cut is near the best but not
-always the best (at worst 4 % slower in 300 random small cases); their predicted costs are exact. The same holds for workers
-with a share of a processor, where the fill depends on the cut.
+Stage 0 holds the frozen prefix and every stage has at least one trainable unit, so cuts lie in (freeze_point, num_units); or the
+frozen units may be divided over stages, and cuts lie anywhere (`PlanInputs.first_cut`). The time that a stage adds to a step
+beyond the pipeline's fill is additive over its units (cost.py), so the least step time for a number of stages is the fill plus
+the least bottleneck. One table serves every number of stages: row j holds, for each first unit, the best bottleneck of j stages
+that end the model. The result is exact, as if all cuts were tried, wherever all cuts send the same bytes (they do: residual
+streams). For GPipe, paced by two maxima, and for interleaved stages, where a rank has the sum of its stages' times, the cut is
+near the best but not always the best (at worst 4 % slower in 300 random small cases); their predicted costs are exact. The same
+holds for workers with a share of a processor, where the fill depends on the cut.
 """
 
 import numpy as np

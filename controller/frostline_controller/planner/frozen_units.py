@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from frostline_contract.statistics import CacheProfile
 from frostline_controller.planner.cache_costs import NO_HIT, cache_seconds
+from frostline_controller.planner.caching import is_filled, passes_left
 from frostline_controller.planner.inputs import NothingFits, PlanInputs
 from frostline_controller.planner.placing import PlannedPlacement
 from frostline_controller.planner.simulated_step import placement_cost
@@ -41,7 +42,7 @@ def plan_frozen_units(inputs: PlanInputs, below: float, plan: BoundedPlanner) ->
         return whole
     if not whole.placement.use_cache:
         return _divided_if_quicker(inputs, whole, plan)
-    if inputs.cache_use == "always" or inputs.cache_is_filled:
+    if inputs.cache_use == "always" or is_filled(inputs):
         return whole
     computed = plan_frozen_units(replace(inputs, cache_use="never"), float("inf"), plan)
     why = _why_not_to_fill(inputs, whole, computed)
@@ -73,7 +74,7 @@ def _why_not_to_fill(inputs: PlanInputs, cached: PlannedPlacement, computed: Pla
     Returns:
         The figures in words; '' where the cache is worth it.
     """
-    first_pass, later = inputs.passes_left
+    first_pass, later = passes_left(inputs)
     fetch, fill, _ = cache_seconds(inputs)
     missed = CacheProfile(fetch_seconds_per_sample=fetch, fill_seconds_per_sample=fill, hit_fraction=NO_HIT)
     filling = placement_cost(cached.placement, replace(inputs, cache=missed)).seconds_per_sample

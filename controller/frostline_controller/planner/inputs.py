@@ -271,22 +271,6 @@ class PlanInputs:
         """The members' speeds, fastest first."""
         return tuple(sorted((member.speed for member in self.members), reverse=True))
 
-    @property
-    def cache_is_filled(self) -> bool:
-        """Whether the cache is in use at this very boundary, so that its fills are paid for."""
-        return 0 < self.freeze_point == self.cached_point
-
-    @property
-    def passes_left(self) -> tuple[float, float]:
-        """The samples left of the run as (those of the first pass over the training split, which fill a cache, later ones).
-
-        Where train_samples is unknown, half of them count as the first pass. In a cache that several runs share, the first pass
-        may read values that another run has filled, and its own fills are read by later runs: so it counts as a later one.
-        """
-        left = self.steps_left * self.samples_of_step(self.current.dp_degree if self.current else 1)
-        first = min(left, self.train_samples) if self.train_samples else left / 2
-        return (0, left) if self.cache_shared else (first, left - first)
-
     def samples_of_step(self, dp_degree: int) -> int:
         """Return the samples of a step: constant, except with batch "per_replica", where they grow with the replicas."""
         samples = self.samples_per_step or self.micro_batch_size * self.num_microbatches

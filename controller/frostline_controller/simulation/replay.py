@@ -19,6 +19,7 @@ from frostline_controller.planner.simulated_step import placement_cost
 from frostline_controller.planner.verdict import differ
 from frostline_controller.simulation.contents import CacheContents
 from frostline_controller.simulation.history import Change, History
+from frostline_controller.simulation.passes import samples_after, steps_to
 from frostline_controller.simulation.world import World
 
 SECONDS_AN_HOUR = 3600.0
@@ -92,10 +93,12 @@ class Replay:
     Attributes:
         spans: in the order of time.
         history: the freeze history that was replayed.
+        samples: number of samples trained; a sample counts in each pass.
     """
 
     spans: tuple[Span, ...]
     history: History
+    samples: int
 
     @property
     def seconds(self) -> float:
@@ -106,11 +109,6 @@ class Replay:
     def steps(self) -> int:
         """Number of steps of the whole run."""
         return sum(span.steps for span in self.spans)
-
-    @property
-    def samples(self) -> int:
-        """Number of samples trained; a sample counts in each pass."""
-        return sum(span.steps * span.cost.samples for span in self.spans)
 
     @cached_property
     def device_hours(self) -> float:
@@ -137,10 +135,10 @@ class Length:
     steps: int
     samples: int | None
 
-    def left(self, step: int, samples: int, samples_of_step: int) -> int:
-        """Return the number of steps left after `step`."""
+    def left(self, step: int, samples: int, samples_of_step: int, train_samples: int) -> int:
+        """Return the number of steps left after `step`. Arguments as in `passes.steps_to`."""
         left = self.steps - step
-        return left if self.samples is None else min(left, ceil((self.samples - samples) / samples_of_step))
+        return left if self.samples is None else min(left, steps_to(self.samples, samples, samples_of_step, train_samples))
 
 
 class _Books:
@@ -229,9 +227,10 @@ class _Books:
                 )
             )
             self.step += steps
-            self.samples += steps * cost.samples
+            trained = samples_after(self.samples, steps, cost.samples, self.world.train_samples)
             self.clock += steps * cost.total_seconds
-            self.contents.pass_samples(steps * cost.samples)
+            self.contents.pass_samples(trained - self.samples)
+            self.samples = trained
             most, reason, reshape_seconds = most - steps, "", 0.0
 
 
@@ -259,13 +258,13 @@ def replay(job: Job, world: World, history: History, length: Length) -> Replay:
     reason, reshape_seconds = books.choose(first)
     while True:
         samples_of_step = books.cost().samples
-        left = length.left(books.step, books.samples, samples_of_step)
+        left = length.left(books.step, books.samples, samples_of_step, world.train_samples)
         if left <= 0:
-            return Replay(tuple(books.spans), history)
+            return Replay(tuple(books.spans), history, books.samples)
         until = _steps_until(changes[0], books.step, books.samples, world.train_samples, samples_of_step) if changes else left
         books.pass_steps(min(left, until), reason, reshape_seconds)
         if until >= left:
-            return Replay(tuple(books.spans), history)
+            return Replay(tuple(books.spans), history, books.samples)
         point = _take_due(changes, books.step, books.samples, world.train_samples, books.freeze_point)
         reason, reshape_seconds = books.choose(point)
 
@@ -303,4 +302,4 @@ def _steps_until(change: Change, step: int, samples: int, train_samples: int, sa
     assert change.epoch is not None
     if not train_samples:
         raise ValueError("a freeze history by epoch needs the number of training samples; give --train-samples N")
-    return ceil((change.epoch * train_samples - samples) / samples_of_step)
+    return steps_to(change.epoch * train_samples, samples, samples_of_step, train_samples)

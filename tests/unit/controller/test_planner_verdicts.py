@@ -53,6 +53,7 @@ def test_steps_of_different_batches_are_compared_by_the_sample():
 FAST = CacheProfile(fetch_seconds_per_sample=1e-4, fill_seconds_per_sample=1e-4, hit_fraction=1.0)
 SLOW = CacheProfile(fetch_seconds_per_sample=1e-1, fill_seconds_per_sample=1e-4, hit_fraction=1.0)
 IN_USE = Placement(pp_degree=1, dp_degree=1, stage_bounds=(0, 8), leaf_bounds=(0, 8), workers=("w0",), use_cache=True)
+FEW_LEFT = {"cache": FAST, "train_samples": 1000, "steps_left": 31}
 
 
 @pytest.mark.parametrize(
@@ -67,10 +68,10 @@ IN_USE = Placement(pp_degree=1, dp_degree=1, stage_bounds=(0, 8), leaf_bounds=(0
         ({"cache": SLOW}, False, "measured fetch 0.1 s against recompute 0.01 s"),
         ({"boundary_bytes_per_sample": 10**5}, True, "predicted fetch"),
         ({"boundary_bytes_per_sample": 10**8}, False, "predicted fetch"),
-        ({"cache": FAST, "train_samples": 1000, "steps_left": 31}, False, "would not repay"),
-        ({"cache": FAST, "train_samples": 1000, "steps_left": 31, "current": IN_USE, "cached_point": 4}, True, "its build is paid for"),
-        ({"cache": FAST, "train_samples": 1000, "steps_left": 31, "current": IN_USE, "cached_point": 3}, False, "not repay"),
-        ({"cache": FAST, "train_samples": 1000, "steps_left": 31, "cache_shared": True}, True, "which other runs share"),
+        (FEW_LEFT, False, "would not repay"),
+        ({**FEW_LEFT, "current": IN_USE, "cached_point": 4}, True, "its build is paid for"),
+        ({**FEW_LEFT, "current": IN_USE, "cached_point": 3}, False, "not repay"),
+        ({**FEW_LEFT, "cache_shared": True}, True, "which other runs share"),
         ({"cache": SLOW, "cache_shared": True}, False, "measured fetch 0.1 s against recompute 0.01 s"),
     ],
 )
