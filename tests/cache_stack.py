@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pytest
 import redis
 import torch
 
@@ -19,10 +20,21 @@ from frostline_contract.job.cluster import CacheSection
 from frostline_contract.run_directory import RunDirectory
 from frostline_controller.cluster.local.redis_process import RedisProcess, start_redis
 from frostline_rpc.auth import WORKER, Tokens
+from frostline_trainer.cache import lane, prefetch, values, writer
 from frostline_trainer.cache.boundary_cache import BoundaryCache
 
 START_SECONDS = 180.0
 """Far above what the cache server needs to start, or to admit a boundary, on a busy machine."""
+PATIENT_SECONDS = 60.0
+"""A silence that no sound Redis keeps, however busy its machine is."""
+GIVEN_UP_AFTER = (
+    (lane, "SILENCE_SECONDS"),
+    (values, "READ_SECONDS_MAX"),
+    (values, "WRITE_SECONDS_MAX"),
+    (writer, "WRITE_SECONDS_MAX"),
+    (prefetch, "WAIT_SECONDS_MAX"),
+)
+"""The product's limits, after which a fill or a read is given up and its values miss."""
 
 
 @dataclass
@@ -101,6 +113,12 @@ def start_cache_server(run_dir: Path, shards: list[RedisProcess], *options: str)
         server.wait()
         raise
     return server
+
+
+def wait_patiently(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing be given up because a Redis is silent for a moment: for tests about what a cache holds."""
+    for module, name in GIVEN_UP_AFTER:
+        monkeypatch.setattr(module, name, PATIENT_SECONDS)
 
 
 @contextmanager

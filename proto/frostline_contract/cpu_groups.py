@@ -21,7 +21,7 @@ QUOTA_MICROSECONDS_MIN = 1_000
 """The smallest quota that the kernel accepts for a group."""
 TRIES = 20
 REMOVED = (errno.ENOENT, errno.ENODEV)
-"""Another worker has removed the new group, which had no process yet, before a file of it was opened or written."""
+"""Another process has removed a group in which no process was, a new one or a dead run's, before it was opened or written."""
 
 
 class NoCpuGroups(ValueError):
@@ -170,4 +170,10 @@ def _remove(folder: Path) -> None:
 
 
 def _children(folder: Path) -> list[Path]:
-    return [one for one in folder.iterdir() if one.is_dir()] if folder.is_dir() else []
+    """The groups in a group; none where another process, which sweeps too, has removed it."""
+    try:
+        return [one for one in folder.iterdir() if one.is_dir()] if folder.is_dir() else []
+    except OSError as error:
+        if error.errno not in REMOVED:
+            raise
+        return []

@@ -8,7 +8,7 @@ import pytest
 
 from frostline_contract.plan import Plan
 from frostline_proto.v1 import control_pb2 as pb
-from tests.integration.scripted_worker import ScriptedWorker
+from tests.integration.scripted_worker import CALL_SECONDS, ScriptedWorker
 from tests.integration.scripted_world import World
 
 FLOOR = 1.5
@@ -27,7 +27,7 @@ class ReportingWorker(ScriptedWorker):
         self.stands = {"phase": phase, "waiting": waiting, "since": time.monotonic(), "p99": USUAL if p99 is None else p99}
         self.step = step
 
-    def heartbeat(self, step: int | None = None) -> pb.HeartbeatResponse:
+    def heartbeat(self, step: int | None = None, timeout: float = CALL_SECONDS) -> pb.HeartbeatResponse:
         self.step = self.step if step is None else step
         stands = self.stands or {"phase": "schedule", "waiting": False, "since": time.monotonic(), "p99": {}}
         age = time.monotonic() - stands["since"]
@@ -36,7 +36,7 @@ class ReportingWorker(ScriptedWorker):
             waiting_seconds=age if stands["waiting"] else 0.0, phase_p99_seconds=stands["p99"], busy_seconds=self.busy,
             step_parts={"schedule": self.busy},
         )  # fmt: skip
-        return self.stub.Heartbeat(request, timeout=5)
+        return self.stub.Heartbeat(request, timeout=timeout)
 
 
 @pytest.fixture

@@ -27,8 +27,8 @@ from frostline_rpc.channel import open_channel
 from frostline_rpc.convert import to_message, to_record
 
 NUM_UNITS = 6
-WAIT_SECONDS, CALL_SECONDS = 180.0, 60.0
-"""Far above what is needed on a busy machine: so long until what hangs fails its test."""
+WAIT_SECONDS, CALL_SECONDS, BEAT_SECONDS = 180.0, 60.0, 5.0
+"""Far above what is needed on a busy machine: so long until what hangs fails its test. A late beat is followed by the next."""
 
 
 def job_values(**sections: dict[str, Any]) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def job_values(**sections: dict[str, Any]) -> dict[str, Any]:
         "freeze": {"interval_steps": 8, "policy": {"name": "manual"}, "rails": {"off": ["guard"]}},
         "elastic": {"cache": False},
         "placement": {"workers": 2, "min_workers": 1},
-        "controller": {"heartbeat_seconds": 0.2, "dead_after_seconds": 2.0, "start_timeout_seconds": 5.0},
+        "controller": {"heartbeat_seconds": 0.2, "dead_after_seconds": 30.0, "start_timeout_seconds": 5.0},
     }
     for name, section in sections.items():
         values[name] = {**values.get(name, {}), **section} if isinstance(section, dict) else section
@@ -182,7 +182,7 @@ class ScriptedWorker:
         def run() -> None:
             while not self._beating.wait(0.1):
                 try:
-                    self.heartbeat()
+                    self.heartbeat(timeout=BEAT_SECONDS)
                 except (grpc.RpcError, ValueError) as error:
                     self.beat_error = error
 
@@ -190,10 +190,10 @@ class ScriptedWorker:
         thread.start()
         self._threads.append(thread)
 
-    def heartbeat(self, step: int | None = None) -> pb.HeartbeatResponse:
+    def heartbeat(self, step: int | None = None, timeout: float = CALL_SECONDS) -> pb.HeartbeatResponse:
         self.step = self.step if step is None else step
         request = pb.HeartbeatRequest(worker_id=self.worker_id, generation=self.generation, step=self.step, phase=self.phase)
-        return self.stub.Heartbeat(request, timeout=5)
+        return self.stub.Heartbeat(request, timeout=timeout)
 
     def next(self, kind: str, seconds: float = WAIT_SECONDS) -> Any:
         """Return the next message of a kind; earlier messages of other kinds are dropped."""

@@ -21,9 +21,12 @@ class World:
         self.operator = Operator(self.folder)
 
     def join(self, count: int) -> list[ScriptedWorker]:
+        """Let so many workers join. All are made before the first registers, with which a run's wait for the others begins."""
         first = len(self.workers)
-        fresh = [ScriptedWorker(self.folder, first + i).join() for i in range(count)]
+        fresh = [ScriptedWorker(self.folder, first + i) for i in range(count)]
         self.workers += fresh
+        for worker in fresh:
+            worker.join()
         return fresh
 
     def start(self, count: int = 2) -> Plan:

@@ -5,8 +5,9 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
 import torch
-from cache_stack import cache_stack, identity, start_cache_server, wait_until
+from cache_stack import cache_stack, identity, start_cache_server, wait_patiently, wait_until
 
 from frostline_contract.cache_identity import shard_of
 from frostline_controller.cluster.local.redis_process import start_redis
@@ -80,7 +81,8 @@ def test_killing_a_shard_in_the_middle_of_reads_and_restarting_it_empty(tmp_path
         store(cache, samples)
 
 
-def test_a_full_redis_refuses_fills_and_goes_on_serving(tmp_path: Path) -> None:
+def test_a_full_redis_refuses_fills_and_goes_on_serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_patiently(monkeypatch)
     with cache_stack(tmp_path, 1, 8 << 20) as stack:
         cache = stack.connect((256, 256))
         stack.ready(cache, identity("full"), values=4)
@@ -89,7 +91,7 @@ def test_a_full_redis_refuses_fills_and_goes_on_serving(tmp_path: Path) -> None:
         samples = list(range(40))
         for start in range(0, 40, 8):
             cache.fill(samples[start : start + 8], [0] * 8, rows_of(samples[start : start + 8], (256, 256)))
-        assert cache.flush()
+        assert cache.flush(FLUSH_SECONDS)
         counts = cache.take_counts()
         assert counts.fills > 0
         assert counts.refused_fills > 0

@@ -17,7 +17,7 @@ def test_a_joiner_that_everybody_waits_for_is_to_blame(started: Callable[..., tu
 
     Their reshape, without history, has ten floors; the joiner is ready and has only to enter, so it has one.
     """
-    run, plan = started(2, wanted=3, start_timeout_seconds=2.0)
+    run, plan = started(2, wanted=3)
     (joiner,) = run.join(1)
     run.operator.command("reshape", pp_degree=3, dp_degree=1)
     prepared = joiner.next_plan("continue")
@@ -75,7 +75,7 @@ def test_who_still_hangs_in_a_generation_that_is_over_is_no_joiner_and_is_taken_
     started: Callable[..., tuple[World, Plan]],
 ) -> None:
     """A controller that dies between fencing a hanging member and killing it leaves that member registered, its stream open."""
-    run, plan = started(2, wanted=3, start_timeout_seconds=2.0, join_settle_seconds=0.1, join_pause_seconds=0.1)
+    run, plan = started(2, wanted=3, join_settle_seconds=0.1, join_pause_seconds=0.1)
     (stuck,) = run.join(1)
     stuck.generation = plan_pb2.GenerationId(incarnation=0, counter=7)
     stuck.stand("load")

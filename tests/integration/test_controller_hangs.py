@@ -137,7 +137,7 @@ def test_a_frozen_member_is_excluded_although_it_says_nothing_any_more(started: 
 
 def test_who_waits_for_a_member_that_has_just_been_given_up_is_not_blamed(started: Callable[..., tuple[World, Plan]]) -> None:
     """The frozen member's silence and the others' wait for it began together, and reach the same deadline."""
-    run, plan = started(3, dead_after_seconds=FLOOR)
+    run, plan = started(3, dead_after_seconds=3.0, hang_floor_seconds=3.0)
     frozen, *others = run.members(plan)
     for place, other in enumerate(others):
         other.stand(("norms", "vote")[place], waiting=True)

@@ -9,7 +9,7 @@ import pytest
 from frostline_contract.plan import Decision
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_rpc.convert import to_record
-from tests.integration.recovery_world import started
+from tests.integration.recovery_world import SOON_GONE, started
 from tests.integration.scripted_worker import record, start_controller, statistics, stop, wait_for, wire
 from tests.integration.scripted_world import World, world
 
@@ -71,7 +71,7 @@ def test_decision_reaches_everyone_and_its_freeze_is_reshaped_for(world: Callabl
 
 
 def test_plan_that_is_not_ready_in_time_is_withdrawn(world: Callable[..., World]) -> None:
-    run = world(placement={"workers": 2}, controller={"reshape_deadline_seconds": 0.6})
+    run = world(placement={"workers": 2}, controller={"reshape_deadline_seconds": 3.0})
     run.start()
     run.at(3)
     assert "reshape to pp 2 x dp 1" in run.operator.command("reshape", pp_degree=2, dp_degree=1)
@@ -83,7 +83,7 @@ def test_plan_that_is_not_ready_in_time_is_withdrawn(world: Callable[..., World]
     assert run.workers[1].worker_id in withdrawn.reason
     assert run.operator.status().generation.counter == 1
     with pytest.raises(grpc.RpcError) as refused:
-        wait_for(lambda: run.workers[0].ready(plan), "refusal", 3)
+        wait_for(lambda: run.workers[0].ready(plan), "refusal")
     assert refused.value.code() == grpc.StatusCode.ABORTED
 
 
@@ -118,7 +118,7 @@ def test_joiner_is_planned_in_and_a_leaver_is_released(world: Callable[..., Worl
 
 
 def test_killed_member_is_answered_by_a_plan_from_the_checkpoint(world: Callable[..., World]) -> None:
-    run = world()
+    run = world(controller=SOON_GONE)
     plan = started(run, 2)
     manifest = run.folder / "checkpoints" / "0" / "1.1" / "12" / "manifest.json"
     manifest.parent.mkdir(parents=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from frostline_proto.v1 import control_pb2 as pb
 from tests.in_time import fastest_of_three, in_time
-from tests.integration.recovery_world import QUICK, UNITS, answer_to, failures, pipeline, plan_lines, started
+from tests.integration.recovery_world import QUICK, SOON_GONE, UNITS, answer_to, failures, pipeline, plan_lines, started
 from tests.integration.scripted_worker import at, record, statistics, vote_of, wait_for
 from tests.integration.scripted_world import World, world
 from tests.integration.test_controller_restart import FREEZE_AT_1
@@ -58,7 +58,7 @@ def test_a_report_is_a_sign_by_itself_and_everybody_else_is_fenced(world: Callab
 
 def test_a_plan_that_was_never_ready_costs_nothing_when_its_only_member_is_cut_off(world: Callable[..., World]) -> None:
     """The run shrinks to one worker, which is cut off before it has prepared: no worker can have switched to that plan."""
-    run = world(placement={"workers": 2}, controller=QUICK)
+    run = world(placement={"workers": 2}, controller={**QUICK, **SOON_GONE})
     plan = started(run, 2)
     run.operator.command("reshape", pp_degree=1, dp_degree=1)
     prepared = run.workers[0].next_plan("continue")
@@ -75,7 +75,7 @@ def test_a_plan_that_was_never_ready_costs_nothing_when_its_only_member_is_cut_o
 
 def test_who_gives_state_and_is_lost_with_its_machine_is_not_waited_for_long(world: Callable[..., World]) -> None:
     """One of two is to go on alone with the units of both; the other falls silent before it has sent its units."""
-    run, plan = pipeline(world)
+    run, plan = pipeline(world, controller=SOON_GONE)
     run.checkpoint(12)
     run.operator.command("reshape", pp_degree=1, dp_degree=1)
     prepared = run.workers[0].next_plan("continue")

@@ -15,6 +15,7 @@ from frostline_controller.cluster.local.backend import LocalBackend
 from frostline_controller.run.durable import DurableStore
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_rpc.convert import to_record
+from tests.integration.recovery_world import SOON_GONE
 from tests.integration.scripted_worker import (
     Operator,
     ScriptedWorker,
@@ -193,7 +194,7 @@ def test_who_is_asked_to_stop_before_the_members_are_back_waits_for_them(pair: C
 
 
 def test_members_that_do_not_come_back_keep_nobody_from_stopping(pair: Callable[..., Pair]) -> None:
-    run = pair(step=5, controller={"heartbeat_seconds": 0.2, "dead_after_seconds": 1.0})
+    run = pair(step=5, controller=SOON_GONE)
     run.kill_controller()
     run.replace_controller()
     operator = Operator(run.folder)
@@ -270,7 +271,7 @@ def test_superseded_controller_writes_nothing_and_leaves(pair: Callable[..., Pai
 
 
 def test_redone_step_with_another_loss_stops_the_run(pair: Callable[..., Pair]) -> None:
-    run = pair()
+    run = pair(controller=SOON_GONE)
     first, second = run.workers
     first.records(record(1, loss=2.0, numerics_hash="h"))
     second.silence()

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from tests.in_time import fastest_of_three, in_time
-from tests.integration.recovery_world import QUICK, UNITS, answer_to, failures, pipeline, plan_lines, started
+from tests.integration.recovery_world import QUICK, SOON_GONE, UNITS, answer_to, failures, pipeline, plan_lines, started
 from tests.integration.scripted_worker import ScriptedWorker, at, record, vote_of, wait_for
 from tests.integration.scripted_world import World, world
 
@@ -72,7 +72,7 @@ def test_a_pod_that_starts_more_workers_than_the_run_has_a_pod_ends_none_of_them
 
 def test_a_member_that_was_given_up_while_its_stream_lived_is_asked_in_the_next_failure(world: Callable[..., World]) -> None:
     """A short partition loses heartbeats and no connection (chaos, seed 20261427: the answer waited for it for ever)."""
-    quick = {**QUICK, "dead_after_seconds": 2.0, "join_settle_seconds": 0.0, "join_pause_seconds": 0.0}
+    quick = {**QUICK, **SOON_GONE, "join_settle_seconds": 0.0, "join_pause_seconds": 0.0}
     run = world(placement={"workers": 2, "pp_degree": 1, "dp_degree": 2}, controller=quick)
     plan = started(run, 2)
     quiet, other = run.members(plan)
@@ -105,7 +105,7 @@ def test_a_member_whose_heartbeats_come_and_whose_stream_does_not_is_waited_for_
     world: Callable[..., World],
 ) -> None:
     """It cannot be asked for its state, and the answer needs its units: nobody else has them."""
-    run, plan = pipeline(world, 3, placement={"buddies": False}, controller={"dead_after_seconds": 1.0})
+    run, plan = pipeline(world, 3, placement={"buddies": False}, controller=SOON_GONE)
     first, deaf, dead = run.members(plan)
     deaf._stream.cancel()
     run.kill(dead)
@@ -117,7 +117,7 @@ def test_a_member_whose_heartbeats_come_and_whose_stream_does_not_is_waited_for_
 
 
 def test_late_word_of_a_superseded_plan_is_answered_with_the_newest(world: Callable[..., World]) -> None:
-    run = world(placement={"workers": 2}, controller={**QUICK, "dead_after_seconds": 1.0})
+    run = world(placement={"workers": 2}, controller=QUICK)
     plan = started(run, 2)
     survivor, late = run.members(plan)
     late.silence()
@@ -274,7 +274,7 @@ class TestController:
 
 class TestRunEpoch:
     def test_a_world_that_nobody_hears_of_is_fenced_by_a_new_epoch(self, world: Callable[..., World]) -> None:
-        run = world(placement={"workers": 2}, controller={**QUICK, "dead_after_seconds": 1.0, "start_timeout_seconds": 0.5})
+        run = world(placement={"workers": 2}, controller={**QUICK, **SOON_GONE})
         plan = started(run, 2)
         run.checkpoint(12)
         old = list(run.workers)
@@ -297,7 +297,7 @@ class TestRunEpoch:
         assert [line["step"] for line in run.lines("metrics.jsonl") if "step" in line] == [12], "what the new epoch starts from"
 
     def test_ended_members_need_no_new_epoch(self, world: Callable[..., World]) -> None:
-        run = world(placement={"workers": 2}, controller={**QUICK, "start_timeout_seconds": 0.5})
+        run = world(placement={"workers": 2}, controller=QUICK)
         plan = started(run, 2)
         old = list(run.workers)
         fresh = run.join(2)

@@ -24,7 +24,7 @@ from tests.integration.test_controller_restart import FREEZE_AT_1
 __all__ = ["world"]
 WIDE = {
     "placement": {"workers": 3, "min_workers": 1, "dp_degree": 3, "pp_degree": 1},
-    "controller": {"start_timeout_seconds": 1.0, "join_settle_seconds": 0.2, "join_pause_seconds": 0.2},
+    "controller": {"start_timeout_seconds": 5.0, "join_settle_seconds": 0.2, "join_pause_seconds": 0.2},
 }
 
 
@@ -69,7 +69,7 @@ def test_records_whose_sender_was_cut_off_while_they_were_written_are_written_on
 def test_records_whose_write_failed_after_their_sender_had_gone_are_not_held(faulty: Callable[..., World]) -> None:
     run = faulty()
     first = run.workers[0]
-    run.plant("metrics.jsonl", delay=1.5)
+    run.plant("metrics.jsonl", delay=4.0)
     request = pb.ReportRecordsRequest(worker_id=first.worker_id, records=[record(1), record(2)], generation=first.generation)
     call = first.stub.ReportRecords.future(request)
     run.met("metrics.jsonl")

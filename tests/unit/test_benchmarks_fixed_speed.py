@@ -133,7 +133,7 @@ def test_workers_logs_say_when_they_measured_their_units(tmp_path: Path) -> None
     log.addHandler(kept)
     try:
         log.info("starts")
-        time.sleep(0.5)
+        time.sleep(0.5)  # the slow start
         began = time.time()
         worker_profile(context, [])
         ended = time.time()
@@ -142,7 +142,8 @@ def test_workers_logs_say_when_they_measured_their_units(tmp_path: Path) -> None
         log.setLevel(before)
         kept.close()
     (tmp_path / "trainer-1.log").write_text("time=15:57:31 agent pod=trainer-1 worker started local_rank=0 process=1\n")
-    assert measured_within(tmp_path) == pytest.approx((began, ended), abs=0.05)
+    low, high = measured_within(tmp_path)
+    assert began - 0.01 <= low < high <= ended + 0.01, "a log line's times are rounded"
     (tmp_path / "trainer-0.log").unlink()
     with pytest.raises(ValueError, match="no worker's log says that it measured"):
         measured_within(tmp_path)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -71,10 +72,21 @@ def test_groups_of_a_run_that_was_killed_go_with_the_next(groups: CpuGroups) -> 
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     left = groups.folder.with_name(f"frostline-{ended.pid}")
-    (left / "worker").mkdir(parents=True)
+    _make(left / "worker")
     CpuGroups.create()
     assert not left.exists()
     groups.remove()
+
+
+def _make(group: Path) -> None:
+    """Make a group and the one that it is in, which a test in another process may sweep before it has a child."""
+    for left in range(cpu_groups.TRIES, 0, -1):
+        try:
+            group.mkdir(parents=True)
+            break
+        except OSError as error:
+            if error.errno not in cpu_groups.REMOVED or left == 1:
+                raise
 
 
 def _job(worker_cpus: float | None = None) -> Job:
@@ -92,6 +104,28 @@ def _version_2(tmp_path: Path, own: str, controllers: str = "cpu memory") -> tup
     line = tmp_path / "self"
     line.write_text(f"0::{own}\n")
     return mount, line
+
+
+@pytest.mark.parametrize("gone", cpu_groups.REMOVED)
+def test_a_dead_runs_group_that_another_run_sweeps_first_is_no_reason_to_refuse(
+    gone: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mount, own = _version_2(tmp_path, "/box")
+    left, listed, error = mount / "box" / f"frostline-{2**31}", Path.iterdir, OSError(gone, os.strerror(gone))
+
+    def late(folder: Path) -> Iterator[Path]:
+        if folder == left:
+            left.rmdir()
+            raise error
+        return listed(folder)
+
+    monkeypatch.setattr(Path, "iterdir", late)
+    left.mkdir()
+    assert CpuGroups.create(mount, own).folder.is_dir()
+    left.mkdir()
+    error = PermissionError(errno.EACCES, "denied", str(left))
+    with pytest.raises(NoCpuGroups, match=f"{left} cannot be written"):
+        CpuGroups.create(mount, own)
 
 
 def test_version_2_hands_the_controller_on_and_moves_its_own_processes_aside(tmp_path: Path) -> None:

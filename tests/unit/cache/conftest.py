@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from cache_stack import CacheStack, cache_stack
+from cache_stack import CacheStack, cache_stack, wait_patiently
 from redis_fixture import redis_server, start_shard
 
 __all__ = ["redis_server", "start_shard"]
@@ -17,7 +17,8 @@ def running_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CacheSta
 
 
 @pytest.fixture
-def stack(running_stack: CacheStack) -> Iterator[CacheStack]:
-    """The module's stack; what a test connected is closed behind it."""
+def stack(running_stack: CacheStack, monkeypatch: pytest.MonkeyPatch) -> Iterator[CacheStack]:
+    """The module's stack, for tests about what it holds: nothing is given up. What a test connected is closed behind it."""
+    wait_patiently(monkeypatch)
     yield running_stack
     running_stack.release()

@@ -6,7 +6,7 @@ import time
 
 import pytest
 import torch
-from cache_stack import CacheStack, admitted_fraction, identity, wait_until
+from cache_stack import PATIENT_SECONDS, CacheStack, admitted_fraction, identity, wait_until
 
 from frostline_contract.cache_identity import HEADER, admitted, pack_header, shard_of
 from frostline_contract.cache_tag import Checksums
@@ -21,7 +21,7 @@ def rows_of(samples: list[int], shape: tuple[int, int] = (8, 16), dtype: torch.d
 
 def store(cache: BoundaryCache, samples: list[int], rows: torch.Tensor, variant: int = 0) -> None:
     cache.fill(samples, [variant] * len(samples), rows)
-    assert cache.flush(), "fills did not leave within 10 s"
+    assert cache.flush(PATIENT_SECONDS), "fills did not leave"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
@@ -156,7 +156,7 @@ def test_advance_reads_the_old_boundary_writes_the_new_and_drops_the_old(stack: 
     advanced = out * 2.0
     cache.fill(samples, [0] * 5, advanced)
     cache.drop_previous(samples, [0] * 5)
-    assert cache.flush()
+    assert cache.flush(PATIENT_SECONDS)
     assert cache.read_previous(samples, [0] * 5, torch.empty_like(out)) == [False] * 5
     assert cache.read(samples, [0] * 5, out) == [True] * 5
     assert torch.equal(out, rows * 2.0)
@@ -184,7 +184,7 @@ def test_a_shared_cache_keeps_the_boundary_before(stack: CacheStack) -> None:
     store(cache, [0, 1], rows_of([0, 1]))
     stack.ready(cache, new, previous=old)
     cache.drop_previous([0, 1], [0, 0])
-    assert cache.flush()
+    assert cache.flush(PATIENT_SECONDS)
     another = stack.connect(keep_previous=True)
     stack.ready(another, old)
     assert another.read([0, 1], [0, 0], torch.empty(2, 8, 16)) == [True, True]

@@ -3,19 +3,24 @@
 import time
 from pathlib import Path
 
+import pytest
 import torch
-from cache_stack import CacheStack, identity
+from cache_stack import PATIENT_SECONDS, CacheStack, identity
 
 from frostline_contract.job.cluster import CacheSection
+from frostline_trainer.cache import control
 from frostline_trainer.cache.boundary_cache import BoundaryCache
 
 
-def test_who_waits_for_the_shards_reads_what_others_have_filled_at_once(stack: CacheStack) -> None:
+def test_who_waits_for_the_shards_reads_what_others_have_filled_at_once(
+    stack: CacheStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "CALL_SECONDS", PATIENT_SECONDS)  # the shards are asked for once
     writer, reader = stack.connect(), stack.connect()
     name = identity("from the first step on")
     stack.ready(writer, name)
     writer.fill([1, 2], [0, 0], torch.randn(2, 8, 16))
-    assert writer.flush()
+    assert writer.flush(PATIENT_SECONDS)
     reader.set_boundary(name, None, 100)
     reader.await_shards(60.0)
     assert reader.read([1, 2], [0, 0], torch.empty(2, 8, 16)) == [True, True]

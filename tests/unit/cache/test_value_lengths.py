@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from cache_stack import CacheStack, identity
+from cache_stack import PATIENT_SECONDS, CacheStack, identity
 
 from frostline_contract.cache_identity import HEADER, shard_of
 from frostline_trainer.cache.boundary_cache import BoundaryCache
@@ -15,7 +15,7 @@ def random_rows(samples: list[int], shape: tuple[int, int] = (8, 16)) -> torch.T
 
 def store(cache: BoundaryCache, samples: list[int], rows: torch.Tensor) -> None:
     cache.fill(samples, [0] * len(samples), rows)
-    assert cache.flush(), "fills did not leave within 10 s"
+    assert cache.flush(PATIENT_SECONDS), "fills did not leave"
 
 
 LENGTHS = np.array([8, 1, 3, 8, 5, 2])

@@ -80,9 +80,10 @@ class Served(NamedTuple):
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+def served(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Served]:
+    """A server whose connections have half a second for a request, or the seconds that are the fixture's parameter."""
     monkeypatch.setattr(web, "CONNECTIONS_MAX", 3)
-    monkeypatch.setattr(web, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(web, "REQUEST_SECONDS", getattr(request, "param", 0.5))
     monkeypatch.setattr(web, "DRAW_SECONDS", 1.0)
     loop = asyncio.new_event_loop()
     running = threading.Thread(target=loop.run_forever)
@@ -112,8 +113,8 @@ def await_connections(served: Served, count: int) -> None:
     wait_for(lambda: len(http.connections) == count, f"{count} connections")
 
 
-def test_connections_are_bounded_and_slow_ones_are_cut_off(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "REQUEST_SECONDS", 3.0)  # enough to be turned away while the others' requests are awaited
+@pytest.mark.parametrize("served", [60.0], indirect=True, ids=["with time"])
+def test_connections_are_bounded(served: Served) -> None:
     assert b"frostline_leading" in page_of(served)[2]
     await_connections(served, 0)
     idle = [socket.create_connection(("127.0.0.1", served.port), timeout=10) for _ in range(3)]
@@ -122,18 +123,26 @@ def test_connections_are_bounded_and_slow_ones_are_cut_off(served: Served, monke
     await_connections(served, 3)
     with pytest.raises((urllib.error.URLError, ConnectionError)):
         page_of(served)
+    for one in idle:
+        one.close()
+    await_connections(served, 0)
+    assert b"frostline_leading" in page_of(served)[2]
+
+
+def test_slow_connections_are_cut_off(served: Served) -> None:
+    slow = [socket.create_connection(("127.0.0.1", served.port), timeout=10) for _ in range(3)]
     stop = time.monotonic() + 60.0
     dripping = True
     while dripping and time.monotonic() < stop:  # a byte now and then keeps no connection open
         time.sleep(0.1)
         try:
-            idle[0].sendall(b"/")
+            slow[0].sendall(b"/")
         except OSError:
             dripping = False
     assert not dripping
-    for one in idle:
+    await_connections(served, 0)  # nor do those that send nothing stay
+    for one in slow:
         one.close()
-    await_connections(served, 0)
     assert b"frostline_leading" in page_of(served)[2]
 
 

@@ -100,7 +100,7 @@ def test_a_member_that_cannot_write_its_share_ends_the_waiting_at_once(
     write_all(snapshot(tmp_path, 1, units=(1,), publishes=False), notices=theirs.notices())
     started = time.monotonic()
     writer.close()
-    assert time.monotonic() - started < 5.0
+    assert time.monotonic() - started < 25.0, "long before FINISH_SECONDS"
     assert [step for step, _ in received.trouble] == [step for step, _ in theirs.trouble] == [1]
     assert "directory" in received.trouble[0][1], "the reason is the one that the other member had"
     assert "directory" in writer.not_written[mine.folder]
@@ -151,7 +151,7 @@ def test_after_a_failure_what_lacks_a_share_is_given_up_at_once(
     started = time.monotonic()
     writer.abandon()
     writer.close()
-    assert time.monotonic() - started < 5.0
+    assert time.monotonic() - started < 25.0, "long before FINISH_SECONDS"
     assert writer.not_written[lacking.folder] == "unit-001.safetensors is missing"
     assert received.trouble == [], "a failure of a peer is no trouble with the disk"
     assert "given up: unit-001.safetensors is missing" in caplog.text

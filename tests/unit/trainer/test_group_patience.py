@@ -10,8 +10,8 @@ import torch
 
 from frostline_trainer.transport.collectives import Group, connect_store, open_store
 
-CONNECTING = timedelta(seconds=6)
-SLOW_SECONDS = 7.0
+CONNECTING = timedelta(seconds=10)
+SLOW_SECONDS = 11.0
 
 OPERATIONS: dict[str, Callable[[Group], None]] = {
     "all_reduce": lambda group: group.all_reduce_sum(torch.ones(3)),
