@@ -1,7 +1,11 @@
 """Finding and reading input files, with errors that say which job field to correct."""
 
 import hashlib
+import re
 from pathlib import Path
+
+HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+"""A surrogate: half of a pair that stands for one character in UTF-16 and in JSON's escapes, and for nothing alone."""
 
 
 def required_path(path: str | None, source: str, what: str) -> Path:
@@ -25,13 +29,20 @@ def file_in(place: Path, names: tuple[str, ...], what: str) -> Path:
 
 
 def read_text_file(file: Path) -> str:
-    """The file as UTF-8. Raises ValueError that names the offending byte."""
+    """The file as UTF-8, without a byte order mark. Raises ValueError that names the offending byte."""
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise ValueError(f"{file}: byte {error.start} is no UTF-8 ({error.reason}); convert the file to UTF-8") from error
     except OSError as error:
         raise ValueError(f"{file}: cannot be read ({error.strerror})") from error
+
+
+def check_characters(text: str, what: str) -> None:
+    """Raise ValueError for half a character, which no tokenizer reads: JSON holds one where a text was cut short."""
+    half = HALF_CHARACTER.search(text)
+    if half:
+        raise ValueError(f"{what}: holds {half[0]!r}, half a character, at {half.start()}; correct or remove it")
 
 
 def file_digest(file: Path) -> str:
