@@ -174,6 +174,14 @@ def test_missing_paths_name_the_field(tmp_path: Path, source: str) -> None:
     assert f"{gone}: not found; set data.path" in refusal(job_of(kind, source, glue_task="sst2", path=gone))
 
 
+def test_a_path_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    too_long = str(tmp_path / ("x" * 300))
+    assert f"{too_long}: cannot be read (File name too long)" in refusal(job_of(TEXT, "csv", path=too_long))
+    monkeypatch.setattr("os.access", lambda place, mode: False)
+    forbidden = job_of("image_classification", "image-folder", path=images(tmp_path / "images"), image_size=8)
+    assert "images: cannot be read (Permission denied); let this user read it" in refusal(forbidden)
+
+
 def images(folder: Path, *, broken: bool = False) -> str:
     for name in ("ant", "bee"):
         (folder / name).mkdir(parents=True)
@@ -210,6 +218,15 @@ def test_a_truncated_image_is_named_when_its_turn_comes(tmp_path: Path) -> None:
         file.write_bytes(file.read_bytes()[:40])
     with pytest.raises(ValueError, match=r"no readable image .*; replace or remove the file"):
         data.train.collate([0], [0])
+
+
+def test_folders_are_no_images_and_links_that_lead_nowhere_are_named(tmp_path: Path) -> None:
+    folder = Path(images(tmp_path / "images"))
+    job = job_of("image_classification", "image-folder", path=str(folder), image_size=8)
+    (folder / "bee" / "thumbnails.png").mkdir()
+    assert len(load_data(job).train) > 0
+    (folder / "bee" / "lost.png").symlink_to(tmp_path / "gone.png")
+    assert "lost.png: no readable image (No such file or directory); replace or remove" in refusal(job)
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "gif", "bmp"])

@@ -1,6 +1,7 @@
 """Finding and reading input files, with errors that say which job field to correct."""
 
 import hashlib
+import os
 import re
 from pathlib import Path
 
@@ -9,11 +10,18 @@ HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
 def required_path(path: str | None, source: str, what: str) -> Path:
-    """The path that the job gives. Raises ValueError if it is missing or does not exist."""
+    """The path that the job gives. Raises ValueError if it is missing, does not exist or cannot be read."""
     if path is None:
         raise ValueError(f"data.path is not set; data.source {source} needs {what}")
     place = Path(path)
-    if not place.exists():
+    try:
+        is_there = place.exists()
+        reason = "" if not is_there or os.access(place, os.R_OK) else "Permission denied"
+    except OSError as error:  # in a folder that this user may not enter, for one
+        is_there, reason = True, error.strerror
+    if reason:
+        raise ValueError(f"{place}: cannot be read ({reason}); let this user read it, or set data.path (or data.test_path) anew")
+    if not is_there:
         raise ValueError(f"{place}: not found; set data.path (or data.test_path) to {what}")
     return place
 
