@@ -22,6 +22,7 @@ from typing import Any
 import yaml
 
 from frostline_contract.job import Job, dump_job, load_job
+from frostline_contract.job.yaml_text import write_yaml
 from frostline_contract.run_directory import RunDirectory
 from frostline_controller.local_run import exit_codes
 from frostline_controller.local_run.control import OperatorClient
@@ -306,7 +307,7 @@ def _job_file(job: JobLike) -> Iterator[str]:
         yield str(job)
         return
     try:
-        text = dump_job(job) if isinstance(job, Job) else yaml.safe_dump(dict(job), sort_keys=False, allow_unicode=True)
+        text = dump_job(job) if isinstance(job, Job) else write_yaml(dict(job))
     except yaml.YAMLError as error:
         raise JobMistake(exit_codes.USER_MISTAKE, f"job: holds what no job file can ({' '.join(map(str, error.args))})") from None
     with tempfile.NamedTemporaryFile("w", suffix=".yaml", prefix=".frostline-job-", dir=Path.cwd(), encoding="utf-8") as file:

@@ -21,18 +21,37 @@ from frostline_controller.local_run import exit_codes
 WATCH_SECONDS = 2.0
 ANSWER_SECONDS = 30.0
 EVENTS_SHOWN = 5
+NO_ANSWER, TOO_MANY_REQUESTS, SERVER_ERRORS = 0, 429, 500
+"""Statuses of an ApiError; all from SERVER_ERRORS on are the server's."""
 
 
 def status(release: Release, arguments: argparse.Namespace) -> int:
-    """Print the status of the run; with --watch until it has ended."""
-    while True:
-        annotations = release.annotations()
-        if sys.stdout.isatty() and arguments.watch:
-            print("\x1b[2J\x1b[H", end="")
-        print(status_text(release, annotations), flush=True)
-        if not arguments.watch or annotations.get(STATE) in ENDED:
-            return exit_codes.DONE
+    """Print the status of the run; with --watch until it has ended, also where the API server does not answer for a while."""
+    state = _show_status(release, arguments.watch)
+    while arguments.watch and state not in ENDED:
         time.sleep(WATCH_SECONDS)
+        try:
+            state = _show_status(release, clears=True)
+        except ApiError as error:
+            if not _may_pass(error):
+                raise
+            print(f"kubectl frostline: {error}; asking again", file=sys.stderr, flush=True)
+    return exit_codes.DONE
+
+
+def _show_status(release: Release, clears: bool) -> str | None:
+    """Print the status, on a terminal in place of the one before if `clears`; return the run's state."""
+    annotations = release.annotations()
+    text = status_text(release, annotations)
+    if sys.stdout.isatty() and clears:
+        print("\x1b[2J\x1b[H", end="")
+    print(text, flush=True)
+    return annotations.get(STATE)
+
+
+def _may_pass(error: ApiError) -> bool:
+    """Whether the API server gave no answer, or was not able to give one."""
+    return error.status in (NO_ANSWER, TOO_MANY_REQUESTS) or error.status >= SERVER_ERRORS
 
 
 def status_text(release: Release, annotations: dict[str, str]) -> str:
@@ -103,17 +122,30 @@ def resize(release: Release, arguments: argparse.Namespace) -> int:
 
 
 def logs(release: Release, arguments: argparse.Namespace) -> int:
-    """Print the newest lines of each pod's log. A pod or role that is not there is a mistake."""
+    """Print the newest lines of each pod's log, or why it has none. A pod or role that is not there is a mistake."""
     roles = {pod["metadata"]["name"]: pod["metadata"]["labels"].get("app.kubernetes.io/component", "") for pod in release.pods()}
     asked = [name for name, role in roles.items() if arguments.pod in ("", name, role)]
     if arguments.pod and not asked:
         there = ", ".join(dict.fromkeys(filter(None, [*roles.values(), *roles]))) or "no pod"
         print(f"kubectl frostline: --pod {arguments.pod}: is no pod or role of {release.name}; there: {there}", file=sys.stderr)
         return exit_codes.USER_MISTAKE
-    for name in asked:
-        for line in release.log(name, arguments.lines).splitlines():
-            print(f"{name}: {line}")
-    return exit_codes.DONE
+    if not asked:
+        release.stateful_set()  # raises NotFound where there is no such release
+        print(f"kubectl frostline: {release.name} has no pod", file=sys.stderr)
+    shown = [_show_log(release, name, roles[name], arguments.lines) for name in asked]
+    return exit_codes.DONE if any(shown) else exit_codes.FAILED
+
+
+def _show_log(release: Release, pod: str, role: str, lines: int) -> bool:
+    """Print a pod's log, or why there is none: its image is missing, say. The chart names a pod's container as its role."""
+    try:
+        log = release.log(pod, role, lines)
+    except ApiError as error:
+        print(f"{pod}: (no log: {str(error).partition(': ')[2] or error})")
+        return False
+    for line in log.splitlines():
+        print(f"{pod}: {line}")
+    return True
 
 
 def report(release: Release, arguments: argparse.Namespace) -> int:

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import yaml
-
+from frostline_contract.job.yaml_text import write_yaml
 from frostline_contract.mesh import in_words
 from frostline_contract.usage import Held
 from frostline_controller.ledger import words
@@ -165,4 +164,4 @@ def workers(held: list[dict[str, str]]) -> Table:
 def settings_text(run: RunData) -> str:
     """Return the resolved job file as YAML, without `kubernetes`, which does not concern the training."""
     settings = {name: section for name, section in run.job.items() if name != "kubernetes"}
-    return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+    return write_yaml(settings)

@@ -6,16 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from frostline_contract.job.model import Job
 from frostline_contract.job.section import NUMBER_TAG
-from frostline_contract.job.yaml_text import JobError, plain, read_mapping, read_yaml
-
-_Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-"""libyaml's, where PyYAML was built with it: the same text in a third of the time."""
+from frostline_contract.job.yaml_text import JobError, plain, read_mapping, read_yaml, write_yaml
 
 
 def load_job(path: str | Path, overrides: list[str] | None = None) -> Job:
@@ -71,7 +67,7 @@ def apply_overrides(raw: dict[str, Any], overrides: list[str]) -> dict[str, Any]
 
 def dump_job(job: Job) -> str:
     """The resolved job as YAML, for people: every field, in the model's order."""
-    return yaml.dump(job.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    return write_yaml(job.model_dump(mode="json"))
 
 
 def job_to_json(job: Job) -> str:

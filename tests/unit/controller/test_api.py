@@ -29,6 +29,10 @@ def test_overrides_reach_the_job(tmp_path: Path) -> None:
     assert [plan["devices"] for plan in found["plans"]] == [3]
 
 
+def test_a_mapping_s_texts_stay_texts() -> None:
+    assert api.plan({**job_values(), "name": "1e3"}, devices=[2])["job"] == "1e3"
+
+
 def test_a_mistake_is_a_value_error_with_the_commands_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(api.JobMistake, match=r"training\.stepz: unknown key; did you mean steps\?") as caught:

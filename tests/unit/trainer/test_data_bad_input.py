@@ -30,10 +30,19 @@ CSV_CASES = {
     "header alone": (HEADER, {}, ["has a header and no rows"]),
     "too many fields": (HEADER + GOOD + "a, b,1\n", {}, ["bad.csv:42: 3 fields, the header has 2", "quote"]),
     "too few fields": (HEADER + "a\n" + GOOD, {}, ["bad.csv:2: 1 fields, the header has 2"]),
-    "open quotation mark": (HEADER + GOOD + '"a,1\n', {}, ["bad.csv:42: malformed row", "quote or correct"]),
+    "open quotation mark": (HEADER + GOOD + '"a,1\nb,0\n', {}, ["bad.csv:42: malformed row", "quote or correct"]),
+    "after a line break": (HEADER + '"a\n\nb",0\nc\n' + GOOD, {}, ["bad.csv:5: 1 fields, the header has 2"]),
+    "label after a line break": (HEADER + '"a\nb",0\nc,x\n' + GOOD, {}, ["bad.csv:4: label 'x' is no integer"]),
     "label a word": (HEADER + "fine,good\n" + GOOD, {}, ["bad.csv:2: label 'good' is no integer", "number the classes from 0"]),
     "label a fraction": (HEADER + GOOD + "fine,1.5\n", {}, ["bad.csv:42: label '1.5' is no integer"]),
     "label missing": (HEADER + GOOD + "fine,\n", {}, ["bad.csv:42: label '' is no integer"]),
+    "label of two signs": (HEADER + GOOD + "fine,--5\n", {}, ["bad.csv:42: label '--5' is no integer"]),
+    "label a raised digit": (HEADER + GOOD + "fine,\u00b2\n", {}, ["bad.csv:42: label '\u00b2' is no integer"]),
+    "label of many digits": (
+        HEADER + GOOD + f"fine,{'9' * 5000}\n",
+        {},
+        ["bad.csv:42: label 99999999999999999999 has more than 18 digits"],
+    ),
     "label negative": (HEADER + GOOD + "fine,-1\n", {}, ["bad.csv:42: label -1 is outside 0..1", "number the classes from 0"]),
     "label too large": (
         HEADER + GOOD + "x,2\n",
@@ -43,6 +52,7 @@ CSV_CASES = {
     "one class": (HEADER + "a,0\n" * 20, {}, ["bad.csv:2: all 20 labels are 0", "at least 2 classes"]),
     "score a word": (HEADER + "a,nan\n" * 20, {"num_labels": 1}, ["bad.csv:2: label 'nan' is no finite number"]),
     "text missing": (HEADER + GOOD + ",1\n", {}, ["bad.csv:42: text is ''", "remove the row"]),
+    "text of spaces, alone": ("text\n" + "a\n" * 9 + "  \n", {"columns": {"label": "text"}}, ["bad.csv:11: text is '  '"]),
     "column missing": ("sentence,label\n" + GOOD, {}, ["has no column 'text' (columns: sentence, label)", "data.columns"]),
     "column twice": ("text,text\n" + GOOD, {}, ["bad.csv:1: the header names a column twice"]),
     "unknown role": (HEADER + GOOD, {"columns": {"texts": "text"}}, ["data.columns.texts: unknown", "text_pair"]),
@@ -67,6 +77,12 @@ JSONL_CASES = {
     "changing type": (
         '{"text": "a", "label": 0}\n{"text": {"x": 1}, "label": 0}\n',
         ["bad.jsonl:2: text is {"],
+    ),
+    "label a fraction": ('{"text": "a", "label": 0}\n{"text": "b", "label": 1.5}\n', ["bad.jsonl:2: label 1.5 is no integer"]),
+    "key twice": ('{"text": "a", "label": 0, "label": 1}\n', ["bad.jsonl:1: names 'label' twice"]),
+    "half a character": (
+        '{"text": "a", "label": 0}\n{"text": "cut \\ud83d", "label": 1}\n',
+        ["bad.jsonl:2: text: holds '\\ud83d', half a character, at 4"],
     ),
 }
 
@@ -93,6 +109,7 @@ SQUAD_CASES = {
     "start a word": (paragraph(answers=[{"text": "Rome", "answer_start": "10"}]), ["answer_start: is str, expected int"]),
     "negative start": (paragraph(answers=[{"text": ".", "answer_start": -1}]), ["answer_start -1 points at ''"]),
     "no answers": (paragraph(answers=[]), ["qas[0] (id q1): has no answers"]),
+    "half a character": (paragraph(question="Where \ud83d?"), ["qas[0].question: holds '\\ud83d', half a character, at 6"]),
     "version 2": (paragraph(is_impossible=True), ["is_impossible is a field of SQuAD v2"]),
 }
 
@@ -157,6 +174,14 @@ def test_missing_paths_name_the_field(tmp_path: Path, source: str) -> None:
     assert f"{gone}: not found; set data.path" in refusal(job_of(kind, source, glue_task="sst2", path=gone))
 
 
+def test_a_path_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    too_long = str(tmp_path / ("x" * 300))
+    assert f"{too_long}: cannot be read (File name too long)" in refusal(job_of(TEXT, "csv", path=too_long))
+    monkeypatch.setattr("os.access", lambda place, mode: False)
+    forbidden = job_of("image_classification", "image-folder", path=images(tmp_path / "images"), image_size=8)
+    assert "images: cannot be read (Permission denied); let this user read it" in refusal(forbidden)
+
+
 def images(folder: Path, *, broken: bool = False) -> str:
     for name in ("ant", "bee"):
         (folder / name).mkdir(parents=True)
@@ -193,6 +218,15 @@ def test_a_truncated_image_is_named_when_its_turn_comes(tmp_path: Path) -> None:
         file.write_bytes(file.read_bytes()[:40])
     with pytest.raises(ValueError, match=r"no readable image .*; replace or remove the file"):
         data.train.collate([0], [0])
+
+
+def test_folders_are_no_images_and_links_that_lead_nowhere_are_named(tmp_path: Path) -> None:
+    folder = Path(images(tmp_path / "images"))
+    job = job_of("image_classification", "image-folder", path=str(folder), image_size=8)
+    (folder / "bee" / "thumbnails.png").mkdir()
+    assert len(load_data(job).train) > 0
+    (folder / "bee" / "lost.png").symlink_to(tmp_path / "gone.png")
+    assert "lost.png: no readable image (No such file or directory); replace or remove" in refusal(job)
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "gif", "bmp"])

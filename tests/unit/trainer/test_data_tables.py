@@ -1,13 +1,16 @@
 """Real formats, read as their authors meant them."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from frostline_trainer.data.load import load_data
 from frostline_trainer.data.sources.glue import TASKS, read_glue
+from frostline_trainer.data.sources.squad import read_squad
 from frostline_trainer.data.sources.tables import read_csv, read_jsonl
-from tests.unit.trainer.data_cases import job_of, write
+from frostline_trainer.data.sources.text import read_text
+from tests.unit.trainer.data_cases import job_of, squad_of, write
 
 TEXT = "text_classification"
 
@@ -28,6 +31,50 @@ def test_csv_keeps_words_that_look_like_missing_values(tmp_path: Path) -> None:
 def test_csv_may_start_with_a_byte_order_mark(tmp_path: Path) -> None:
     job = job_of(TEXT, "csv", path=write(tmp_path / "t.csv", "\ufefftext,label\na,0\nb,1\n"))
     assert read_csv(job, job.data.path, "train").first == ["a", "b"]
+
+
+def test_csv_may_have_a_column_without_a_name(tmp_path: Path) -> None:
+    """As pandas writes the numbers of rows."""
+    job = job_of(TEXT, "csv", path=write(tmp_path / "t.csv", ",text,label\n0,a,0\n1,b,1\n"))
+    records = read_csv(job, job.data.path, "train")
+    assert (records.first, records.labels.tolist()) == (["a", "b"], [0, 1])
+
+
+def test_csv_may_have_fields_of_any_length(tmp_path: Path) -> None:
+    text = "a long text " * 20_000
+    job = job_of(TEXT, "csv", path=write(tmp_path / "t.csv", f"text,label\n{text},0\n"))
+    assert read_csv(job, job.data.path, "train").first == [text]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_csv_rows_are_named_by_the_line_at_which_they_begin(tmp_path: Path, end: str) -> None:
+    file = tmp_path / "t.csv"
+    file.write_bytes(end.join(["text,label", '"two', 'lines",0', '"three', "", 'lines",1', "one,0", ""]).encode())
+    job = job_of(TEXT, "csv", path=str(file))
+    records = read_csv(job, job.data.path, "train")
+    assert [records.where(index) for index in range(3)] == [f"{file}:{line}" for line in (2, 4, 7)]
+
+
+@pytest.mark.parametrize("texts", [["2020-01-01", "2021-12-31"], ["2021-12-31T10:00:00Z"], ["1e5", "007"]])
+def test_jsonl_texts_that_look_like_dates_or_numbers_stay_texts(tmp_path: Path, texts: list[str]) -> None:
+    lines = "".join(json.dumps({"text": text, "label": n % 2}) + "\n" for n, text in enumerate(texts))
+    job = job_of(TEXT, "jsonl", path=write(tmp_path / "t.jsonl", lines))
+    assert read_jsonl(job, job.data.path, "train").first == texts
+
+
+def test_jsonl_columns_that_nobody_asks_for_may_hold_anything(tmp_path: Path) -> None:
+    lines = '{"text": "a", "label": 0, "x": 1}\n{"text": "b", "label": 1, "x": {"y": [null]}, "z": "2"}\n'
+    job = job_of(TEXT, "jsonl", path=write(tmp_path / "t.jsonl", lines))
+    assert read_jsonl(job, job.data.path, "train").first == ["a", "b"]
+
+
+def test_files_may_start_with_a_byte_order_mark(tmp_path: Path) -> None:
+    lines = write(tmp_path / "t.jsonl", '\ufeff{"text": "a", "label": 0}\n')
+    assert read_jsonl(job_of(TEXT, "jsonl", path=lines), lines, "train").first == ["a"]
+    squad = write(tmp_path / "s.json", "\ufeff" + Path(squad_of(tmp_path)).read_text())
+    assert len(read_squad(job_of("question_answering", "squad", path=squad), squad, "train")) == 20
+    text = write(tmp_path / "t.txt", "\ufeffOnce upon a time")
+    assert read_text(job_of("language_modeling", "text", path=text), text, "train").texts == ["Once upon a time"]
 
 
 def test_jsonl_pairs(tmp_path: Path) -> None:

@@ -76,9 +76,9 @@ class Release:
                 return
             time.sleep(POLL_SECONDS)
 
-    def log(self, pod: str, lines: int) -> str:
-        """Return the newest lines of a pod's log."""
-        return self.api.text(f"{self._core}/pods/{pod}/log", tailLines=lines)
+    def log(self, pod: str, container: str, lines: int) -> str:
+        """Return the newest lines that a container of a pod has logged. Raises ApiError where it has not started."""
+        return self.api.text(f"{self._core}/pods/{pod}/log", container=container or None, tailLines=lines)
 
     def page(self, path: str) -> str:
         """Return a page of the leading controller, through the API server. The controller may have to make it first."""

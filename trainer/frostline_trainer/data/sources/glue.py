@@ -90,7 +90,7 @@ def read_glue(job: Job, path: str | None, part: Part) -> Texts:
 
 def _rows(file: Path, task: GlueTask) -> tuple[list[str], list[str], list[int | float], list[int]]:
     # Fields are never quoted: a lone quotation mark is part of the text.
-    lines = [line.rstrip("\r") for line in read_text_file(file).removeprefix("\ufeff").split("\n")]
+    lines = [line.rstrip("\r") for line in read_text_file(file).split("\n")]
     header = lines[0].split("\t") if task.header else []
     columns = [_column(name, header, file) for name in (task.first, task.second, task.label) if name is not None]
     width = len(header) if task.header else max(columns) + 1

@@ -1,7 +1,9 @@
 """Images in one folder for each class, the layout of ImageNet and CIFAR exports."""
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from PIL import Image
@@ -12,6 +14,7 @@ from frostline_trainer.data.records import Images, Part
 from frostline_trainer.data.sources.files import required_path
 from frostline_trainer.data.split import digest_of
 
+T = TypeVar("T")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".ppm", ".tif", ".tiff")
 
 CHECKED_BYTES = 256 * 1024 * 1024
@@ -59,8 +62,9 @@ def read_image_folder(job: Job, path: str | None, part: Part) -> Images:
 
 
 def _images_below(folder: Path) -> list[Path]:
-    """The images of a class, in order; `._NAME`, which macOS writes into archives beside NAME, is none."""
-    return sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and not file.name.startswith("._"))
+    """The images of a class, in order; `._NAME`, which macOS writes into archives beside NAME, is none, and no folder is one."""
+    named = (file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and not file.name.startswith("._"))
+    return sorted(file for file in named if not file.is_dir())
 
 
 def _target(job: Job, place: Path) -> tuple[int, int]:
@@ -78,15 +82,22 @@ def _target(job: Job, place: Path) -> tuple[int, int]:
 
 
 def _tree_digest(place: Path, files: list[Path]) -> str:
-    sizes = [file.stat().st_size for file in files]
+    sizes = [_read(file, Path.stat).st_size for file in files]
     is_checked = sum(sizes) <= CHECKED_BYTES
     digest = hashlib.sha256()
     for file, size in zip(files, sizes, strict=True):
         digest.update(f"{file.relative_to(place)}\0{size}\0".encode())
         if is_checked:
-            digest.update(hashlib.sha256(file.read_bytes()).digest())
+            digest.update(hashlib.sha256(_read(file, Path.read_bytes)).digest())
             _verify(file)
     return digest.hexdigest()
+
+
+def _read(file: Path, read: Callable[[Path], T]) -> T:
+    try:
+        return read(file)
+    except OSError as error:
+        raise unreadable(file, error.strerror) from error
 
 
 def _verify(file: Path) -> None:

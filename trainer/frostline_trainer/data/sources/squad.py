@@ -6,7 +6,7 @@ from typing import Any
 
 from frostline_contract.job import Job
 from frostline_trainer.data.records import Part, Question, Questions
-from frostline_trainer.data.sources.files import file_digest, read_text_file, required_path
+from frostline_trainer.data.sources.files import check_characters, file_digest, read_text_file, required_path
 from frostline_trainer.data.split import digest_of
 
 
@@ -65,6 +65,8 @@ def _field(value: Any, name: str, kind: type, place: str) -> Any:
     found = value[name]
     if not isinstance(found, kind) or isinstance(found, bool):
         raise ValueError(f"{place}.{name}: is {type(found).__name__}, expected {kind.__name__}; give a SQuAD v1.1 file")
+    if isinstance(found, str):
+        check_characters(found, f"{place}.{name}")
     return found
 
 
