@@ -1,5 +1,6 @@
 """The runs of a sweep, from a job and its varied fields; all are checked before anything starts."""
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ def planned_runs(
         runs.append(PlannedRun(_resolved(job, values), job.model_copy(update={"name": f"{stem}-{number}"})))
         check_workers(workers, side_by_side, {said(values): job.placement.workers})
     _check_different(runs)
-    roots = {run.job.checkpoint_root(Path(run.job.name)) for run in runs}
+    roots = {os.path.normpath(run.job.checkpoint_root(Path(run.job.name))) for run in runs}
     if len(roots) < len(runs):
         uri = runs[0].job.checkpoint.uri
         raise UserMistake(f"checkpoint.uri is {uri!r}: all runs of the sweep would write there; name one relative to the run")
