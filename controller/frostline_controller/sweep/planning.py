@@ -12,8 +12,9 @@ from frostline_contract.job import Job, JobError, dump_job, load_job
 from frostline_controller.cluster.local.shared_cache import uses_cache
 from frostline_controller.local_run.errors import UserMistake
 from frostline_controller.local_run.run_folder import new_run_folder
+from frostline_controller.python_values import settings_of
 from frostline_controller.sweep.directory import SweepDirectory, SweepState, SweptRun
-from frostline_controller.sweep.grid import Axis, check_axes, combinations, settings_of, short_names
+from frostline_controller.sweep.grid import Axis, check_axes, combinations, short_names
 
 NAME_CHARACTERS_MAX = 53
 """The greatest length of a job's name."""
@@ -68,6 +69,8 @@ def check_workers(workers: int | None, side_by_side: int, needed: Mapping[str, i
         side_by_side: runs at a time.
         needed: the workers of each run, by its values in words.
     """
+    if side_by_side < 1:
+        raise UserMistake(f"--side-by-side {side_by_side}: no run would ever start; give 1 or more")
     if workers is None:
         return
     if workers < side_by_side:
