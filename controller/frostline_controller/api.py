@@ -31,6 +31,7 @@ from frostline_controller.local_run.run_folder import find_run_folder, new_run_f
 from frostline_controller.local_run.separate_process import JobMistake, RunError, SeparateProcess, mistakes
 from frostline_controller.local_run.status import read_status
 from frostline_controller.planner.forecast import forecast
+from frostline_controller.python_values import settings_of, whole_number, whole_numbers
 from frostline_controller.run_result import RunResult
 from frostline_controller.sweep.grid import checked_axis
 from frostline_controller.sweep.planning import new_sweep_folder, planned_runs, sweep_name
@@ -157,7 +158,7 @@ def resume(
     with mistakes():
         folder = find_run_folder(str(directory))
         request = ResumedRun(
-            folder=folder, overrides=tuple(_settings(overrides)), workers=workers, from_scratch=from_scratch, quiet=quiet,
+            folder=folder, overrides=tuple(settings_of(overrides or {})), workers=workers, from_scratch=from_scratch, quiet=quiet,
             report=report,
         )  # fmt: skip
     return Run(folder, request).wait()
@@ -195,7 +196,7 @@ def sweep(
     with _job_file(job) as file:
         with mistakes():
             axes = [checked_axis(field, values) for field, values in vary.items()]
-            settings = _settings(overrides)
+            settings = settings_of(overrides or {})
             runs = planned_runs(file, settings, axes, workers, side_by_side)
             folder = new_sweep_folder(sweep_name(file, settings, runs), None if out is None else str(out))
             request = NewSweep(
@@ -241,7 +242,8 @@ def plan(
     with _job_file(job) as file:
         checked = _checked(file, overrides)
     with mistakes():
-        return _plain(forecast(checked, devices=devices, freeze_point=freeze_point).as_json())
+        numbers, point = whole_numbers("devices", devices, least=1), whole_number("freeze_point", freeze_point)
+        return _plain(forecast(checked, devices=numbers, freeze_point=point).as_json())
 
 
 def status(directory: str | Path) -> dict[str, Any]:
@@ -268,8 +270,8 @@ def verify(directory: str | Path, *, steps: Sequence[int] = (), quiet: bool = Tr
         JobMistake: there is no run, or a step was never recorded.
     """
     with mistakes():
-        folder = find_run_folder(str(directory))
-    chosen = ["--steps", ",".join(str(step) for step in steps)] if steps else []
+        folder, numbers = find_run_folder(str(directory)), whole_numbers("steps", steps)
+    chosen = ["--steps", ",".join(str(step) for step in numbers)] if numbers else []
     return SeparateProcess("frostline_trainer.verify", [str(folder), *chosen], quiet=quiet).end()
 
 
@@ -297,7 +299,7 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
 def _checked(file: str, overrides: Mapping[str, Any] | None) -> Job:
     """Return the job of a file with the overrides. Raises JobMistake."""
     with mistakes():
-        return load_job(file, _settings(overrides))
+        return load_job(file, settings_of(overrides or {}))
 
 
 @contextlib.contextmanager
@@ -314,8 +316,3 @@ def _job_file(job: JobLike) -> Iterator[str]:
         file.write(text)
         file.flush()
         yield file.name
-
-
-def _settings(values: Mapping[str, Any] | None) -> list[str]:
-    """Return the values as `field=value`; values are written as JSON, which is YAML."""
-    return [f"{path}={json.dumps(value)}" for path, value in (values or {}).items()]

@@ -9,6 +9,7 @@ Exit codes: 0 stopped by a signal, 1 a fault, 2 the user's mistake, 4 another co
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
@@ -27,10 +28,10 @@ from frostline_controller.cluster.kubernetes.job_source import JobSource
 from frostline_controller.cluster.kubernetes.leader_label import LeaderLabel
 from frostline_controller.cluster.kubernetes.lease import LeaderLease, LeaseTimes
 from frostline_controller.decisions.next_decision import replayed_decisions
-from frostline_controller.run.checkpoints import CannotWrite, try_to_write
+from frostline_controller.run.checkpoints import CannotWrite, has_been_used, try_to_write
 from frostline_controller.run.controller import Controller
 from frostline_controller.run.durable import DurableStore
-from frostline_controller.run.patience import Stopped, patiently
+from frostline_controller.run.patience import FILE_SECONDS, Stopped, patiently
 from frostline_controller.run.plug import plug_of
 from frostline_controller.run.run import Run
 from frostline_controller.run.same_job import check_same_job
@@ -155,6 +156,8 @@ async def lead_run(settings: Settings, api: Api, jobs: JobSource, lease: LeaderL
         run = await take_over(settings, job, backend, lease, stop)
         stamp_logs(run.facts)
         root = run.facts.job.checkpoint_root(settings.run_dir)
+        if not await owns_folder(run, jobs, root, stop):
+            return SUPERSEDED  # whoever starts next reads the folder anew
         if run.facts.current is None:  # a run that has trained goes on: its workers report each checkpoint that fails
             await wait_for_checkpoint_root(run, root, stop)
         await patiently(partial(asyncio.to_thread, keep_cache_secret, settings.run_dir), stop)  # the first file that needs a link
@@ -213,6 +216,27 @@ async def take_over(settings: Settings, job: Job, backend: KubernetesBackend, le
         return Run(job, place, backend, store, state, cluster, cache_address=settings.cache_address, may_write=may_write)
 
     return await patiently(open_run, stop)
+
+
+async def owns_folder(run: Run, jobs: JobSource, root: Path, stop: asyncio.Event) -> bool:
+    """Whether this run may use its folder. Where the run is new, and the folder has the steps of a release of the same name and
+    another job, whose volume was kept: wait until one of the two is changed, then return False. Raises Stopped."""
+    folder, announced = run.store.places.path, ""
+    if run.facts.state.started_at or not (run.store.records.latest or await asyncio.to_thread(has_been_used, root)):
+        return True
+    while unlike := await patiently(partial(asyncio.to_thread, jobs.unlike, folder), stop):
+        text = (
+            f"{folder} holds an earlier release's run of another job ({'; '.join(unlike)}): install under another name, move "
+            "that folder away, or upgrade to that job to go on with it"
+        )
+        if text != announced:
+            announced = text
+            await run.outbox.event("cannot_start", text)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), FILE_SECONDS)
+        if stop.is_set():
+            raise Stopped
+    return not announced
 
 
 async def wait_for_checkpoint_root(run: Run, root: Path, stop: asyncio.Event) -> None:

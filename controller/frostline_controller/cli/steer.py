@@ -6,6 +6,7 @@ from contextlib import closing
 from typing import Any
 
 from frostline_contract.plain_json import plain_json
+from frostline_contract.run_directory import read_json
 from frostline_contract.run_status import ENDED
 from frostline_controller.local_run import exit_codes
 from frostline_controller.local_run.control import OperatorClient
@@ -39,7 +40,8 @@ def _sweep_status(sweep: SweepDirectory, arguments: argparse.Namespace) -> int:
 
     while True:
         running = bool(owner(sweep.path))  # read first, so that the sweep's last writes are shown
-        print(sweep.state.read_text(encoding="utf-8") if arguments.json else table_text(table_of(sweep.read())), flush=True)
+        found = plain_json(read_json(sweep.state), indent=1) if arguments.json else table_text(table_of(sweep.read()))
+        print(found, flush=True)
         if not arguments.watch or not running:
             return exit_codes.DONE
         time.sleep(WATCH_SECONDS)

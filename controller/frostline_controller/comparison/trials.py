@@ -1,6 +1,7 @@
 """The runs of a comparison: the job changes of each arm, and each run as a process of its own."""
 
 import math
+import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -97,11 +98,15 @@ def check_trials(trials: Iterable[Trial], job_file: str, overrides: list[str]) -
         overrides: `field=value` beyond those of each run.
 
     Raises:
-        UserMistake: a folder holds a completed run of another job.
+        UserMistake: a folder holds a completed run of another job, or runs would share a folder of checkpoints.
         JobMistake: the job of a run is invalid.
     """
+    roots: dict[str, Path] = {}
     for trial in trials:
         job = trial.job(job_file, overrides)
+        if roots.setdefault(os.path.normpath(job.checkpoint_root(trial.folder)), trial.folder) != trial.folder:
+            uri = job.checkpoint.uri
+            raise UserMistake(f"checkpoint.uri is {uri!r}: several runs would write there; name one relative to the run")
         if _has_completed(trial):
             check_kept_job(trial.folder, read_job(trial.folder), job)
 

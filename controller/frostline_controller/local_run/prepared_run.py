@@ -24,7 +24,7 @@ from frostline_controller.local_run.errors import CommandError, UserMistake
 from frostline_controller.local_run.resuming import resumed_job
 from frostline_controller.local_run.run_folder import give_back, new_run_folder, read_job, write_run_folder
 from frostline_controller.local_run.run_lock import owned
-from frostline_controller.local_run.starting_checks import check_can_write_checkpoints, check_resumable
+from frostline_controller.local_run.starting_checks import check_can_write_checkpoints, check_resumable, check_unused
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ def new_run(
             raise UserMistake(f"{folder} holds another run; give another --out")
         try:
             check_can_write_checkpoints(job.checkpoint_root(folder), new=True)
+            check_unused(job, job.checkpoint_root(folder))
         except UserMistake:
             give_back(folder)
             raise

@@ -4,7 +4,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from frostline_contract.durable_files import make_folder_durably, replace_durably, sync_folder
+from frostline_contract.durable_files import DRAFT, make_folder_durably, replace_durably, sync_folder
 from frostline_contract.job import Job, JobError, dump_job, load_job
 from frostline_contract.run_directory import RunDirectory
 from frostline_controller.local_run.errors import UserMistake
@@ -91,9 +91,21 @@ def _make(folder: Path, exist_ok: bool) -> bool:
 
 
 def _holds_something(folder: Path) -> bool:
-    """Whether a folder has any entry but the lock of a start that was refused."""
+    """Whether a folder has any entry but the leftovers of a start that was refused or killed before it wrote its job.
+
+    These are the lock, drafts, and a checkpoint root in which only its trial of writing was made.
+    """
     try:
-        return folder.is_dir() and any(entry != RunDirectory(folder).lock for entry in folder.iterdir())
+        return folder.is_dir() and any(
+            entry != RunDirectory(folder).lock and not _is_leftover(entry) for entry in folder.iterdir()
+        )
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserMistake(f"{folder}: cannot be read ({reason}); give another --out") from None
+
+
+def _is_leftover(entry: Path) -> bool:
+    """Whether an entry is a draft, or a folder of nothing but such."""
+    if entry.is_symlink() or not entry.is_dir():
+        return bool(DRAFT.fullmatch(entry.name))
+    return all(_is_leftover(one) for one in entry.iterdir())

@@ -104,9 +104,14 @@ class SeparateProcess:
         return not self.running
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Wait until the condition holds, or the process has ended."""
-        while self.running and not condition():
-            time.sleep(0.02)
+        """Wait until the condition holds, or the process has ended. Ctrl-C is passed on, as by `end`."""
+        while True:
+            try:
+                while self.running and not condition():
+                    time.sleep(0.02)
+                return
+            except KeyboardInterrupt:
+                self.interrupt()
 
     def end(self, also: Sequence[int] = ()) -> str:
         """Wait for the end of the process and return its standard output. Ctrl-C is passed on, so that a run drains; twice stops

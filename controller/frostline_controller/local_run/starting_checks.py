@@ -29,6 +29,15 @@ def check_can_write_checkpoints(root: Path, new: bool = False) -> None:
         raise UserMistake(f"{error}{elsewhere}") from None
 
 
+def check_unused(job: Job, root: Path) -> None:
+    """Raise UserMistake where a new run's checkpoint root holds another run's checkpoints: training would go on from them."""
+    if found_checkpoints(root):
+        raise UserMistake(
+            f"checkpoint.uri is {job.checkpoint.uri!r}: {root} holds another run's checkpoints; name an empty or new folder, or "
+            "go on with that run by `frostline resume DIR`"
+        )
+
+
 def check_resumable(folder: Path, job: Job, from_scratch: bool) -> None:
     """Check the files that an earlier start has left. Raises UserMistake or ValueError where the run cannot go on from them.
 

@@ -41,7 +41,7 @@ def try_to_write(root: Path) -> None:
 
     The remedy in its text is one that a run which has begun can follow too: its `checkpoint.uri` is fixed.
     """
-    trial = root / f".{uuid.uuid4().hex}"
+    trial = root / f".trial.{uuid.uuid4().hex}"  # a draft's name: a start that is killed here has left nothing
     try:
         make_folder_durably(root)
         trial.write_bytes(b"0")

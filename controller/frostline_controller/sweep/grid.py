@@ -3,13 +3,14 @@
 import itertools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from frostline_contract.job import JobError
 from frostline_contract.job.yaml_text import read_yaml
 from frostline_controller.local_run.errors import UserMistake
+from frostline_controller.python_values import several
 
 RUNS_MAX = 1000
 RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
@@ -41,8 +42,9 @@ def parse_axis(text: str) -> Axis:
 
 
 def checked_axis(field: str, values: Iterable[Any]) -> Axis:
-    """Return the axis of a field with each of the values once. Raises UserMistake where there are none, or far too many."""
-    once = {json.dumps(value, sort_keys=True, default=str): value for value in values}
+    """Return the axis of a field with each of the values once. Raises UserMistake where there are none, far too many, or what no
+    job file can hold."""
+    once = {json.dumps(value, sort_keys=True): value for value in several(f"--vary {field}", values)}
     if not once:
         raise UserMistake(f"--vary {field}: names no value; write {field}=a,b,c or {field}=0-3")
     _check_count(len(once))
@@ -72,11 +74,6 @@ def combinations(axes: Sequence[Axis]) -> list[dict[str, Any]]:
     return [
         dict(zip((axis.field for axis in axes), values, strict=True)) for values in itertools.product(*(a.values for a in axes))
     ]
-
-
-def settings_of(values: Mapping[str, Any]) -> list[str]:
-    """Return the values as `field=value`; values are written as JSON, which is YAML."""
-    return [f"{field}={json.dumps(value)}" for field, value in values.items()]
 
 
 def short_names(fields: Iterable[str]) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """The runs of a sweep, from a job and its varied fields; all are checked before anything starts."""
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ from frostline_contract.job import Job, JobError, dump_job, load_job
 from frostline_controller.cluster.local.shared_cache import uses_cache
 from frostline_controller.local_run.errors import UserMistake
 from frostline_controller.local_run.run_folder import new_run_folder
+from frostline_controller.python_values import settings_of
 from frostline_controller.sweep.directory import SweepDirectory, SweepState, SweptRun
-from frostline_controller.sweep.grid import Axis, check_axes, combinations, settings_of, short_names
+from frostline_controller.sweep.grid import Axis, check_axes, combinations, short_names
 
 NAME_CHARACTERS_MAX = 53
 """The greatest length of a job's name."""
@@ -52,7 +54,7 @@ def planned_runs(
         runs.append(PlannedRun(_resolved(job, values), job.model_copy(update={"name": f"{stem}-{number}"})))
         check_workers(workers, side_by_side, {said(values): job.placement.workers})
     _check_different(runs)
-    roots = {run.job.checkpoint_root(Path(run.job.name)) for run in runs}
+    roots = {os.path.normpath(run.job.checkpoint_root(Path(run.job.name))) for run in runs}
     if len(roots) < len(runs):
         uri = runs[0].job.checkpoint.uri
         raise UserMistake(f"checkpoint.uri is {uri!r}: all runs of the sweep would write there; name one relative to the run")
@@ -67,6 +69,8 @@ def check_workers(workers: int | None, side_by_side: int, needed: Mapping[str, i
         side_by_side: runs at a time.
         needed: the workers of each run, by its values in words.
     """
+    if side_by_side < 1:
+        raise UserMistake(f"--side-by-side {side_by_side}: no run would ever start; give 1 or more")
     if workers is None:
         return
     if workers < side_by_side:

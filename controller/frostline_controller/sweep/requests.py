@@ -107,7 +107,7 @@ def _started(request: NewSweep) -> int:
     for run in runs:
         check_redis_server(run.job)
     overrides = list(request.overrides)
-    if settings := _settled(request.axes, runs[0].job):
+    if settings := _settled(request.axes, _most_demanding(runs)):
         overrides += settings
         runs = _planned(request, overrides)
     name = sweep_name(request.job_file, overrides, runs)
@@ -125,16 +125,24 @@ def _planned(request: NewSweep, overrides: Sequence[str]) -> list[PlannedRun]:
     return planned_runs(request.job_file, overrides, request.axes, request.workers, request.side_by_side)
 
 
-def _settled(axes: Sequence[Axis], first: Job) -> list[str]:
+def _most_demanding(runs: Sequence[PlannedRun]) -> Job:
+    """Return the job whose numbers suit all runs: that with the most workers, among these that with the smallest batch.
+
+    Fewer leaves could not be shared out among the most workers, and the smallest batch could not be cut into more.
+    """
+    return max((run.job for run in runs), key=lambda job: (job.placement.workers, -job.training.batch_size))
+
+
+def _settled(axes: Sequence[Axis], job: Job) -> list[str]:
     """Settle the `auto` fields that no axis varies, once for all runs; separate measurements might differ, and then runs share no
     cached value.
 
     Args:
         axes: the varied fields.
-        first: the job of the first run, by which the fields are settled.
+        job: the job of the run by which the fields are settled.
     """
-    names = [name for name in first.training.automatic if not any(overlap(axis.field, f"training.{name}") for axis in axes)]
-    settled = settled_here(first) if names else None
+    names = [name for name in job.training.automatic if not any(overlap(axis.field, f"training.{name}") for axis in axes)]
+    settled = settled_here(job) if names else None
     return [f"training.{name}={getattr(settled, name)}" for name in names] if settled is not None else []
 
 

@@ -51,12 +51,16 @@ class RunningRun:
         self._logged_at, self._logged_step = time.monotonic(), -1
 
     def news(self) -> str:
-        """Return a line on the run's progress, at intervals; "" where there is nothing new."""
+        """Return a line on the run's progress, at intervals; "" where there is nothing new. Of files that cannot be read the line
+        says why: the run itself may go on, and other runs do."""
         if time.monotonic() - self._logged_at < PLAIN_SECONDS or not self._places.job.exists():
             return ""
-        self._reader = self._reader or ProgressReader(self._places.path, self._client, skip_events=True)
-        progress = self._reader.poll()
         self._logged_at = time.monotonic()
+        try:
+            self._reader = self._reader or ProgressReader(self._places.path, self._client, skip_events=True)
+            progress = self._reader.poll()
+        except (ValueError, OSError) as error:
+            return f"progress unknown: {error}"
         if progress.step == self._logged_step:
             return ""
         self._logged_step = progress.step

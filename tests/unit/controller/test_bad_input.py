@@ -102,6 +102,7 @@ COMMAND_LINES = [
     ("compare -f {job} --arms static,fast", "fast is no arm; known: static, freezing"),
     ("compare -f {job} --time-seeds x", "'x' is no whole number"),
     ("compare -f {job} --out {job}", "cannot be made"),
+    ("compare -f {job} --out {dir}/c --set checkpoint.uri=../x", "checkpoint.uri is '../x': several runs would write there"),
     ("job", "one of the arguments --explain --schema is required"),
     ("job --explain freeze.rail", "no field 'freeze.rail'; did you mean freeze.rails"),
     ("job --explain --schema", "not allowed with argument"),

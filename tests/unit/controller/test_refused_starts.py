@@ -11,6 +11,9 @@ import yaml
 from frostline_contract.job import parse_job
 from frostline_contract.run_directory import RunDirectory
 from frostline_controller.local_run import exit_codes
+from frostline_controller.local_run.errors import UserMistake
+from frostline_controller.local_run.run_folder import new_run_folder
+from frostline_controller.run.checkpoints import try_to_write
 from tests.unit.controller.synthetic_run import job_values, write_run
 from tests.unit.controller.test_cli import end_of
 
@@ -88,3 +91,54 @@ def test_a_field_that_is_fixed_is_refused_before_a_start_from_scratch_is_prepare
     assert (code, "seed is 0 and fixed for the whole run" in error) == (exit_codes.USER_MISTAKE, True), error
     assert contents(stopped) == before
     assert not parse_job(job_values()).checkpoint_root(stopped).exists()
+
+
+def write_checkpoint(root: Path) -> None:
+    (manifest := root / "0" / "1.1" / "80" / "manifest.json").parent.mkdir(parents=True)
+    manifest.write_text(json.dumps({"lineage": 0, "step": 80}))
+
+
+@pytest.mark.parametrize("uri", ["{place}/kept", "../kept"])
+def test_a_new_run_takes_no_checkpoints_of_another_one(
+    uri: str, job_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would go on from the other model's weights, and report that it has completed."""
+    write_checkpoint(root := tmp_path / "kept")
+    uri = uri.format(place=tmp_path)
+    code, _, error = end_of(
+        capsys,
+        "run",
+        "-f",
+        str(job_file),
+        "--out",
+        str(tmp_path / "new"),
+        "--set",
+        f"checkpoint.uri={uri}",
+        "--set",
+        "cache.use=never",
+    )
+    said = f"checkpoint.uri is {uri!r}: " in error and "holds another run's checkpoints; name an empty or new folder" in error
+    assert (code, said) == (exit_codes.USER_MISTAKE, True), error
+    assert not (tmp_path / "new").exists()
+    assert [path.name for path in root.iterdir()] == ["0"]
+
+
+def test_a_start_that_was_killed_before_its_job_was_written_can_be_made_again(tmp_path: Path) -> None:
+    """A sweep whose run was killed there could never go on with it."""
+    folder = tmp_path / "run"
+    (folder / "checkpoints").mkdir(parents=True)
+    for left in (RunDirectory(folder).lock, folder / f".job.yaml.{'a' * 32}", folder / "checkpoints" / f".trial.{'b' * 32}"):
+        left.touch()
+    assert new_run_folder("digits", str(folder)) == folder
+    (folder / "checkpoints" / "mine").touch()
+    with pytest.raises(UserMistake, match="is not empty and holds no run"):
+        new_run_folder("digits", str(folder))
+
+
+def test_a_trial_of_writing_that_is_killed_leaves_what_the_next_start_takes_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "unlink", lambda path, missing_ok=False: None)
+    try_to_write(tmp_path / "run" / "checkpoints")
+    assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == 2
+    assert new_run_folder("digits", str(tmp_path / "run")) == tmp_path / "run"

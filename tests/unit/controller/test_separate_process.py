@@ -19,10 +19,20 @@ sys.stderr.buffer.write(b"no letter: \\xff\\n")
 sys.exit(int(sys.argv[1]))
 """
 
+DRAINS = """
+import pathlib, signal, sys, time
+def drained(number, frame):
+    print("drained")
+    sys.exit(int(sys.argv[1]))
+signal.signal(signal.SIGINT, drained)
+pathlib.Path(__file__).with_name("ready").touch()
+time.sleep(100)
+"""
 
-def speaking(folder: Path, code: int) -> SeparateProcess:
+
+def speaking(folder: Path, code: int, text: str = SPEAKS) -> SeparateProcess:
     """Start a process that writes far more than a pipe holds on both its outputs, and ends with this exit status."""
-    (folder / "speaks.py").write_text(SPEAKS)
+    (folder / "speaks.py").write_text(text)
     path = os.pathsep.join([str(folder), *filter(None, sys.path)])
     return SeparateProcess("speaks", [str(code)], quiet=True, environment={**os.environ, "PYTHONPATH": path})
 
@@ -40,3 +50,18 @@ def test_what_it_complained_of_is_the_errors_text(tmp_path: Path) -> None:
         process.end()
     said = str(caught.value).splitlines()
     assert said == [*(f"complaint {line}" for line in range(20_000)), "no letter: \ufffd"]
+
+
+def test_ctrl_c_while_a_process_begins_is_passed_on(tmp_path: Path) -> None:
+    """The run would train on, and nobody would know of it."""
+    process, pressed = speaking(tmp_path, exit_codes.DRAINED, DRAINS), []
+
+    def never() -> bool:
+        if not pressed and (tmp_path / "ready").exists():
+            pressed.append("Ctrl-C")
+            raise KeyboardInterrupt
+        return False
+
+    process.wait_until(never)
+    assert (pressed, process.running) == (["Ctrl-C"], False)
+    assert process.end(also=(exit_codes.DRAINED,)) == "drained\n"

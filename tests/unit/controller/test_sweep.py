@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,9 +21,9 @@ from frostline_controller.sweep.grid import combinations, parse_axis
 from frostline_controller.sweep.page import page
 from frostline_controller.sweep.planning import made_sweep, planned_runs
 from frostline_controller.sweep.requests import NewSweep, carry_out
-from frostline_controller.sweep.running import as_it_stands
+from frostline_controller.sweep.running import RunningRun, as_it_stands
 from frostline_controller.sweep.wording import final_words, table_of, table_text, values_in_words
-from tests.unit.controller.synthetic_run import job_values, write_run
+from tests.unit.controller.synthetic_run import job_values, record, write_run
 from tests.unit.controller.test_cli import end_of
 
 RATE = "training.optimizer.learning_rate"
@@ -119,6 +120,47 @@ def test_what_the_job_leaves_open_and_no_axis_varies_is_settled_once(
     jobs = [load_job(path) for path in sorted(made_in[0].jobs.iterdir())]
     assert {(job.training.micro_batch_size, job.training.reduction_leaves) for job in jobs} == settled
     assert [job.name for job in measured] == [jobs[0].name]
+
+
+@pytest.mark.parametrize(
+    ("vary", "settled_by"),
+    [
+        (("placement.workers=1,4,2",), (4, 64)),
+        (("training.batch_size=64,8",), (2, 8)),
+        (("training.batch_size=64,8,16", "placement.workers=1,4"), (4, 8)),
+    ],
+)
+def test_what_is_settled_once_suits_the_most_workers_and_the_smallest_batch(
+    vary: tuple[str, ...], settled_by: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the first run's leaves four workers could not be replicas; its micro-batch may exceed another run's batch."""
+    measured: list[tuple[int, int]] = []
+
+    def settle(job: Job) -> Settled:
+        measured.append((job.placement.workers, job.training.batch_size))
+        return Settled(micro_batch_size=4, reduction_leaves=2)
+
+    monkeypatch.setattr("frostline_controller.sweep.requests.settled_here", settle)
+    monkeypatch.setattr("frostline_controller.sweep.requests._run", lambda *given: exit_codes.DONE)
+    file, out = open_job(tmp_path, micro_batch_size="auto"), str(tmp_path / "sweep")
+    axes = tuple(parse_axis(text) for text in (*vary, "seed=0-1"))
+    overrides = () if any("workers" in text for text in vary) else ("placement.workers=2",)
+    assert carry_out(NewSweep(job_file=file, overrides=overrides, axes=axes, out=out, quiet=True)) == exit_codes.DONE
+    assert measured == [settled_by]
+
+
+def test_a_damaged_file_of_one_run_is_shown_and_ends_no_other(
+    job_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places, state = made(job_file, tmp_path / "sweep", "seed=0,1")
+    write_run(folder := places.run_of(state.runs[0]).path, finished=False)
+    (folder / "metrics.jsonl").write_text("torn\n")
+    monkeypatch.setattr("frostline_controller.sweep.running.in_a_process", lambda *given, **named: SimpleNamespace(running=True))
+    monkeypatch.setattr("frostline_controller.sweep.running.PLAIN_SECONDS", 0.0)
+    one = RunningRun(state.runs[0], places, False, SimpleNamespace(shared_cache=None, environment={}))  # type: ignore[arg-type]
+    assert one.news().startswith(f"progress unknown: {folder / 'metrics.jsonl'}, after byte 0: no JSON")
+    (folder / "metrics.jsonl").open("a").write(json.dumps(record(1, 0).model_dump()) + "\n")
+    assert "step 1" in one.news(), "the lines after the damaged one are read"
 
 
 def test_a_sweep_measures_only_what_is_open_and_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,10 @@ COMMAND_LINES = [
         "sweep -f {job} --vary seed=1,2 --set checkpoint.uri=/tmp/x",
         "checkpoint.uri is '/tmp/x': all runs of the sweep would write",
     ),
+    (
+        "sweep -f {job} --vary seed=1,2 --set checkpoint.uri=../x",
+        "checkpoint.uri is '../x': all runs of the sweep would write",
+    ),
     ("sweep -f {job} --vary seed=1,2 --out {dir}", "is not empty and holds no run"),
     ("sweep -f {job} --vary seed=1,2 --retry-failed", "--retry-failed: says something with --resume DIR only"),
     ("sweep --resume {dir}", "is no sweep: it has no sweep.json"),

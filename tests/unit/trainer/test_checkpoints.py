@@ -13,7 +13,13 @@ import torch
 from frostline_contract.epochs import MANIFEST_NAME, RunEpoch
 from frostline_contract.lineage import Cuts, LineageStart
 from frostline_trainer.checkpoints import writing as checkpoint_writing
-from frostline_trainer.checkpoints.reading import complete_checkpoints, is_complete, load_piece, read_manifest
+from frostline_trainer.checkpoints.reading import (
+    complete_checkpoints,
+    is_complete,
+    load_piece,
+    read_manifest,
+    refuse_other_data,
+)
 from frostline_trainer.checkpoints.writing import WriterNotices
 from frostline_trainer.step.unit_state import run_digest, unit_digest
 from frostline_trainer.verify import Replayer
@@ -75,6 +81,13 @@ def test_a_checkpoint_is_published_when_all_units_are_there_and_the_step_is_stab
     assert sorted(path.name for path in first.folder.iterdir()) == [
         MANIFEST_NAME, "unit-000.safetensors", "unit-000.sha256", "unit-001.safetensors", "unit-001.sha256",
     ]  # fmt: skip
+
+
+def test_a_checkpoint_of_other_data_is_refused_and_one_that_names_none_is_not(tmp_path: Path) -> None:
+    refuse_other_data(tmp_path, {"dataset_digest": "aa"}, "aa")
+    refuse_other_data(tmp_path, {}, "aa")
+    with pytest.raises(ValueError, match="dataset_digest is bb, this run's is aa: another run has written that checkpoint"):
+        refuse_other_data(tmp_path, {"dataset_digest": "bb"}, "aa")
 
 
 def test_a_share_that_is_late_keeps_no_later_checkpoint_waiting(tmp_path: Path, received: Received) -> None:

@@ -106,6 +106,16 @@ def read_manifest(folder: Path) -> dict:
     return manifest
 
 
+def refuse_other_data(folder: Path, manifest: dict, dataset_digest: str) -> None:
+    """Raise ValueError where a run of other data has written a checkpoint; a manifest without a digest says nothing about it."""
+    written = manifest.get("dataset_digest") or dataset_digest
+    if written != dataset_digest:
+        raise ValueError(
+            f"{folder}: dataset_digest is {str(written)[:12]}, this run's is {dataset_digest[:12]}: another run has written that "
+            "checkpoint; remove it, or begin a new run with a checkpoint.uri of its own"
+        )
+
+
 def load_piece(folder: Path, manifest: dict, table: Pieces, piece: int) -> UnitState:
     """One piece's state.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from frostline_contract.plan import CONTINUE, FRESH, SURVIVORS, Plan
 from frostline_contract.usage import Way
-from frostline_trainer.checkpoints.reading import read_manifest
+from frostline_trainer.checkpoints.reading import read_manifest, refuse_other_data
 from frostline_trainer.checkpoints.restoring import restore_pieces
 from frostline_trainer.generations.groups import Groups
 from frostline_trainer.generations.moves import move_pieces
@@ -168,6 +168,7 @@ class Entrance:
         if context.cut.adapted is not None and not self._is_initial:
             self._reset_weights()
         manifest = read_manifest(folder)
+        refuse_other_data(folder, manifest, context.data.digest)
         restore_pieces(context, context.moments, folder, manifest, plan.needs(self._worker_id))
         restored = RunState.model_validate(manifest["state"])
         restored.enter_lineage(plan.lineage)

@@ -12,7 +12,7 @@ from pathlib import Path
 from frostline_contract.durable_files import replace_durably
 from frostline_contract.job import Job, JobError, dump_job, load_job, parse_job, read_yaml
 from frostline_contract.job.automatic import with_numbers_of
-from frostline_contract.job.change import take_changes
+from frostline_contract.job.change import differences, take_changes
 from frostline_controller.cluster.kubernetes.api import Api
 from frostline_controller.cluster.kubernetes.object_cache import ObjectCache
 
@@ -68,6 +68,16 @@ class JobSource:
                 raise
             log.warning("the release's new job is invalid, the run's own job counts job=%s error=%s", file, error)
             return load_job(file)
+
+    def unlike(self, run_dir: Path) -> list[str]:
+        """Return the fixed fields in which the job of the run's folder is not the release's, with both values; empty where one of
+        the two jobs is missing or invalid, which is said elsewhere. Blocking. Raises OSError."""
+        try:
+            held = load_job(run_dir / JOB_KEY)
+            found = differences(held, with_numbers_of(self.offered(), held))
+        except ValueError:
+            return []
+        return [f"{one.path} {one.before!r:.60}, not {one.after!r:.60}" for one in found if not one.live]
 
     def accept(self, run_dir: Path) -> tuple[Job, list[str]]:
         """Return the job that the run follows from now on, written to its folder, and the messages about changes.
