@@ -21,8 +21,7 @@ from typing import Any
 
 import yaml
 
-from frostline_contract.job import Job, dump_job, load_job
-from frostline_contract.job.yaml_text import write_yaml
+from frostline_contract.job import Job, dump_job, load_job, write_yaml
 from frostline_contract.run_directory import RunDirectory
 from frostline_controller.local_run import exit_codes
 from frostline_controller.local_run.control import OperatorClient

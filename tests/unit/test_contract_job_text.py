@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frostline_contract.job import apply_overrides, dump_job, load_job, parse_job
-from frostline_contract.job.yaml_text import read_yaml, write_yaml
+from frostline_contract.job import apply_overrides, dump_job, load_job, parse_job, read_yaml, write_yaml
 
 SMALL: dict[str, Any] = {
     "model": {"family": "vit", "config": {"hidden_size": 64}},

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from frostline_contract.job.yaml_text import write_yaml
+from frostline_contract.job import write_yaml
 from frostline_contract.mesh import in_words
 from frostline_contract.usage import Held
 from frostline_controller.ledger import words

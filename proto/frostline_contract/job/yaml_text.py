@@ -58,7 +58,7 @@ _Dumper.add_implicit_resolver(*FLOAT_WITHOUT_A_POINT)
 
 
 def write_yaml(value: Any) -> str:
-    """Plain data as YAML text, for people; `read_yaml` reads the same data from it. Raises yaml.YAMLError for what is not plain."""
+    """Plain data as YAML text, for people; `read_yaml` reads the same from it. Raises yaml.YAMLError for what is not plain."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
