@@ -19,7 +19,7 @@ STALLED_CLOCKS = {"dead_after_seconds": 20.0, "hang_floor_seconds": 2.0}
 STALLED_SECONDS = 24.0
 """Longer than the deadline of a phase without history by these clocks, which stands for the ten minutes of the default."""
 CUT_SECONDS_LONG, CUT_SECONDS_SHORT = 8.0, 0.7
-LATE_WAIT_SECONDS = 1.5
+LATE_WAIT_SECONDS = 3.0
 LATE_CUT_SECONDS = 8.0
 """A cut that decisions are not waited for; on a busy machine a decision without one comes within the wait."""
 OTHER_ROOT = "../checkpoints"

@@ -121,8 +121,9 @@ class Laboratory:
                 time.sleep(0.2)
 
     def forget(self, outcome: Outcome) -> None:
-        """Remove the files of a case."""
-        shutil.rmtree(outcome.folder.parent, ignore_errors=True)
+        """Remove the files of a case, and those of its replay."""
+        for folder in (outcome.folder.parent, self._of_replay(outcome.folder)):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _late(self, case: Case, ended: Ended, timeline: Timeline) -> tuple[frozenset[int], list[str]]:
         """Return the decisions that came too late, and complaints about those that the faults do not explain."""
@@ -136,8 +137,11 @@ class Laboratory:
 
     def _replayed(self, case: Case, ended: Ended) -> Ended:
         """Run the numerics of a run with late decisions once more, on one undisturbed worker."""
-        folder = ended.folder.parent.with_name(f"{ended.folder.parent.name}-replay")
-        return self._run(folder, VARIANTS[case.variant].quiet(), "--replay", str(ended.folder))
+        return self._run(self._of_replay(ended.folder), VARIANTS[case.variant].quiet(), "--replay", str(ended.folder))
+
+    def _of_replay(self, run: Path) -> Path:
+        """Return the folder in which the numerics of a case's run are replayed."""
+        return run.parent.with_name(f"{run.parent.name}-replay")
 
     def _run(self, folder: Path, job: dict[str, Any], *arguments: str, acts: Sequence[Act] = ()) -> Ended:
         """Run a job in `folder`/run with its temporary files in `folder`/t; resume it as often as an act has stopped it."""

@@ -20,7 +20,7 @@ import yaml
 
 from tests.cluster import processes
 from tests.cluster.addresses import NODES_MAX, Addresses
-from tests.cluster.api import TROUBLE, Rest
+from tests.cluster.api import TROUBLE, Json, Rest
 from tests.cluster.certificates import Authority, write_signing_pair
 from tests.cluster.egress import Egress, egress_selection
 
@@ -142,6 +142,11 @@ class ControlPlane:
     @property
     def audit_log(self) -> Path:
         return self.folder / "audit.jsonl"
+
+    def audited(self) -> list[Json]:
+        """Return the requests in the audit log, oldest first. The server adds them once a second; a half line is left out."""
+        lines = self.audit_log.read_text(encoding="utf-8").splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def rest(self, user: str = ADMIN) -> Rest:
         """Return a client with the rights of a user of the token file."""

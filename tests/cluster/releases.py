@@ -165,8 +165,7 @@ class Release:
         """
         path = f"/namespaces/{self.namespace}/statefulsets/{self.name}-trainer/scale"
         found = []
-        for line in self.cluster.plane.audit_log.read_text(encoding="utf-8").splitlines():
-            entry = json.loads(line)
+        for entry in self.cluster.plane.audited():
             refused = entry.get("responseStatus", {}).get("code", 200) >= 400
             if path in entry["requestURI"] and entry["verb"] in ("patch", "update") and not refused:
                 found.append(str(entry.get("userAgent", "")).split("/")[0])

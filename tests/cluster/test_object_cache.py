@@ -13,7 +13,7 @@ from tests.cluster.api import Json
 from tests.cluster.cluster import Cluster
 from tests.cluster.controller_account import grant, in_cluster_api
 from tests.cluster.namespaces import WithNamespaces
-from tests.cluster.waiting import wait_for
+from tests.cluster.waiting import stays, wait_for
 from tests.cluster.workloads import path_of, pod, pod_spec
 
 START_SECONDS = 20.0
@@ -149,7 +149,7 @@ def test_a_token_file_is_read_again_and_may_be_away_for_a_moment(
     token.write_text("wrong")
     time.sleep(2.5)  # longer than a watch
     _make(api_server, namespace, "unauthorized")
-    assert "unauthorized" not in cache.objects(0)
+    assert stays(lambda: "unauthorized" not in cache.objects(0), 1.0)
     token.write_text(text)
     assert wait_for(lambda: "unauthorized" in cache.objects(0), "it to follow again")
 

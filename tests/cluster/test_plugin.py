@@ -13,10 +13,10 @@ def frostline(release: Release, *words: str) -> str:
 
 def test_a_run_is_seen_and_steered(release: Release, tmp_path: Path) -> None:
     by_hand = {"interval_steps": 10, "policy": {"name": "manual", "alpha": None}}
-    release.install(**long(240), freeze=by_hand)
+    release.install(**long(2000), freeze=by_hand)  # it is suspended in the end, so it need not end by itself
     wait_for(lambda: release.progress().get("generation"), "a first generation to be told", 60)
     shown = frostline(release, "status", "digits")
-    for part in ("digits: running", "of 240", "freeze point 0", "shape pp 4 x dp 1", "digits-trainer-3", "digits-controller-"):
+    for part in ("digits: running", "of 2000", "freeze point 0", "shape pp 4 x dp 1", "digits-trainer-3", "digits-controller-"):
         assert part in shown
     assert "stage bounds" in (plan := frostline(release, "plan", "digits"))
     assert plan.count("units") == 4

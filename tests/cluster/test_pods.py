@@ -50,7 +50,10 @@ def test_a_deployment_rolls_over_to_a_new_template(cluster: Cluster, namespace: 
 
 def test_sigterm_and_its_grace(cluster: Cluster, namespace: str) -> None:
     """One pod ends by itself within its grace period, another must be killed after it."""
-    specs = {"willing": pod_spec("--on-term", "1", grace_seconds=30), "deaf": pod_spec("--on-term", "ignore")}
+    specs = {
+        "willing": pod_spec("--on-term", "1", grace_seconds=30),
+        "deaf": pod_spec("--on-term", "ignore", grace_seconds=5),  # time to read its log before it is gone
+    }
     for name, spec in specs.items():
         cluster.rest.create(path_of(namespace, "pods"), pod(name, spec, app="w"))
     ready_pods(cluster, namespace, "w", 2)
@@ -63,7 +66,7 @@ def test_sigterm_and_its_grace(cluster: Cluster, namespace: str) -> None:
         gone |= {name: time.monotonic() - started for name in {"willing", "deaf"} - there - gone.keys()}
         time.sleep(0.1)
     assert 1.0 <= gone["willing"] < 25, f"it needed a second of its thirty: {gone}"
-    assert 2.0 <= gone["deaf"] < 25, f"it had two seconds: {gone}"
+    assert 5.0 <= gone["deaf"] < 25, f"it had five seconds: {gone}"
 
 
 def test_a_crash_restarts_the_container_later_each_time(cluster: Cluster, namespace: str) -> None:
@@ -101,7 +104,8 @@ def test_first_containers_run_before_the_others(cluster: Cluster, namespace: str
 
 
 def test_readiness_liveness_and_startup_probes(cluster: Cluster, namespace: str) -> None:
-    spec = pod_spec(livenessProbe=probe("/live"), startupProbe=probe("/live", failureThreshold=60))
+    patient = probe("/live", timeoutSeconds=10)  # a busy machine may answer late; the pod's own 503 counts at once
+    spec = pod_spec(livenessProbe=patient, startupProbe=probe("/live", failureThreshold=60))
     cluster.rest.create(path_of(namespace, "pods"), pod("one", spec, app="one"))
     first = ready_pods(cluster, namespace, "one", 1)[0]
     assert _container(cluster, namespace, "one")["started"] is True

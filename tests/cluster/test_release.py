@@ -74,7 +74,7 @@ def test_a_leader_that_is_killed_is_followed_by_the_other(release: Release, mome
     release.wait_for_state("completed", 240)
     decided = [line["number"] for line in release.lines("plans.jsonl") if line["kind"] == "decision"]
     assert decided == sorted(set(decided)), "a decision was taken twice"
-    reported = sorted(line["time_seconds"] for line in release.lines("metrics.jsonl") if "step" in line)
+    reported = sorted(line["time_seconds"] for line in release.lines("metrics.jsonl") if line.get("step", 61) <= 60)
     stood = max(after - before for before, after in itertools.pairwise(reported))
-    assert stood < LEASE_SECONDS, "nobody led for at least so long, and no decision was due: training goes on"
+    assert stood < LEASE_SECONDS, "nobody led for at least so long, and no decision was due until step 60: training goes on"
     assert release.result()["digest"] == release.undisturbed_digest()

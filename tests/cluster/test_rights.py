@@ -1,6 +1,6 @@
 """The rights of the run's accounts: exactly those that they use, by the audit log of a whole run."""
 
-import json
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,22 @@ from frostline_proto.v1 import control_pb2, control_pb2_grpc
 from frostline_rpc.channel import open_channel
 from frostline_rpc.tls import SERVER_NAME
 from tests.cluster.api import Refused
-from tests.cluster.releases import SMALL, Release
+from tests.cluster.releases import SMALL, Release, long
 from tests.cluster.waiting import wait_for
 
 ACCOUNT = "system:serviceaccount:{namespace}:digits-{role}"
 
 
 def requests_of(release: Release, role: str) -> Iterator[dict[str, Any]]:
-    """Return the audit lines of one account's requests."""
+    """Return the audit lines of one account's requests until now.
+
+    The API server writes them once a second, in their order: a request of our own is waited for.
+    """
+    plane, mark = release.cluster.plane, f"mark={uuid.uuid4()}"
+    plane.get(f"/version?{mark}")
+    wait_for(lambda: any(mark in entry["requestURI"] for entry in plane.audited()), "our own request in the audit log", 30)
     user = ACCOUNT.format(namespace=release.namespace, role=role)
-    for line in release.cluster.plane.audit_log.read_text(encoding="utf-8").splitlines():
-        entry = json.loads(line)
-        if entry["user"].get("username") == user:
-            yield entry
+    yield from (entry for entry in plane.audited() if entry["user"].get("username") == user)
 
 
 def granted(release: Release) -> set[tuple[str, str]]:
@@ -72,14 +75,14 @@ def call_status(release: Release, token: str) -> grpc.StatusCode:
     with open_channel(release.controller_address(), token) as channel:
         stub = control_pb2_grpc.ControlStub(channel)
         try:
-            stub.Command(control_pb2.CommandRequest(kind="cancel"), timeout=5)
+            stub.Command(control_pb2.CommandRequest(kind="cancel"), timeout=30)
         except grpc.RpcError as error:
             return error.code()
     return grpc.StatusCode.OK
 
 
 def test_calls_without_a_token_of_this_run_are_refused(release: Release) -> None:
-    release.install()
+    release.install(**long(400))
     release.wait_for_step(5)
     assert call_status(release, "") is grpc.StatusCode.UNAUTHENTICATED
     assert call_status(release, release.token("trainer", audience="another")) is grpc.StatusCode.UNAUTHENTICATED

@@ -42,8 +42,9 @@ def run_on(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Call
     @cache
     def ended(workers: int) -> Ended:
         folder, reshapes = tmp_path_factory.mktemp(f"on{workers}") / "run", RESHAPES[workers]
-        # Slow steps, so that a plan can be prepared before its window is over.
-        slow = [fault for reshape in reshapes for fault in slowed(reshape["step"], 0.1, workers)]
+        # Slow steps, so that a plan can be prepared before its window is over: that of the first one has seven steps.
+        pauses = {18: 0.4, 37: 0.1}
+        slow = [fault for one in reshapes for fault in slowed(one["step"], pauses[one["step"]], workers)]
         return workshop.run(folder, {"reshapes": reshapes, "faults": slow}, "--workers", str(workers), report=True)
 
     return ended

@@ -38,9 +38,13 @@ def small_disk(path: Path, megabytes: int) -> Iterator[SmallDisk]:
     if not (shutil.which("unshare") and shutil.which("nsenter")):
         pytest.skip("NO MOUNT: unshare and nsenter are not on PATH, so no disk was filled")
     path.mkdir()
-    script = f'mount -t tmpfs -o size={megabytes}m none "$1" && echo mounted && exec sleep 600'
+    script = f'mount -t tmpfs -o size={megabytes}m none "$1" && echo mounted && exec cat'
     holder = subprocess.Popen(
-        ["unshare", "-m", "sh", "-c", script, "sh", str(path)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ["unshare", "-m", "sh", "-c", script, "sh", str(path)],
+        stdin=subprocess.PIPE,  # it ends with this process, however that ends
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     )
     try:
         assert holder.stdout is not None

@@ -83,13 +83,14 @@ def test_a_killed_controller_changes_nothing(one_worker: Ended, workshop: Worksh
 
 def test_a_killed_redis_changes_nothing_but_speed(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
     # Slow steps before the fault and after it: values are stored by then, it happens at its step, and Redis comes back in time.
-    faults = [{"kind": "kill_redis", "step": 20}, *slowed(12, 0.15, workers=2), *slowed(32, 0.15, workers=2)]
+    faults = [{"kind": "kill_redis", "step": 20}, *slowed(15, 0.3, workers=2)]
     ended = workshop.run(tmp_path / "run", {"faults": faults}, "--workers", "2")
     assert ended.digest == one_worker.digest
     assert ended.numerics == one_worker.numerics
     hits = [record["cache_hits"] for record in ended.records]
     assert sum(hits[18:20]) > 0
-    assert 0 in hits[20:26], hits
+    # Up to the next freeze, at step 27, from which on other values are read.
+    assert 0 in hits[ended.fault(0)["step"] : 26], hits
     assert sum(hits[-10:]) > 0, "it came back empty, and was filled again"
 
 
@@ -116,7 +117,8 @@ def test_preemptions_cost_no_step(one_worker: Ended, workshop: Workshop, tmp_pat
         {"kind": "kill_pod", "step": 46, "worker": 2},
     ]
     # All workers are members, whatever the planner finds on this machine, so that no fault hits a spare worker.
-    changes = {"faults": faults, "placement": {"pp_degree": 1, "dp_degree": 4}}
+    # Slow steps, so that the last fault happens, and is recorded, before the run's end.
+    changes = {"faults": [*faults, *slowed(46, 0.1, workers=4)], "placement": {"pp_degree": 1, "dp_degree": 4}}
     ended = workshop.run(tmp_path / "run", changes, "--workers", "4")
     assert ended.digest == one_worker.digest
     assert ended.numerics == one_worker.numerics
@@ -124,7 +126,7 @@ def test_preemptions_cost_no_step(one_worker: Ended, workshop: Workshop, tmp_pat
     happened = [ended.fault(index) for index in range(4)]
     assert [fault["kind"] for fault in happened] == [fault["kind"] for fault in faults]
     assert happened[1]["step"] == 22
-    reported = [event["reason"] for event in ended.events("fault")]
+    reported = [event["reason"] for event in ended.events("fault") if not event["reason"].startswith("planned: slow ")]
     assert len(reported) == 4
     assert reported[1] == "planned: kill_worker of trainer-1 at step 22 in exchange"
     assert len(ended.events("failure")) >= 2, ended.lines("events.jsonl")
@@ -170,6 +172,9 @@ def test_a_spare_worker_takes_a_lost_pods_place_at_once(one_worker: Ended, works
     running.wait_until(lambda: log.read_text().count("worker joined") == 3, "three workers")
     plans = [line for line in json_lines(running.folder / "plans.jsonl") if line["kind"] == "plan"]
     pod = plans[-1]["placement"]["workers"][1].partition("/")[0]
+    spare_since = time.monotonic()
+    running.wait_for_step(running.step + 2)
+    spare_seconds = time.monotonic() - spare_since
     (agent,) = [one for one in running.children("frostline_trainer.process.agent") if one.environ()["FROSTLINE_POD_UID"] == pod]
     agent.kill()  # its worker ends when the agent's connection to the preload process closes
     ended = running.end()
@@ -181,7 +186,7 @@ def test_a_spare_worker_takes_a_lost_pods_place_at_once(one_worker: Ended, works
     assert (len(before), len(after), len(before & after)) == (2, 2, 1), "the spare is the second"
     assert not ended.events("join"), "the replacement is the next spare"
     check_ledger(ended, workers=3)
-    assert ended.result["ledger"]["used"]["idle"] > 3.0, "a spare worker was there for slow steps"
+    assert ended.result["ledger"]["used"]["idle"] > spare_seconds, "a spare worker was there for so long before it was needed"
 
 
 def test_a_node_that_was_cut_off_publishes_nothing_and_is_not_taken_back(

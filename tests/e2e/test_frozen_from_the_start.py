@@ -61,9 +61,9 @@ def newest_degrees(folder: Path) -> dict[str, int] | None:
 
 def test_deaths_reshapes_and_a_resume_change_no_bit(alone: Ended, workshop: Workshop, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    # Slow steps, in which the killed worker comes back: the shape by command needs all three.
-    faults = [{"kind": "kill_worker", "step": 12, "worker": 0, "phase": "exchange"}, *slowed(13, 0.5, workers=2)]
-    reshapes = [{"step": 18, "pp_degree": 3, "dp_degree": 1}]
+    # Slow steps, in which the killed worker comes back: the shape by command needs all three, before the freeze of step 27.
+    faults = [{"kind": "kill_worker", "step": 12, "worker": 0, "phase": "exchange"}, *slowed(13, 1.5, workers=2)]
+    reshapes = [{"step": 14, "pp_degree": 3, "dp_degree": 1}]
     moved = {**EARLY, "faults": faults, "reshapes": reshapes, "placement": {"pp_degree": 1, "dp_degree": 3}}
     running = workshop.start(folder, moved, "--workers", "3")
     running.wait_until(lambda: newest_degrees(folder) == {"dp": 1, "pp": 3}, "a step of the shape by command")

@@ -112,7 +112,8 @@ def on_small_disk(shop: Workshop, disk: SmallDisk, name: str, changes: dict[str,
 
 def test_a_full_disk_is_waited_out(shop_on_disk: Workshop, disk: SmallDisk, one_worker: Ended) -> None:
     """A pod and the controller die while the disk is full; they come back once there is room, and no bit changes."""
-    running = on_small_disk(shop_on_disk, disk, "waits", {})
+    # Slow steps, so that the run has not completed before the disk is full.
+    running = on_small_disk(shop_on_disk, disk, "waits", {"faults": slowed(8, 0.1, workers=2)})
     running.wait_for_step(10)
     disk.fill()
     try:
@@ -140,10 +141,7 @@ def test_a_run_that_has_trained_to_its_end_waits_for_room(shop_on_disk: Workshop
     running.wait_for_step(30)
     disk.fill()
     try:
-        reported = running.wait_until(
-            lambda: "its weights cannot be written (" in status(shop_on_disk, disk, "ends"), "a word of it"
-        )
-        assert reported
+        running.wait_until(lambda: "its weights cannot be written (" in status(shop_on_disk, disk, "ends"), "a word of it")
     finally:
         disk.free()
     ended = running.end()
@@ -161,12 +159,13 @@ def status(shop: Workshop, disk: SmallDisk, name: str) -> str:
 
 
 def test_a_stop_on_a_full_disk_stops(shop_on_disk: Workshop, disk: SmallDisk) -> None:
-    running = on_small_disk(shop_on_disk, disk, "stops", {"training": {"steps": 5000}})
+    hasty = patched("import frostline_controller.local_run.control as control", "control.DEADLINE_SECONDS = 1.0")
+    running = on_small_disk(shop_on_disk, disk, "stops", {"training": {"steps": 5000}}, frostline=hasty)
     running.wait_for_step(5)
     disk.fill()
     try:
         running.interrupt()
-        time.sleep(1)
+        running.wait_until(lambda: "the stop waits until" in running.text, "a word of it")  # so it has heard the first request
         children = running.children("frostline_controller") + running.children("frostline_trainer.process.agent")
         running.interrupt()
         asked = time.monotonic()

@@ -54,9 +54,10 @@ GROUPS: dict[str, Any] = {
         {"step": 3, "pp_degree": 1, "dp_degree": 1, "tp_degree": 4},
         {"step": 7, "pp_degree": 1, "dp_degree": 2, "tp_degree": 2, "shard": "step"},
     ],
+    "freeze": {"interval_steps": 12},  # the shapes are asked for before the freeze, which is at step 15
     # While a requested shape has all four workers: later the planner may use only two of them.
-    # Slow steps, so that this shape has been prepared by then.
-    "faults": [{"kind": "kill_worker", "step": 9, "worker": 1, "phase": "schedule"}, *slowed(3, 0.25, workers=4)],
+    # Slow steps, so that both shapes have been prepared by then.
+    "faults": [{"kind": "kill_worker", "step": 13, "worker": 1, "phase": "schedule"}, *slowed(1, 0.3, workers=4)],
 }
 
 
@@ -84,6 +85,7 @@ LEVELS: dict[str, Any] = {
         {"step": 3, "pp_degree": 2, "dp_degree": 1, "tp_depth": 2},
         {"step": 7, "pp_degree": 1, "dp_degree": 2, "tp_depth": 2, "shard": "step"},
     ],
+    "freeze": GROUPS["freeze"],
     "faults": GROUPS["faults"],
 }
 
