@@ -65,6 +65,7 @@ class Situation:
         never_learnt: units that have been frozen since step 1.
         optimizer_seconds_per_byte: seconds of an update for a byte of trainable weights, where no worker has measured it.
         cached_point: freeze point whose boundary the cache in use holds; 0: no cache is in use.
+        cache_coverage: share of the boundary activations that a full cache holds, where that is known.
     """
 
     num_units: int
@@ -88,6 +89,7 @@ class Situation:
     never_learnt: int = 0
     optimizer_seconds_per_byte: float = PlanInputs.optimizer_seconds_per_byte
     cached_point: int = 0
+    cache_coverage: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         members=tuple(_member(worker, profile.device, total, current, one_machine) for worker in situation.workers),
         link=measured_link(situation.workers) or LinkProfile(),
         near_link=median_link([worker.near_link for worker in situation.workers]),
-        cache=measured_cache(situation.workers),
+        cache=measured_cache(situation.workers, same_boundary=situation.freeze_point == situation.cached_point),
         cache_available=elastic.cache and not situation.uncacheable and situation.cache_reachable,
         cache_shared=situation.cache_shared,
         uncacheable=situation.uncacheable,
@@ -182,6 +184,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         never_learnt=min(situation.never_learnt, situation.freeze_point),
         quota=quota_of(job, profile.quota_period_seconds),
         cached_point=situation.cached_point,
+        cache_coverage=situation.cache_coverage,
     )
     return with_numerics_of(job, inputs)
 

@@ -44,7 +44,10 @@ def plan_frozen_units(inputs: PlanInputs, below: float, plan: BoundedPlanner) ->
         return _divided_if_quicker(inputs, whole, plan)
     if inputs.cache_use == "always" or is_filled(inputs):
         return whole
-    computed = plan_frozen_units(replace(inputs, cache_use="never"), float("inf"), plan)
+    try:
+        computed = plan_frozen_units(replace(inputs, cache_use="never"), below, plan)
+    except NothingFits:
+        return whole
     why = _why_not_to_fill(inputs, whole, computed)
     return replace(computed, cache_reason=why) if why else whole
 

@@ -87,6 +87,7 @@ class PlanInputs:
         messages: how tensors cross stages where members stand for groups of workers; None: each member sends whole tensors.
         may_gather: the job's numerics allow weights that are gathered at each use.
         has_audits: now and then a micro-batch is computed again: by a peer, or by a lone worker itself.
+        cache_coverage: share of the boundary activations that a full cache holds.
         cached_point: freeze point whose boundary the cache in use holds; 0: no cache is in use.
         prefix_whole: whether stage 0 holds all frozen units, as the cache needs it; None: as is best (`search.make_plan`).
     """
@@ -131,6 +132,7 @@ class PlanInputs:
     messages: GroupMessages | None = None
     may_gather: bool = True
     has_audits: bool = False
+    cache_coverage: float = 1.0
     cached_point: int = 0
     prefix_whole: bool | None = None
 

@@ -76,9 +76,13 @@ def median_link(links: Sequence[LinkProfile | plan_pb2.LinkProfile | None]) -> L
     return LinkProfile(**measured) if measured else None
 
 
-def measured_cache(workers: tuple[Worker, ...]) -> CacheProfile | None:
-    """Return the median of the workers' cache measurements, field by field; None before any worker has read from the cache."""
+def measured_cache(workers: tuple[Worker, ...], same_boundary: bool = True) -> CacheProfile | None:
+    """Return the median of the workers' cache measurements, field by field; None before any worker has read from the cache.
+
+    same_boundary: whether they are of the boundary to plan for; of another one the share of hits says nothing, and is 0.
+    """
     found = [worker.cache for worker in workers if worker.cache is not None and worker.cache.fetch_seconds_per_sample > 0]
     if not found:
         return None
-    return CacheProfile(**{name: median(getattr(cache, name) for cache in found) for name in CacheProfile.model_fields})
+    medians = {name: median(getattr(cache, name) for cache in found) for name in CacheProfile.model_fields}
+    return CacheProfile(**medians if same_boundary else {**medians, "hit_fraction": 0.0})

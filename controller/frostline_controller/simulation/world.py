@@ -11,7 +11,6 @@ from frostline_controller.members.membership import Worker
 from frostline_controller.planner.adapter import Situation
 from frostline_controller.planner.advice import units_at
 from frostline_controller.planner.assumed import Hardware, unit_profiles
-from frostline_controller.planner.cache_costs import predicted_cache_seconds
 from frostline_controller.planner.kept_profile import KeptProfile
 from frostline_controller.planner.model_size import ModelSize
 from frostline_controller.planner.profile_file import MeasuredProfile
@@ -78,6 +77,7 @@ class World:
             tied=self.tied,
             prefix_cost=self.cluster.device.prefix_cost,
             optimizer_seconds_per_byte=1 / self.cluster.device.optimizer_bytes_per_second,
+            cache_coverage=coverage(job, self.boundary_bytes, self.train_samples),
         )
 
 
@@ -121,7 +121,7 @@ def build_world(
         raise ValueError(f"{source} has {len(units)} units and the job's model has {size.num_units}; give one of the same model")
     limit = min(cluster.devices, job.placement.workers)
     boundary = units[1].output_bytes // job.training.micro_batch_size
-    cache = _cache_profile(cluster, job, boundary, train_samples)
+    cache = _cache_profile(cluster)
     workers: list[Worker] = []
     node = 0
     for number, group in enumerate(cluster.nodes):
@@ -155,21 +155,15 @@ def _units(
     return unit_profiles(job, size, hardware, wanted), f"FLOPs at {hardware.teraflops:g} TFLOP/s a device"
 
 
-def _cache_profile(cluster: Cluster, job: Job, boundary: int, train_samples: int) -> CacheProfile | None:
-    """Return the measurements that workers would have made of a warm cache; None: the planner uses its own prediction.
-
-    The hit fraction of a warm cache is the share of values that fit into its memory.
-    """
-    covered = coverage(job, boundary, train_samples)
-    if cluster.cache is None and covered == 1.0:
-        return None
-    predicted = predicted_cache_seconds(boundary, cluster.link_between_nodes.profile())
+def _cache_profile(cluster: Cluster) -> CacheProfile | None:
+    """Return the measurements that workers would have made of the cache; None: the planner uses its own prediction."""
     times = cluster.cache
+    if times is None:
+        return None
     return CacheProfile(
-        fetch_seconds_per_sample=times.fetch_seconds_per_sample if times else predicted,
-        fill_seconds_per_sample=times.fill_seconds_per_sample if times else predicted,
-        hit_fraction=covered,
-    )
+        fetch_seconds_per_sample=times.fetch_seconds_per_sample, fill_seconds_per_sample=times.fill_seconds_per_sample,
+        hit_fraction=0.0,
+    )  # fmt: skip
 
 
 def variants_of(job: Job) -> int:

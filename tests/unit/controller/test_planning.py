@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from frostline_contract.job import parse_job
-from frostline_contract.statistics import LinkProfile, SizeProfiles, UnitProfile, WorkerProfile
+from frostline_contract.statistics import CacheProfile, LinkProfile, SizeProfiles, UnitProfile, WorkerProfile
 from frostline_controller.members.membership import Worker
-from frostline_controller.planner.adapter import Situation
+from frostline_controller.planner.adapter import Situation, choose_placement, plan_inputs
+from frostline_controller.planner.cache_costs import cache_seconds
 from frostline_controller.planner.cheapest import cheapest_placement
 from frostline_controller.planner.kept_profile import KeptProfile
 from frostline_controller.planner.measurements import of_one_machine, reference_profile
@@ -99,3 +100,21 @@ def test_a_shape_by_command_keeps_all_that_it_asks_for_where_workers_are_handed_
     )  # fmt: skip
     choice, more = cheapest_placement(job, situation, 4)
     assert pinned.is_in(choice.placement) and more == 0
+
+
+def test_hits_at_another_boundary_say_nothing_about_the_one_to_plan_for() -> None:
+    """While a first pass fills the cache nearly all samples miss; the next boundary is judged by a full cache."""
+    job = parse_job(VIT | {
+        "training": {"steps": 50, "batch_size": 32, "micro_batch_size": 4}, "placement": {"workers": 1}, "cache": {"use": "auto"},
+    })  # fmt: skip
+    filling = CacheProfile(fetch_seconds_per_sample=1e-4, fill_seconds_per_sample=1e-4, hit_fraction=0.01)
+    one = replace(worker("a", *(0.1,) * 6), cache=filling)
+    situation = Situation(
+        num_units=6, freeze_point=3, workers=(one,), current=None, start={}, pinned=None, steps_left=50, reshape_seconds=1,
+        boundary_bytes_per_sample=64, uncacheable="", cache_reachable=True, train_samples=320, parallel_slots=None,
+        cached_point=2,
+    )  # fmt: skip
+    assert cache_seconds(plan_inputs(job, situation))[2] == 1.0
+    assert choose_placement(job, situation).placement.use_cache
+    assert cache_seconds(plan_inputs(job, replace(situation, cached_point=3)))[2] == 0.01
+    assert cache_seconds(plan_inputs(job, replace(situation, cache_coverage=0.5)))[2] == 0.5
