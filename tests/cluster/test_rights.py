@@ -112,7 +112,7 @@ def test_a_run_over_tls_whose_tokens_the_api_server_reviews(release: Release, tm
     release.uninstall()
 
 
-def test_an_uninstalled_release_leaves_its_claim_and_nothing_else(release: Release) -> None:
+def test_an_uninstalled_release_leaves_its_claim_over_which_another_job_does_not_start(release: Release) -> None:
     release.install()
     release.wait_for_step(5)
     release.uninstall()
@@ -125,3 +125,8 @@ def test_an_uninstalled_release_leaves_its_claim_and_nothing_else(release: Relea
 
     wait_for(lambda: len(left()) <= 1, "the rest to go")
     assert left() == ["PersistentVolumeClaim digits-storage"]
+    trained = len(release.lines("metrics.jsonl"))
+    release.install(training={"batch_size": 32, "micro_batch_size": 4})
+    found = wait_for(lambda: release.said("an earlier release's run of another job"), "why it does not start")
+    assert "training.batch_size 64, not 32" in found[0] and "install under another name" in found[0], found
+    assert len(release.lines("metrics.jsonl")) == trained and not (release.run_dir / "result.json").exists()
