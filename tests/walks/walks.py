@@ -76,7 +76,7 @@ WALKS = (
         Act(WORKER + "cache/values.py:read_values"),
         Act(WORKER + "cache/boundary_cache.py:BoundaryCache.read"),
     )),
-    Walk("a killed worker's generation is answered, and a step is committed", 30, 20, 124, (
+    Walk("a killed worker's generation is answered, and a step is committed", 30, 20, 125, (
         Act(WORKER + "process/exit_reporter.py:ExitReporter.report"),
         Act(CONTROL + "serving/servicer.py:ControlServicer.Leave"),
         Act(CONTROL + "members/departures.py:Departures._take_departure"),
