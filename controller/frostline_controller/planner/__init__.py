@@ -10,7 +10,7 @@ Shapes and search: `asked`, `search`, `shapes`, `candidates`, `cuts`, `leaves`, 
 Parts beside pipeline and replicas: `shared_as_needed`, `in_groups`, and the package `tensor`.
 Costs: `cost`, `cache_costs`, `cell_costs`, `split_costs`, `gathers`, `group_messages`.
 Simulated steps: `timed_step`, `simulated_step`, `best_simulated`, `climbing`, `token_slices`, `tried_slices`, `without_bubbles`.
-Choices of a plan: `backend`, `caching`, `tiles`, `verdict`.
+Choices of a plan: `backend`, `caching`, `frozen_units`, `tiles`, `verdict`.
 The plan: `choice`, `draft`, `plans`.
 Advice and words: `numerics`, `advice`, `cell_advice`, `by_schedule`, `forecast`, `describe`, `in_words`, `program_picture`.
 """

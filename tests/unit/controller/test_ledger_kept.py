@@ -74,7 +74,7 @@ def test_a_controllers_end_loses_no_second_of_a_worker_that_lives_and_counts_non
         second.facts.members.remove("uid-0/1", "silent")
         await second.at(second.passed + 10.0)
         second.passed += 100.0
-        since_word, of_the_other = 13.0, 0.5
+        since_word, of_the_other = second.facts.members.dead_after_seconds + 11.0, 0.5
         assert second.used()["lost"] == pytest.approx(since_word + of_the_other) and second.facts.books.open() == []
         second.run.close()
 
