@@ -9,7 +9,6 @@ Exit codes: 0 stopped by a signal, 1 a fault, 2 the user's mistake, 4 another co
 """
 
 import asyncio
-import contextlib
 import logging
 import os
 import secrets
@@ -31,7 +30,7 @@ from frostline_controller.decisions.next_decision import replayed_decisions
 from frostline_controller.run.checkpoints import CannotWrite, has_been_used, try_to_write
 from frostline_controller.run.controller import Controller
 from frostline_controller.run.durable import DurableStore
-from frostline_controller.run.patience import FILE_SECONDS, Stopped, patiently
+from frostline_controller.run.patience import FILE_SECONDS, Stopped, patiently, pause
 from frostline_controller.run.plug import plug_of
 from frostline_controller.run.run import Run
 from frostline_controller.run.same_job import check_same_job
@@ -232,10 +231,7 @@ async def owns_folder(run: Run, jobs: JobSource, root: Path, stop: asyncio.Event
         if text != announced:
             announced = text
             await run.outbox.event("cannot_start", text)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), FILE_SECONDS)
-        if stop.is_set():
-            raise Stopped
+        await pause(stop, FILE_SECONDS)
     return not announced
 
 

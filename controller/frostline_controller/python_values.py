@@ -3,14 +3,11 @@
 import json
 import operator
 import os
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from frostline_controller.local_run.errors import UserMistake
 
-NO_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
-"""Characters that JSON has as they are, and YAML refuses or takes for the end of a line."""
 SHOWN_CHARACTERS = 80
 
 
@@ -58,11 +55,7 @@ def whole_number(field: str, value: Any, least: int = 0) -> int:
 
 def settings_of(values: Mapping[str, Any]) -> list[str]:
     """Return the values as `field=value`; values are written as JSON, which is YAML. Raises UserMistake."""
-    return [f"{field}={_text(plain_value(field, value))}" for field, value in values.items()]
-
-
-def _text(value: Any) -> str:
-    return NO_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))
+    return [f"{field}={json.dumps(plain_value(field, value))}" for field, value in values.items()]
 
 
 def _shown(value: Any) -> str:

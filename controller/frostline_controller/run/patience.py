@@ -64,7 +64,12 @@ async def patiently(
             else:
                 wait, remedy = FILE_SECONDS, REMEDIES.get(error.errno or 0, "")
             log.warning("the start waits, trying again in %.1f s: %s%s", wait, error, f"; {remedy}" if remedy else "")
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), wait)
-        if stop.is_set():
-            raise Stopped
+        await pause(stop, wait)
+
+
+async def pause(stop: asyncio.Event, seconds: float) -> None:
+    """Wait for so long. Raises Stopped where `stop` is set meanwhile."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), seconds)
+    if stop.is_set():
+        raise Stopped

@@ -32,12 +32,17 @@ class _Yaml(yaml.SafeLoader):
                 seen.add((key.tag, key.value))
         return node
 
+    def construct_yaml_str(self, node: yaml.ScalarNode) -> str:
+        """Two escapes by which JSON writes one character (`\\ud83d\\ude00`) are that character."""
+        return super().construct_yaml_str(node).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         super().flatten_mapping(node)
         if len(node.value) > VALUES_MAX:
             raise yaml.MarkedYAMLError(problem=f"more than {VALUES_MAX} values are merged", problem_mark=node.start_mark)
 
 
+_Yaml.add_constructor("tag:yaml.org,2002:str", _Yaml.construct_yaml_str)
 _Yaml.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -151,14 +156,9 @@ def _scalar(value: Any, path: str) -> Any:
 
 
 def _text(value: str, path: str) -> str:
-    """The text; two escapes by which JSON writes one character (`\\ud83d\\ude00`) are that character."""
-    try:
-        whole = value.encode("utf-16", "surrogatepass").decode("utf-16")
-    except UnicodeDecodeError:
-        whole = "\0"
-    if "\0" in whole:
+    if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
         raise JobError(f"{path} is {_shown(value)!r}, which holds characters that no file or name can hold; leave them out")
-    return whole
+    return value
 
 
 def _kind(value: Any) -> str:
