@@ -37,7 +37,8 @@ def test_a_run_from_install_to_its_result(release: Release) -> None:
 
 def test_a_killed_worker_comes_back_in_its_container(release: Release) -> None:
     """The agent restarts the worker: no restart of a container, no wait for a kubelet's back-off."""
-    release.install(faults=[*SMALL["faults"], {"kind": "kill_worker", "worker": 1, "step": 15}])
+    lease = {"retry_seconds": 1.0, "renew_seconds": 20.0, "duration_seconds": 30}  # no leader is lost to a machine that stalls
+    release.install(faults=[*SMALL["faults"], {"kind": "kill_worker", "worker": 1, "step": 15}], kubernetes={"lease": lease})
     release.wait_for_state("completed", 240)
     assert [line for line in release.lines("events.jsonl") if line["kind"] == "failure"]
     assert not any(release.restarts().values())

@@ -10,8 +10,9 @@ AUDITED = {"cache": {"shadow_audit_fraction": 1.0}}
 
 
 def test_a_wrong_cached_value_takes_the_run_back_and_the_cache_off(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
-    flip = {"kind": "flip", "step": 12, "worker": 0, "what": "cached_value"}
-    ended = workshop.run(tmp_path / "run", {**AUDITED, "faults": [flip]}, "--workers", "1")
+    flip = {"kind": "flip", "step": 15, "worker": 0, "what": "cached_value"}
+    # Slow steps, in which the cache server admits the boundary and the disk has the checkpoint before the flip.
+    ended = workshop.run(tmp_path / "run", {**AUDITED, "faults": [flip, *slowed(11, 0.2, 1)]}, "--workers", "1")
     assert ended.digest == one_worker.digest, "no step that read it is left"
     assert ended.numerics == one_worker.numerics
     (wrong,) = ended.events("wrong_bits")

@@ -20,7 +20,7 @@ from frostline_trainer.prefix.tile_check import find_place_dependence
 from frostline_trainer.step.digests import world_digest
 from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.run_state import RunState
-from tests.cache_stack import CacheStack, admitted_fraction, cache_stack, identity, wait_until
+from tests.cache_stack import CacheStack, admitted_fraction, cache_stack, identity, wait_patiently, wait_until
 from tests.engine_member import Run, train_step
 from tests.exact_cases import TRAIN_ROWS, Case, build_case
 from tests.hand_made_plans import Layout, lone_plan
@@ -41,7 +41,8 @@ class CachedRun:
 
 
 @pytest.fixture
-def stack(tmp_path: Path) -> Iterator[CacheStack]:
+def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CacheStack]:
+    wait_patiently(monkeypatch)  # a stalled machine is no silent Redis
     with cache_stack(tmp_path) as started:
         yield started
 

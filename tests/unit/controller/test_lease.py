@@ -72,7 +72,7 @@ class HangsOnce(BaseHTTPRequestHandler):
 
 def test_a_request_that_hangs_costs_a_leader_no_lease() -> None:
     """One of several API servers has just gone: the next try reaches another, and comes before the leader's time is over."""
-    lost, times = threading.Event(), LeaseTimes(9.0, 6.0, 1.0)
+    lost, times = threading.Event(), LeaseTimes(18.0, 12.0, 1.0)
     with ThreadingHTTPServer(("127.0.0.1", 0), HangsOnce) as server:
         serving = threading.Thread(target=server.serve_forever, daemon=True)
         serving.start()

@@ -88,7 +88,7 @@ def test_a_stop_ends_the_wait(tmp_path: Path) -> None:
 
 
 def test_patience_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saving_module, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(saving_module, "PATIENCE_SECONDS", 3.0)
     disk = BadDisk(create=100)
     member = Member(tmp_path, before=disk)
     folder, why_not, _ = save(member)
