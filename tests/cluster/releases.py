@@ -30,6 +30,9 @@ def paced(steps: int, seconds: float = 0.2) -> list[dict[str, Any]]:
     return [{"kind": "slow", "worker": 0, "step": step, "seconds": seconds} for step in range(1, steps, SLOW_STEPS)]
 
 
+LONG_LEASE = {"lease": {"retry_seconds": 1.0, "renew_seconds": 20.0, "duration_seconds": 30}}
+"""The section `kubernetes` with which no leader is lost to a machine that stalls or to an API server that is briefly away."""
+
 SMALL: dict[str, Any] = {
     "model": {"config": {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64, "patch_size": 4}},
     "training": {

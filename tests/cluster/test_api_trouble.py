@@ -10,7 +10,7 @@ import pytest
 
 from frostline_contract.annotations import COMMAND
 from tests.cluster.cluster import Cluster
-from tests.cluster.releases import SMALL, Release, long
+from tests.cluster.releases import LONG_LEASE, SMALL, Release, long
 from tests.cluster.trouble import Mood, TroubledApi
 from tests.cluster.waiting import wait_for
 from tests.wide_rows import wide_rows
@@ -19,7 +19,7 @@ from tests.wide_rows import wide_rows
 @pytest.mark.wide
 def test_a_restarted_api_server_costs_nothing(release: Release) -> None:
     """The outage is shorter than the Lease allows: the leader stays leader."""
-    release.install(**long(), kubernetes={"lease": {"retry_seconds": 1.0, "renew_seconds": 20.0, "duration_seconds": 30}})
+    release.install(**long(), kubernetes=LONG_LEASE)
     release.wait_for_step(10)
     leader = release.leader()
     release.cluster.plane.stop_api_server(signal.SIGKILL)
@@ -91,8 +91,7 @@ def bad_day(cluster: Cluster, tmp_path: Path) -> Iterator[TroubledApi]:
 
 def test_a_bad_day_of_the_api_server(bad_day: TroubledApi, release: Release) -> None:
     """Every fifth request is refused, answers are slow or lost, no watch lives for three seconds; a pod is replaced meanwhile."""
-    lease = {"retry_seconds": 1.0, "renew_seconds": 20.0, "duration_seconds": 30}
-    release.install(**long(), kubernetes={"lease": lease})
+    release.install(**long(), kubernetes=LONG_LEASE)
     release.wait_for_step(10, 180)
     leader = release.leader()
     release.cluster.kubectl("annotate", "statefulset", "digits-trainer", f"{COMMAND}=checkpoint", namespace=release.namespace)

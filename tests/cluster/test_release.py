@@ -7,7 +7,7 @@ import pytest
 
 from frostline_contract.annotations import COMMAND
 from tests.cluster.cluster import is_ready
-from tests.cluster.releases import SMALL, Release, digits_job, paced
+from tests.cluster.releases import LONG_LEASE, SMALL, Release, digits_job, paced
 from tests.cluster.waiting import wait_for
 from tests.wide_rows import wide_rows
 
@@ -37,8 +37,7 @@ def test_a_run_from_install_to_its_result(release: Release) -> None:
 
 def test_a_killed_worker_comes_back_in_its_container(release: Release) -> None:
     """The agent restarts the worker: no restart of a container, no wait for a kubelet's back-off."""
-    lease = {"retry_seconds": 1.0, "renew_seconds": 20.0, "duration_seconds": 30}  # no leader is lost to a machine that stalls
-    release.install(faults=[*SMALL["faults"], {"kind": "kill_worker", "worker": 1, "step": 15}], kubernetes={"lease": lease})
+    release.install(faults=[*SMALL["faults"], {"kind": "kill_worker", "worker": 1, "step": 15}], kubernetes=LONG_LEASE)
     release.wait_for_state("completed", 240)
     assert [line for line in release.lines("events.jsonl") if line["kind"] == "failure"]
     assert not any(release.restarts().values())
