@@ -100,8 +100,8 @@ class ShardMap:
         try:
             async with asyncio.timeout(CALL_SECONDS):
                 server = await shard.client.info("server")
-                memory = await shard.client.info("memory")
                 shard.values = int(await shard.client.dbsize())
+                memory = await shard.client.info("memory")  # after the values, so that it is with all of them
             shard.memory_used, shard.memory_limit = int(memory["used_memory"]), int(memory["maxmemory"])
             run_id = str(server["run_id"])
         except Exception as error:

@@ -230,7 +230,7 @@ def test_a_frozen_api_server_costs_a_deadline_not_for_ever(
         started = time.monotonic()
         with pytest.raises(ApiError):
             backend.patch_annotations({PLAN: "2"}, {PLAN: "1"})
-        assert time.monotonic() - started < 6.0
+        assert time.monotonic() - started < 30.0
         assert backend.read().annotations == {PLAN: "1"}, "reading goes on from memory"
     finally:
         cluster.plane.freeze_api_server(False)

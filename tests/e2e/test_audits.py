@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.runs import Ended, Workshop
+from tests.e2e.runs import Ended, Workshop, slowed
 from tests.wide_rows import wide_rows
 
 EVERY = 4
@@ -21,6 +21,11 @@ def changes_for(pp_degree: int, dp_degree: int, **more: Any) -> dict[str, Any]:
         "placement": {"pp_degree": pp_degree, "dp_degree": dp_degree, "reshape_every_freeze": False},
         **more,
     }
+
+
+def until_published(workers: int) -> list[dict[str, Any]]:
+    """Slow the steps after step 10, so that its checkpoint is published before the audit, on a slow disk too."""
+    return slowed(11, 0.15, workers)
 
 
 CASES = {
@@ -41,7 +46,8 @@ def test_who_computes_wrong_is_named_and_replaced_and_its_steps_are_taken_back(
     pp_degree, dp_degree, what, lasting = CASES[case]
     workers = pp_degree * dp_degree
     flip = {"kind": "flip", "step": FOUND - 2 * lasting, "worker": workers - 1, "what": what, "lasting": lasting}
-    ended = workshop.run(tmp_path / "run", changes_for(pp_degree, dp_degree, faults=[flip]), "--workers", str(workers))
+    faults = [flip, *until_published(workers)]
+    ended = workshop.run(tmp_path / "run", changes_for(pp_degree, dp_degree, faults=faults), "--workers", str(workers))
     assert ended.digest == one_worker.digest
     assert ended.numerics == one_worker.numerics
     (wrong,) = ended.events("wrong_bits")
@@ -74,7 +80,8 @@ def test_two_that_contradict_each_other_for_ever_are_both_replaced(one_worker: E
 def test_a_weight_that_has_flipped_is_no_wrong_computation(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
     """The audit meets the weight before the checkpoint does: it first compares the copies, and names the odd one of three."""
     flip = {"kind": "flip", "step": 14, "worker": 1, "what": "weight"}
-    ended = workshop.run(tmp_path / "run", changes_for(1, 3, faults=[flip]), "--workers", "3")
+    faults = [flip, *until_published(workers=3)]
+    ended = workshop.run(tmp_path / "run", changes_for(1, 3, faults=faults), "--workers", "3")
     assert ended.digest == one_worker.digest
     (wrong,) = ended.events("wrong_bits")
     assert "the copies of unit" in wrong["reason"]

@@ -107,7 +107,8 @@ def test_a_slow_worker_is_measured_and_let_be(one_worker: Ended, workshop: Works
     def slowest() -> tuple[float, str]:
         status = json.loads(workshop.command("status", str(tmp_path / "run"), "--json").stdout)
         members = [worker for worker in status["workers"] if worker["state"] == "member"]
-        return max((worker["slowness"] or 0.0, worker["pod_name"]) for worker in members)  # null: not measured yet
+        measured = [(worker["slowness"] or 0.0, worker["pod_name"]) for worker in members]  # null: not measured yet
+        return max(measured, default=(0.0, ""))  # none while all are being replaced
 
     running.wait_until(lambda: (one := slowest())[0] > 2.0 and one[1].endswith("-1"), "the slow worker in the status")
     ended = running.end()

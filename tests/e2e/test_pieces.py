@@ -57,6 +57,7 @@ def test_pieces_and_shares_survive_kills_a_controller_and_a_resume_and_end_with_
             {"step": 26, "pp_degree": 1, "dp_degree": 2, "shard": "none"},
         ],
         "faults": [
+            *slowed(1, 0.1, workers=3),  # so that the reshape of step 6 is prepared by then
             {"kind": "kill_worker", "step": 15, "worker": 1, "phase": "schedule"},
             {"kind": "kill_controller", "step": 22, "phase": "step"},
             *slowed(33, 0.5, workers=2),  # so that the run has not completed before it is asked to stop

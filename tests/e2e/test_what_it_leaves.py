@@ -1,14 +1,13 @@
 """What a run leaves: every file with its documented keys, a model that plain transformers scores the same, no port."""
 
 import json
-import socket
 from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 import pytest
 
 from frostline_contract.job import load_job
+from tests.chaos.leftovers import held_by_another, listens, ports_of
 from tests.e2e.runs import Ended, Workshop
 
 EVENT_KEYS = {
@@ -128,11 +127,6 @@ def test_nothing_is_left_running_and_no_port_open(left: Ended, preload: str) -> 
         if any(str(left.folder) in word for word in words):
             mentions.append(process)
     assert mentions == []
-    host, _, port = (left.folder / "controller.address").read_text().strip().rpartition(":")
-    with socket.socket() as probe:
-        assert probe.connect_ex((host, int(port))) != 0
-    redis_ports = [int(log.stem.split("-")[1]) for log in Path(left.folder, "redis").rglob("redis-*.log")]
-    assert redis_ports
-    for redis_port in redis_ports:
-        with socket.socket() as probe:
-            assert probe.connect_ex(("127.0.0.1", redis_port)) != 0
+    ports = ports_of(left.folder)
+    assert len(ports) >= 3, "of the controller, the cache server and Redis"
+    assert [port for port in ports if listens(port) and not held_by_another(port, left.folder)] == []

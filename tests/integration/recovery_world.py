@@ -6,7 +6,8 @@ from frostline_contract.plan import Plan
 from tests.integration.scripted_worker import ScriptedWorker, wait_for
 from tests.integration.scripted_world import World
 
-QUICK = {"heartbeat_seconds": 0.2, "dead_after_seconds": 30.0, "start_timeout_seconds": 5.0}
+QUICK = {"heartbeat_seconds": 2.0, "dead_after_seconds": 30.0, "start_timeout_seconds": 60.0}
+"""The workers beat ten times a second; the controller would count a member as lost after some of the seconds given here."""
 SOON_GONE = {"dead_after_seconds": 3.0}
 """For a test that waits until a silent worker counts as gone. The others have a long lease: the test's own process sends the
 heartbeats, and may stand still for seconds on a busy machine."""

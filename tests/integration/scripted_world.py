@@ -90,7 +90,8 @@ class World:
 
 
 def lines_of(file: Path) -> list[dict]:
-    return [json.loads(line) for line in file.read_text().splitlines()]
+    whole, _, _ = file.read_text().rpartition("\n")  # the last line may be half written
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def events_of(folder: Path, kind: str) -> list[dict]:

@@ -204,6 +204,22 @@ def test_a_machine_that_stood_still_makes_nobody_hang(started: Callable[..., tup
     assert second.next("fence").reason.startswith(f"worker trainer-{first.ordinal} is excluded"), "it goes on to judge"
 
 
+def test_what_was_reported_before_a_short_stall_makes_nobody_hang(started: Callable[..., tuple[World, Plan]]) -> None:
+    """Heartbeats that lay unread meanwhile are overdue by now; the members have gone on since."""
+    run, plan = started(2)
+    first, second = run.members(plan)
+    first.stand("schedule")
+    second.stand("exchange", waiting=True)
+    run.controller.send_signal(signal.SIGSTOP)
+    time.sleep(FLOOR + 0.5)
+    for worker in run.workers:
+        worker.stand("schedule", step=21)
+    run.controller.send_signal(signal.SIGCONT)
+    time.sleep(1.0)
+    assert hangs(run) == []
+    assert run.operator.status().generation.counter == 1
+
+
 def test_slowness_is_in_the_status(started: Callable[..., tuple[World, Plan]]) -> None:
     run, plan = started(3)
     work = {worker.worker_id: len(plan.placement.units_of(worker.worker_id)) for worker in run.workers}

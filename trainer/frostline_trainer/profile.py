@@ -33,7 +33,7 @@ from frostline_trainer.update_cost import Update
 log = logging.getLogger(__name__)
 
 REPETITIONS_MIN, REPETITIONS_MAX, SECONDS_ENOUGH = 3, 30, 0.1
-"""Limits of timing a unit, in repetitions and seconds of computing, whichever is reached first."""
+"""Limits of timing a unit or its update, in repetitions and seconds of computing, whichever is reached first."""
 
 
 def worker_profile(context: RunContext, known: Sequence[WorkerProfile]) -> WorkerProfile:
@@ -118,9 +118,7 @@ class _Measuring:
         gradient = buffers.begin_apart()
         turns, in_parts, is_head = list[_Turn](), list[_Parts](), index == context.num_units - 1
         splits = self._entry() is not None and bool(learning)  # the first unit has no entry
-        while len(turns) < REPETITIONS_MIN or (
-            len(turns) < REPETITIONS_MAX and sum(turn.forward + turn.backward for turn in turns) < self._enough
-        ):
+        while self._more(len(turns), sum(turn.forward + turn.backward for turn in turns)):
             turns.append(self._turn(stage, is_head, weighed=False))
             if splits:  # in turns with the whole backward, which it is compared with, since a machine's speed changes
                 in_parts.append(self._turn_in_parts(stage, is_head, learning))
@@ -148,6 +146,10 @@ class _Measuring:
             weight_gradient_cost=parts.weight_seconds / backward if backward else 0.0,
             split_bytes=parts.kept_bytes,
         )
+
+    def _more(self, repetitions: int, seconds: float) -> bool:
+        """Whether work that was measured so often, for so long in all, is measured once more."""
+        return repetitions < REPETITIONS_MIN or (repetitions < REPETITIONS_MAX and seconds < self._enough)
 
     def _split(self, turns: Sequence[_Parts], stage: Stage, is_head: bool, learning: Sequence[nn.Parameter]) -> _Parts:
         """A split backward: its seconds by several turns, and the bytes that it keeps, by one more."""
@@ -191,11 +193,12 @@ class _Measuring:
         if not learning:
             return 0.0
         update, turns = Update(context.job.training.optimizer, learning), list[float]()
-        while len(turns) <= REPETITIONS_MIN:  # the first one creates the moments
+        update()  # creates the moments
+        while self._more(len(turns), sum(turns)):
             started = self._now()
             update()
             turns.append(self._since(started))
-        return self._clock.of_turns(turns[1:]) * _bytes_of(learning) / update.weight_bytes
+        return self._clock.of_turns(turns) * _bytes_of(learning) / update.weight_bytes
 
     def _turn(self, stage: Stage, is_head: bool, weighed: bool) -> _Turn:
         entry = self._entry()

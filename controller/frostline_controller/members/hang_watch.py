@@ -57,7 +57,8 @@ class HangWatch:
         self._entry = entry
         self._generation: GenerationId | None = None
         self._since = facts.clock()
-        self._looked_at = facts.clock()
+        self._looked_at = self._judge_from = facts.clock()
+        self._held_off = False
         self._gaps: deque[tuple[float, float]] = deque(maxlen=GAPS_KEPT)
         self._asked: set[tuple[str, str, int]] = set()
         self._stacks: dict[str, str] = {}
@@ -79,10 +80,8 @@ class HangWatch:
         facts = self._facts
         await self._announce(now)
         now = facts.clock()  # a round may have stood still on its way here
-        if now - self._looked_at > STOOD_STILL_SECONDS:
-            self._gaps.append((self._looked_at, now))
-        self._looked_at = now
-        if facts.current is None or facts.ended or self._failures.recovery is not None:
+        stood_still = self._stood_still(now)
+        if stood_still or facts.current is None or facts.ended or self._failures.recovery is not None:
             return
         plan = self._plan_that_is_entered(facts.current)
         if plan.generation != self._generation:
@@ -93,6 +92,24 @@ class HangWatch:
             return
         if not self._anybody_moves(plan, now):
             self._judge(plan, self._members(plan, now), now)
+
+    def _stood_still(self, now: float) -> bool:
+        """Whether this process stood still until just now, so that what it knows of the members is older than it looks.
+
+        Heartbeats lie unread then, and where the whole machine stood still, the first ones say how long that was. So nobody is
+        judged until the next ones have come. A second gap right after that does not count: rounds that always take so long judge
+        in every other one.
+        """
+        seconds, self._looked_at = now - self._looked_at, now
+        if seconds > STOOD_STILL_SECONDS:
+            self._gaps.append((now - seconds, now))
+        if now < self._judge_from:
+            return True
+        if seconds <= LEAST_SILENCE_SECONDS or self._held_off:
+            self._held_off = False
+            return False
+        self._judge_from, self._held_off = now + self._facts.job.controller.heartbeat_seconds, True
+        return True
 
     def _plan_that_is_entered(self, current: Plan) -> Plan:
         """Return the plan whose participants are judged: the current plan, or the prepared one while members of its base enter

@@ -141,7 +141,9 @@ class CacheSection(Section):
         "auto",
         doc="Samples that frozen layers compute together. micro_batch: as they are trained, and no cache on a machine whose kernels give a sample other bits at another place; sample: one, right on every machine; auto: micro_batch where the start-up check allows it, else whichever of the two costs less.",
     )
-    shadow_audit_fraction: float = live(0.01, ge=0.0, le=1.0, doc="Share of hits computed again and compared.")
+    shadow_audit_fraction: float = live(
+        0.01, ge=0.0, le=1.0, doc="Share of the cached micro-batches that are computed again and compared."
+    )
     prefetch_steps: int = live(2, ge=0, le=64, doc="Steps whose samples are fetched ahead.")
 
     @field_validator("addresses")

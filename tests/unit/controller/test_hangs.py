@@ -266,15 +266,17 @@ def test_never_one_that_is_ahead_and_never_before_the_floor(
             p99[phase] = max(p99.get(phase, 0.0), seconds)
     received = [one for one in members if one.heartbeat_age <= SILENT and one.phase != "done"]
     first = min(one.place for one in received)
-    late = max((one for one in received if one.place == first), key=lambda one: one.phase_seconds)
+    at_first = [one for one in received if one.place == first]
+    late = [one for one in at_first if one.phase_seconds == verdict.seconds]
     assert verdict.seconds > verdict.deadline >= floor
-    assert verdict.deadline >= DEADLINE_FACTOR * p99.get(late.phase, 0.0)
-    assert any(one.phase_seconds == verdict.seconds for one in received if one.place == first), "a time that somebody told"
+    assert late, "a time that somebody told"
+    # Two phases may be one place of a step, each with a history: the verdict is on one of them.
+    assert verdict.deadline >= min(DEADLINE_FACTOR * p99.get(one.phase, 0.0) for one in late)
     assert all(one.phase_seconds >= SILENT for one in received), "while anybody moves, nobody hangs"
     if verdict.worker_id:
         (suspect,) = [one for one in members if one.worker_id == verdict.worker_id]
         assert suspect.place <= first, "it is ahead of a member that is heard"
-        assert not suspect.waiting or suspect.heartbeat_age > SILENT or all(one.waiting for one in received if one.place == first)
+        assert not suspect.waiting or suspect.heartbeat_age > SILENT or all(one.waiting for one in at_first)
     else:
         assert len({one.place for one in members}) == 1
         assert verdict.deadline >= EQUAL_FACTOR * floor

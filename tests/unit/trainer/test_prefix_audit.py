@@ -1,4 +1,4 @@
-"""The shadow audit of cached values: every sample that is due is recomputed, and one that differs is named."""
+"""The shadow audit of cached values: micro-batches that are due are recomputed whole, and a sample that differs is named."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -14,15 +14,15 @@ SIZE = 2
 
 
 class Audited:
-    """A cache of which every sample but 4 is due. reports: (sample, whether it was equal)."""
+    """A cache of which every micro-batch is due but those that begin with sample 4. reports: (sample, whether it was equal)."""
 
     own_tokens = None
 
     def __init__(self) -> None:
         self.reports: list[tuple[int, bool]] = []
 
-    def audit_due(self, samples: Sequence[int], step: int) -> list[bool]:
-        return [sample != 4 for sample in samples]
+    def audit_due(self, sample: int, step: int) -> bool:
+        return sample != 4
 
     def report_audit(self, ok: bool, sample: int) -> None:
         self.reports.append((sample, ok))
@@ -51,12 +51,12 @@ def reader() -> Reader:
     return made
 
 
-def test_all_due_samples_of_a_step_are_audited_in_tiles_of_a_micro_batch(reader: Reader) -> None:
-    samples = [0, 1, 2, 3, 4, 5, 6, -1]
+def test_the_micro_batches_of_a_step_that_are_due_are_audited_whole(reader: Reader) -> None:
+    samples = [0, 1, 4, 3, 2, 5, 6, -1, -1, -1]
     rows = rows_of(samples)
-    reader.audit(samples, [0] * 8, rows, 1)
-    assert reader._cache.reports == [(sample, True) for sample in (0, 1, 2, 3, 5, 6)]
-    assert reader.tiles == [2, 2, 2]
+    reader.audit(samples, [0] * 10, rows, 1)
+    assert reader._cache.reports == [(sample, True) for sample in (0, 1, 2, 5, 6)]
+    assert reader.tiles == [2, 2, 1], "a tile for each micro-batch that is due and has samples"
     assert torch.equal(rows, rows_of(samples)), "an audit changes no bit"
 
 

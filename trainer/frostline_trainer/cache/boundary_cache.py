@@ -210,10 +210,10 @@ class BoundaryCache:
 
     # Audit and accounts -----------------------------------------------------------------------------------------------
 
-    def audit_due(self, samples: Sequence[int], step: int) -> list[bool]:
-        """Which of a step's hits are to be recomputed: a fixed share by hash, the same for every worker."""
-        seed, limit = seed_of("audit", step), self.audit_fraction * 2**64
-        return [((seed + sample) * SCATTER) % 2**64 < limit for sample in samples]
+    def audit_due(self, sample: int, step: int) -> bool:
+        """Whether a step's micro-batch whose first sample this is is to be recomputed: a fixed share by hash, the same for every
+        worker."""
+        return ((seed_of("audit", step) + sample) * SCATTER) % 2**64 < self.audit_fraction * 2**64
 
     def report_audit(self, ok: bool, sample: int) -> None:
         """Count a recomputed hit, of `sample`. If it differs, this worker no longer uses values of this boundary."""

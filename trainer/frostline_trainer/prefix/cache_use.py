@@ -63,7 +63,7 @@ class CacheUse:
 
     Args:
         context: the run's model and data, on this worker.
-        cache_address: host:port of the cache server.
+        cache_address: host:port of the cache server; empty: it is in the run directory, once the server has started.
         token: the worker's token, for the run's own cache. A shared cache is opened with the token that the run was given for it.
         worker_id: this worker.
         run_dir: the run directory.
@@ -101,7 +101,7 @@ class CacheUse:
         boundary = generation.freeze_point
         wanted = generation.placement.use_cache and self.refusal is None and self._context.job.elastic.cache
         holds_prefix = 0 in generation.stages and 0 < boundary <= generation.placement.stage_bounds[1]
-        if not (wanted and holds_prefix and self._address):
+        if not (wanted and holds_prefix and self._has_server()):
             if self.cache is not None:
                 self.cache.clear_boundary()
             return
@@ -131,6 +131,10 @@ class CacheUse:
         identities = [self._identity_of(point, chain, tile) for point in (boundary, previous) if point is not None]
         self._ask(_Asked(self.cache, identities, len(self._context.data.train) * kinds))
         generation.use_cache(self.cache, previous)
+
+    def _has_server(self) -> bool:
+        """Whether there is a cache server. A worker may have registered before the run's own one had its address."""
+        return bool(self._address) or RunDirectory(self._run_dir).cache_address.exists()
 
     def leave(self) -> None:
         """Stop using the cache, since this worker is in no generation: what it leased is released. May be called again."""

@@ -58,11 +58,15 @@ class PrefixReader:
         self._cache.prefetch([samples[place] for place in places], [variants[place] for place in places])
 
     def audit(self, samples: Sequence[int], variants: Sequence[int], rows: torch.Tensor, step: int) -> None:
-        """Shadow audit: recompute the samples that are due, tile by tile, and compare bits. Raises CacheDiffers."""
-        due, size = self._cache.audit_due(samples, step), self._context.micro_batch_size
-        chosen = [place for place, sample in enumerate(samples) if sample >= 0 and due[place]]
-        for start in range(0, len(chosen), size):
-            tile = chosen[start : start + size]
+        """Shadow audit: recompute the micro-batches that are due, and compare bits. Raises CacheDiffers.
+
+        A micro-batch is due as a whole: a tile takes as long for one sample as for all, and is waited for by all replicas.
+        """
+        size = self._context.micro_batch_size
+        for start in range(0, len(samples), size):
+            tile = [place for place in range(start, min(start + size, len(samples))) if samples[place] >= 0]
+            if not tile or not self._cache.audit_due(samples[tile[0]], step):
+                continue
             again, found = self._rounded(self._run_tile(samples, variants, tile, rows, first=0)), gather(rows, tile)
             equal = torch.equal(again, found)
             for row, place in enumerate(tile):
