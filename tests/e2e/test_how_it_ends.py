@@ -183,7 +183,7 @@ def test_a_stop_on_a_full_disk_stops(shop_on_disk: Workshop, disk: SmallDisk) ->
 def test_a_stop_on_a_full_disk_is_kept_until_there_is_room(shop_on_disk: Workshop, disk: SmallDisk) -> None:
     """The request cannot be written down: that was taken for a controller that does not answer, and the run stopped at once."""
     hasty = patched(
-        "import frostline_controller.local_run.following as run", "run.ANSWER_SECONDS = 1.0",
+        "import frostline_controller.local_run.following as run", "run.ANSWER_SECONDS = 3.0",
         "import frostline_controller.local_run.control as control", "control.DEADLINE_SECONDS = 1.0",
     )  # fmt: skip
     changes = {"training": {"steps": 5000}}

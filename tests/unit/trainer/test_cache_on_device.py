@@ -14,6 +14,7 @@ from frostline_contract.run_directory import RunDirectory
 from frostline_trainer.cache import writer as writer_module
 from frostline_trainer.cache.boundary_cache import BoundaryCache
 from frostline_trainer.cache.control import Boundary
+from frostline_trainer.cache.counts import CacheSeconds
 from frostline_trainer.cache.outcomes import Outcome
 from frostline_trainer.generations.groups import lone_groups
 from frostline_trainer.prefix import cache_use
@@ -160,6 +161,22 @@ def test_a_worker_without_a_place_in_the_plan_gives_its_leases_up(caching: tuple
     use.leave()
     use.connect(generation, state)
     assert use.cache._control.boundary is not None, "it is a member again"
+
+
+def test_a_worker_with_a_quota_pays_for_reads_ahead(
+    caching: tuple[CacheUse, Generation, RunState], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take the share that it computes with: five times their processor time, on a fifth of a processor."""
+    use, generation, state = caching
+    use.connect(generation, state)
+    assert use.cache is not None
+    monkeypatch.setattr(use.cache, "profile", lambda: CacheSeconds(0.5, 0.25, 0.125, 0.0625))
+    measured = use.profile()
+    assert measured is not None and measured.fetch_seconds_per_sample == 0.125, "hidden by the steps"
+    job = use._context.job
+    use._context.job = job.model_copy(update={"placement": job.placement.model_copy(update={"worker_cpus": 0.2})})
+    measured = use.profile()
+    assert measured is not None and measured.fetch_seconds_per_sample == pytest.approx(0.125 + 0.0625 / 0.2)
 
 
 def test_each_generation_audits_the_share_of_its_revision_of_the_job(caching: tuple[CacheUse, Generation, RunState]) -> None:

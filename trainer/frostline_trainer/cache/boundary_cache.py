@@ -19,7 +19,7 @@ from frostline_trainer.cache.control import Boundary, Control
 from frostline_trainer.cache.counts import CacheCounts, CacheSeconds, Meter
 from frostline_trainer.cache.lane import Lane, Shard
 from frostline_trainer.cache.prefetch import Prefetcher
-from frostline_trainer.cache.values import ReadResult, ValueLayout, read_values
+from frostline_trainer.cache.values import ValueLayout, read_values
 from frostline_trainer.cache.writer import Writer
 from frostline_trainer.step.device_clock import DeviceClock, HostClock
 from frostline_trainer.step.transfer import gather, to_host
@@ -76,6 +76,7 @@ class BoundaryCache:
         self.codec: Codec = make_codec(section.codec, value_shape, dtype)
         self._layout = ValueLayout(self.codec, tags_of(read_secret(run_dir)), names, own_tokens)
         self.own_tokens, self.audit_fraction = own_tokens, section.shadow_audit_fraction
+        self.prefetch_steps = section.prefetch_steps
         self._pin_memory, self._device_clock, self._keep_previous = pin_memory, device_clock, keep_previous
         self._suspended = False
         self._meter = Meter()
@@ -86,7 +87,7 @@ class BoundaryCache:
         self._read_lock = threading.Lock()
         self._lane = Lane(self._shards)
         self._writer = Writer(Lane(self._shards), self._layout, self.codec, self._meter, self._may_write)
-        self._prefetcher = Prefetcher(Lane(self._shards), self._layout, pin_memory, self._count_read)
+        self._prefetcher = Prefetcher(Lane(self._shards), self._layout, pin_memory, self._meter.count_ahead)
 
     # The boundary -----------------------------------------------------------------------------------------------------
 
@@ -126,10 +127,11 @@ class BoundaryCache:
         if boundary is None or boundary.identity in self._distrusted:
             self._meter.add(misses=len(samples))
             return [False] * len(samples)
-        started = time.monotonic()
+        started, ahead = time.monotonic(), self._prefetcher.expects(boundary.identity, samples, variants)
         hits = self._read_identity(boundary.identity, samples, variants, out, take_prefetched=True)
         self._meter.add(hits=sum(hits), misses=len(hits) - sum(hits))
-        self._meter.time("exposed", time.monotonic() - started, sum(hits))
+        if ahead or self.prefetch_steps == 0:  # else it is a first read, after a freeze or a reshape, and no usual one
+            self._meter.time("exposed", (time.monotonic() - started) * sum(hits) / max(1, len(hits)), sum(hits))
         return hits
 
     def take(self, samples: Sequence[int], variants: Sequence[int], device: torch.device) -> Tensor | None:
@@ -267,10 +269,6 @@ class BoundaryCache:
         boundary = self._control.boundary
         return boundary is not None and boundary.identity == identity and identity not in self._distrusted
 
-    def _count_read(self, result: ReadResult) -> None:
-        self._meter.add(corrupt=result.corrupt, bytes_read=result.bytes_read, read_seconds=result.seconds)
-        self._meter.time("fetch", result.seconds, sum(result.hits))
-
     def _read_identity(
         self, identity: CacheIdentity, samples: Sequence[int], variants: Sequence[int], out: Tensor, take_prefetched: bool
     ) -> list[bool]:
@@ -301,7 +299,7 @@ class BoundaryCache:
             return []
         chosen = [samples[i] for i in wanted], [variants[i] for i in wanted]
         result = read_values(self._lane, self._layout, identity, *chosen, memoryview(payloads.view(-1).numpy()), wanted)
-        self._count_read(result)
+        self._meter.count_read(result)
         return list(zip(wanted, result.hits, strict=True))
 
     def _decode(self, payloads: Tensor, hits: list[bool], out: Tensor) -> None:

@@ -4,6 +4,8 @@ import dataclasses
 import threading
 from dataclasses import dataclass
 
+from frostline_trainer.cache.values import ReadResult
+
 
 @dataclass(frozen=True)
 class CacheCounts:
@@ -32,13 +34,23 @@ class CacheCounts:
         )
 
 
+KINDS = ("fetch", "fill", "exposed", "hidden")
+"""What is timed, in the order of the fields of `CacheSeconds`."""
+
+
 @dataclass(frozen=True)
 class CacheSeconds:
-    """Measured seconds per sample, a rolling mean; None: nothing was measured yet."""
+    """Measured seconds per sample, a rolling mean; None: nothing was measured yet.
+
+    Attributes:
+        exposed_seconds_per_sample: for which a step waits.
+        hidden_processor_seconds_per_sample: processor time of reads ahead, beside the training thread.
+    """
 
     fetch_seconds_per_sample: float | None
     fill_seconds_per_sample: float | None
     exposed_seconds_per_sample: float | None
+    hidden_processor_seconds_per_sample: float | None
 
 
 class Meter:
@@ -48,7 +60,7 @@ class Meter:
         self._lock = threading.Lock()
         self._totals = CacheCounts()
         self._marks: dict[str, CacheCounts] = {}
-        self._rates = {"fetch": _Rate(), "fill": _Rate(), "exposed": _Rate()}
+        self._rates = {kind: _Rate() for kind in KINDS}
 
     def add(self, **amounts: float) -> None:
         """Add to counts by their names, from any thread."""
@@ -74,15 +86,25 @@ class Meter:
             self._marks[reader] = self._marks.get(reader, CacheCounts()).minus(counts)
 
     def time(self, what: str, seconds: float, samples: int) -> None:
-        """Add seconds of the kind "fetch", "fill" or "exposed" for so many samples; ignored for no samples."""
+        """Add seconds of one of KINDS for so many samples; ignored for no samples."""
         if samples > 0:
             with self._lock:
                 self._rates[what].add(seconds, samples)
 
+    def count_read(self, result: ReadResult) -> None:
+        """Count a read of values."""
+        self.add(corrupt=result.corrupt, bytes_read=result.bytes_read, read_seconds=result.seconds)
+        self.time("fetch", result.seconds, sum(result.hits))
+
+    def count_ahead(self, result: ReadResult) -> None:
+        """Count a read of values ahead of the steps that take them."""
+        self.count_read(result)
+        self.time("hidden", result.processor_seconds, sum(result.hits))
+
     def profile(self) -> CacheSeconds:
-        """Rolling seconds a sample of fetches, fills and exposed waits, for the planner."""
+        """Rolling seconds a sample of each of KINDS, for the planner."""
         with self._lock:
-            return CacheSeconds(*(self._rates[what].value() for what in ("fetch", "fill", "exposed")))
+            return CacheSeconds(*(self._rates[what].value() for what in KINDS))
 
 
 class _Rate:

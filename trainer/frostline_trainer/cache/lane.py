@@ -87,12 +87,16 @@ class Shard:
 
 
 class Lane:
-    """One thread's connections to all shards. Not thread-safe: a lane has one user at a time."""
+    """One thread's connections to all shards. Not thread-safe: a lane has one user at a time.
+
+    others_seconds: processor seconds that the shards' threads have used, beside those of the lane's user.
+    """
 
     def __init__(self, shards: Callable[[], Sequence[Shard]]) -> None:
         self._shards = shards
         self._connections: dict[Shard, tuple[int, Connection]] = {}
         self._threads: ThreadPoolExecutor | None = None
+        self.others_seconds = 0.0
 
     def fetch(
         self,
@@ -158,9 +162,11 @@ class Lane:
                 parts.setdefault(shard, []).append(index)
         self._forget_all_but(shards)
 
-        def run(shard: Shard) -> None:
+        def run(shard: Shard) -> float:
+            started = time.thread_time()
             for index, outcome in zip(parts[shard], self._on_shard(shard, parts[shard], work), strict=True):
                 results[index] = outcome
+            return time.thread_time() - started
 
         busy = list(parts)
         if len(busy) > 1 and self._threads is None:
@@ -168,8 +174,7 @@ class Lane:
         others = [self._threads.submit(run, shard) for shard in busy[1:]] if self._threads is not None else []
         for shard in busy[:1]:
             run(shard)
-        for other in others:
-            other.result()
+        self.others_seconds += sum(other.result() for other in others)
         return results
 
     def _on_shard(

@@ -111,12 +111,14 @@ class ReadResult:
         corrupt: number of samples with a torn, foreign or mistyped chunk.
         bytes_read: bytes received.
         seconds: duration of the read.
+        processor_seconds: of all threads that read and checked.
     """
 
     hits: list[bool]
     corrupt: int
     bytes_read: int
     seconds: float
+    processor_seconds: float
 
 
 def read_values(
@@ -140,7 +142,7 @@ def read_values(
         payloads: rows of layout.payload_bytes each, one behind the other.
         rows: row of each sample; None: the samples' own order.
     """
-    started = time.monotonic()
+    started, busy, others = time.monotonic(), time.thread_time(), lane.others_seconds
     keys: list[bytes] = []
     pieces: list[memoryview] = []
     chunks: list[range] = []
@@ -167,7 +169,8 @@ def read_values(
         corrupt += unusable
         hits.append(not unusable and all(outcomes[chunk] is Outcome.DONE for chunk in of_sample))
     bytes_read = sum(len(targets[i][1]) + HEADER.size for i, outcome in enumerate(outcomes) if outcome is Outcome.DONE)
-    return ReadResult(hits, corrupt, bytes_read, time.monotonic() - started)
+    processor_seconds = time.thread_time() - busy + lane.others_seconds - others
+    return ReadResult(hits, corrupt, bytes_read, time.monotonic() - started, processor_seconds)
 
 
 def store_values(

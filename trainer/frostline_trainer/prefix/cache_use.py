@@ -24,6 +24,7 @@ from frostline_trainer.data.augment import augmentation_of, cache_refusal
 from frostline_trainer.data.split import names_of
 from frostline_trainer.prefix.own_tokens import own_tokens
 from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.device_clock import quota_clock_of
 from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.run_state import RunState
 from frostline_trainer.step.side_copies import streams_of
@@ -122,7 +123,8 @@ class CacheUse:
             )
             self.cache.before_fill = self._context.plug.rows_to_store
             self._context.traffic.follow(Way.CACHE, self.cache.bytes_moved)
-        self.cache.audit_fraction = self._context.job.cache.shadow_audit_fraction  # live: a new revision brings another one
+        section = self._context.job.cache  # live: a new revision of the job brings other values
+        self.cache.audit_fraction, self.cache.prefetch_steps = section.shadow_audit_fraction, section.prefetch_steps
         previous = self._previous_boundary(state, boundary)
         chain = list(state.codec_chain)
         tile = 1 if generation.plan.prefix_tile == SAMPLE else self._context.micro_batch_size
@@ -182,13 +184,15 @@ class CacheUse:
     def profile(self) -> CacheProfile | None:
         """The measured cost of reads, for the planner's decision to use the cache; None before the first read.
 
-        Only the time that a step waits counts, not reads that a prefetch hides.
+        Only the time that a step waits counts, not reads that a prefetch hides; but a CPU worker with a quota reads ahead on the
+        share that it computes with, so that nothing is hidden.
         """
         measured = self.cache.profile() if self.cache is not None else None
         if measured is None or measured.exposed_seconds_per_sample is None:
             return None
+        quota, ahead = quota_clock_of(self._context.job, self._context.device), measured.hidden_processor_seconds_per_sample
         return CacheProfile(
-            fetch_seconds_per_sample=measured.exposed_seconds_per_sample,
+            fetch_seconds_per_sample=measured.exposed_seconds_per_sample + (quota.lasts(ahead or 0.0) if quota else 0.0),
             fill_seconds_per_sample=measured.fill_seconds_per_sample or 0.0,
             hit_fraction=self._hit_fraction,
         )
