@@ -128,5 +128,5 @@ def test_nothing_is_left_running_and_no_port_open(left: Ended, preload: str) -> 
             mentions.append(process)
     assert mentions == []
     ports = ports_of(left.folder)
-    assert len(ports) >= 3, "of the controller, the cache server and Redis"
+    assert list((left.folder / "redis").rglob("redis-*.log")) and len(ports) >= 3, "the controller's, the cache server's, Redis's"
     assert [port for port in ports if listens(port) and not held_by_another(port, left.folder)] == []

@@ -187,7 +187,7 @@ def silence(seat: Seat) -> dict[str, Any]:
     done = seat.finished(8.0)
     answer: dict[str, Any] = {"done": done, "error": getattr(one.get_error(), "name", str(one.get_error()))}
     answer |= end(one)
-    answer |= {"drained": seat.finished(10.0), "wait raised": raised_by(work.wait)}
+    answer |= {"drained": seat.finished(DONE_SECONDS), "wait raised": raised_by(work.wait)}
     return answer | {"usable": answer["drained"] and usable(seat)}
 
 
@@ -274,7 +274,7 @@ def beside(seat: Seat) -> dict[str, Any]:
             down.recv([there], 0, 0), up.send([back], 0, 0)]  # fmt: skip
         for work in works:
             work.wait()
-        if not seat.finished(10.0):
+        if not seat.finished(DONE_SECONDS):
             return {"stuck after steps": steps, "connected": done}
         steps += 1
         if steps >= 200 and done:

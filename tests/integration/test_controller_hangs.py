@@ -208,10 +208,12 @@ def test_what_was_reported_before_a_short_stall_makes_nobody_hang(started: Calla
     """Heartbeats that lay unread meanwhile are overdue by now; the members have gone on since."""
     run, plan = started(2)
     first, second = run.members(plan)
+    run.controller.send_signal(signal.SIGSTOP)
     first.stand("schedule")
     second.stand("exchange", waiting=True)
-    run.controller.send_signal(signal.SIGSTOP)
-    time.sleep(FLOOR + 0.5)
+    for worker in run.workers:
+        worker.stands["since"] -= FLOOR + 0.5
+    time.sleep(1.5)  # so long that heartbeats with these ages lie unread, and a gap is one
     for worker in run.workers:
         worker.stand("schedule", step=21)
     run.controller.send_signal(signal.SIGCONT)

@@ -52,7 +52,7 @@ class Books:
         held: workers of the pods that the run holds since `held_at`.
         held_at: begin of that time; None: the run holds no pods.
         given_back: worker-seconds of pods handed back, up to `held_at`.
-        fetch_seconds: time for which a step waits for one cached sample, by the newest reports; None: none has any.
+        fetch_seconds: cost of one cached sample to a step, by the newest reports; None: none has any.
         times: of the units, once measured.
         over: the run has ended; reports of workers that exit no longer count.
     """

@@ -45,7 +45,7 @@ def by_cache(hits: Mapping[int, int], times: UnitTimes, fetch_seconds: float) ->
     Args:
         hits: samples read from the cache, by freeze point.
         times: of the units.
-        fetch_seconds: time for which a step waits for one sample.
+        fetch_seconds: cost of one cached sample to a step.
     """
     prefix = [0.0, *accumulate(times.forward)]
     sample = times.prefix_cost / times.micro_batch_size

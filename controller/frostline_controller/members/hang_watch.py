@@ -28,6 +28,8 @@ STACK_WAIT_SECONDS = 1.5
 STOOD_STILL_SECONDS = 5.0
 """A longer time between two checks means that this process stood still, perhaps with the whole machine. The gap does not count
 towards the age of any member's phase."""
+HELD_OFF_SECONDS_MAX = 20.0
+"""How long short gaps may put a judgement off, where one follows the other."""
 GAPS_KEPT = 8
 BEATS_UNTIL_SILENT = 4
 LEAST_SILENCE_SECONDS = 1.0
@@ -57,8 +59,7 @@ class HangWatch:
         self._entry = entry
         self._generation: GenerationId | None = None
         self._since = facts.clock()
-        self._looked_at = self._judge_from = facts.clock()
-        self._held_off = False
+        self._looked_at = self._last_judged = self._judge_from = facts.clock()
         self._gaps: deque[tuple[float, float]] = deque(maxlen=GAPS_KEPT)
         self._asked: set[tuple[str, str, int]] = set()
         self._stacks: dict[str, str] = {}
@@ -97,19 +98,17 @@ class HangWatch:
         """Whether this process stood still until just now, so that what it knows of the members is older than it looks.
 
         Heartbeats lie unread then, and where the whole machine stood still, the first ones say how long that was. So nobody is
-        judged until the next ones have come. A second gap right after that does not count: rounds that always take so long judge
-        in every other one.
+        judged until the next ones have come; but where it goes on like that, for no longer than HELD_OFF_SECONDS_MAX.
         """
         seconds, self._looked_at = now - self._looked_at, now
         if seconds > STOOD_STILL_SECONDS:
             self._gaps.append((now - seconds, now))
+        if seconds > LEAST_SILENCE_SECONDS and now - seconds - self._last_judged <= HELD_OFF_SECONDS_MAX:
+            self._judge_from = now + 2 * self._facts.job.controller.heartbeat_seconds
         if now < self._judge_from:
             return True
-        if seconds <= LEAST_SILENCE_SECONDS or self._held_off:
-            self._held_off = False
-            return False
-        self._judge_from, self._held_off = now + self._facts.job.controller.heartbeat_seconds, True
-        return True
+        self._last_judged = now
+        return False
 
     def _plan_that_is_entered(self, current: Plan) -> Plan:
         """Return the plan whose participants are judged: the current plan, or the prepared one while members of its base enter

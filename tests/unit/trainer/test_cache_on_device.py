@@ -170,13 +170,13 @@ def test_a_worker_with_a_quota_pays_for_reads_ahead(
     use, generation, state = caching
     use.connect(generation, state)
     assert use.cache is not None
-    monkeypatch.setattr(use.cache, "profile", lambda: CacheSeconds(0.5, 0.25, 0.125, 0.0625))
+    monkeypatch.setattr(use.cache, "profile", lambda: CacheSeconds(0.5, 0.25, 0.125, 0.03125, 0.0625))
     measured = use.profile()
     assert measured is not None and measured.fetch_seconds_per_sample == 0.125, "hidden by the steps"
     job = use._context.job
     use._context.job = job.model_copy(update={"placement": job.placement.model_copy(update={"worker_cpus": 0.2})})
     measured = use.profile()
-    assert measured is not None and measured.fetch_seconds_per_sample == pytest.approx(0.125 + 0.0625 / 0.2)
+    assert measured is not None and measured.fetch_seconds_per_sample == pytest.approx((0.03125 + 0.0625) / 0.2)
 
 
 def test_each_generation_audits_the_share_of_its_revision_of_the_job(caching: tuple[CacheUse, Generation, RunState]) -> None:

@@ -79,6 +79,7 @@ class BoundaryCache:
         self.prefetch_steps = section.prefetch_steps
         self._pin_memory, self._device_clock, self._keep_previous = pin_memory, device_clock, keep_previous
         self._suspended = False
+        self._first_reads = 0  # that no prefetch can hide, after a freeze or a reshape: their wait is no usual one
         self._meter = Meter()
         self._distrusted: set[CacheIdentity] = set()
         self.before_fill: Callable[[Tensor], Tensor] | None = None
@@ -102,6 +103,7 @@ class BoundaryCache:
         """
         self._control.set_boundary(identity, previous, num_values)
         self._prefetcher.forget_all()
+        self._first_reads = self.prefetch_steps
         self._suspended = False
 
     def suspend(self) -> None:
@@ -127,11 +129,11 @@ class BoundaryCache:
         if boundary is None or boundary.identity in self._distrusted:
             self._meter.add(misses=len(samples))
             return [False] * len(samples)
-        started, ahead = time.monotonic(), self._prefetcher.expects(boundary.identity, samples, variants)
-        hits = self._read_identity(boundary.identity, samples, variants, out, take_prefetched=True)
+        with self._meter.exposed() as spent:
+            hits = self._read_identity(boundary.identity, samples, variants, out, take_prefetched=True)
         self._meter.add(hits=sum(hits), misses=len(hits) - sum(hits))
-        if ahead or self.prefetch_steps == 0:  # else it is a first read, after a freeze or a reshape, and no usual one
-            self._meter.time("exposed", (time.monotonic() - started) * sum(hits) / max(1, len(hits)), sum(hits))
+        self._first_reads -= 1
+        spent.forget() if self._first_reads >= 0 else spent.count(hits)
         return hits
 
     def take(self, samples: Sequence[int], variants: Sequence[int], device: torch.device) -> Tensor | None:
@@ -143,13 +145,12 @@ class BoundaryCache:
         boundary = self._control.boundary
         if boundary is None or boundary.identity in self._distrusted:
             return None
-        started = time.monotonic()
-        payloads = self._prefetcher.take_whole(boundary.identity, samples, variants)
-        if payloads is None:
-            return None
-        rows = self.codec.decode(payloads.to(device, non_blocking=True))
-        self._meter.add(hits=len(samples))
-        self._meter.time("exposed", time.monotonic() - started, len(samples))
+        with self._meter.exposed() as spent:
+            payloads = self._prefetcher.take_whole(boundary.identity, samples, variants)
+            rows = self.codec.decode(payloads.to(device, non_blocking=True)) if payloads is not None else None
+        if rows is not None:
+            self._meter.add(hits=len(samples))
+            spent.count([True] * len(samples))
         return rows
 
     def read_previous(self, samples: Sequence[int], variants: Sequence[int], out: Tensor) -> list[bool]:

@@ -2,6 +2,9 @@
 
 import dataclasses
 import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from frostline_trainer.cache.values import ReadResult
@@ -34,7 +37,7 @@ class CacheCounts:
         )
 
 
-KINDS = ("fetch", "fill", "exposed", "hidden")
+KINDS = ("fetch", "fill", "exposed", "own", "hidden")
 """What is timed, in the order of the fields of `CacheSeconds`."""
 
 
@@ -44,12 +47,14 @@ class CacheSeconds:
 
     Attributes:
         exposed_seconds_per_sample: for which a step waits.
+        own_processor_seconds_per_sample: the training thread's processor time of these.
         hidden_processor_seconds_per_sample: processor time of reads ahead, beside the training thread.
     """
 
     fetch_seconds_per_sample: float | None
     fill_seconds_per_sample: float | None
     exposed_seconds_per_sample: float | None
+    own_processor_seconds_per_sample: float | None
     hidden_processor_seconds_per_sample: float | None
 
 
@@ -60,6 +65,7 @@ class Meter:
         self._lock = threading.Lock()
         self._totals = CacheCounts()
         self._marks: dict[str, CacheCounts] = {}
+        self._spent = Spent(self)
         self._rates = {kind: _Rate() for kind in KINDS}
 
     def add(self, **amounts: float) -> None:
@@ -99,12 +105,43 @@ class Meter:
     def count_ahead(self, result: ReadResult) -> None:
         """Count a read of values ahead of the steps that take them."""
         self.count_read(result)
-        self.time("hidden", result.processor_seconds, sum(result.hits))
+        self.time("hidden", *_of_hits(result.processor_seconds, result.hits))
+
+    @contextmanager
+    def exposed(self) -> Iterator["Spent"]:
+        """Time what a step waits for; with it what was waited for before, and not counted since."""
+        started, busy = time.monotonic(), time.thread_time()
+        yield self._spent
+        self._spent.seconds += time.monotonic() - started
+        self._spent.processor_seconds += time.thread_time() - busy
 
     def profile(self) -> CacheSeconds:
         """Rolling seconds a sample of each of KINDS, for the planner."""
         with self._lock:
             return CacheSeconds(*(self._rates[what].value() for what in KINDS))
+
+
+class Spent:
+    """What the training thread has spent on reads that are not counted yet: a read may take two attempts."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self.seconds = self.processor_seconds = 0.0
+
+    def count(self, hits: Sequence[bool]) -> None:
+        """Count it as the cost of the hits of a read. hits: of each sample; the misses have their share of the cost."""
+        self._meter.time("exposed", *_of_hits(self.seconds, hits))
+        self._meter.time("own", *_of_hits(self.processor_seconds, hits))
+        self.forget()
+
+    def forget(self) -> None:
+        """Leave it out of all costs."""
+        self.seconds = self.processor_seconds = 0.0
+
+
+def _of_hits(seconds: float, hits: Sequence[bool]) -> tuple[float, int]:
+    """Seconds of the hits among samples that were read together, and their number."""
+    return seconds * sum(hits) / max(1, len(hits)), sum(hits)
 
 
 class _Rate:

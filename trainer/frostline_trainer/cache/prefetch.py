@@ -85,12 +85,6 @@ class Prefetcher:
             self._waiting.append(batch)
             self._changed.notify()
 
-    def expects(self, identity: CacheIdentity, samples: Sequence[int], variants: Sequence[int]) -> bool:
-        """Whether all these samples have been asked for, and none has been taken or dropped since."""
-        with self._changed:
-            known = self._places if identity == self._identity else {}
-            return all(pair in known for pair in zip(samples, variants, strict=True))
-
     def take(self, identity: CacheIdentity, samples: Sequence[int], variants: Sequence[int]) -> list[Taken | None]:
         """Take the prefetched samples, each once; None for a sample that was not prefetched. Waits at most WAIT_SECONDS_MAX."""
         with self._changed:

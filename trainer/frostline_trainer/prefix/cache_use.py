@@ -182,17 +182,20 @@ class CacheUse:
         return counts.hits, counts.misses
 
     def profile(self) -> CacheProfile | None:
-        """The measured cost of reads, for the planner's decision to use the cache; None before the first read.
+        """The measured cost of a hit, for the planner's decision to use the cache; None before the first one.
 
-        Only the time that a step waits counts, not reads that a prefetch hides; but a CPU worker with a quota reads ahead on the
-        share that it computes with, so that nothing is hidden.
+        Only the time that a step waits counts, not reads that a prefetch hides. A CPU worker with a quota reads ahead on the
+        share that it computes with, so that nothing is hidden: there all processor time counts, and no wait.
         """
         measured = self.cache.profile() if self.cache is not None else None
         if measured is None or measured.exposed_seconds_per_sample is None:
             return None
-        quota, ahead = quota_clock_of(self._context.job, self._context.device), measured.hidden_processor_seconds_per_sample
+        seconds, quota = measured.exposed_seconds_per_sample, quota_clock_of(self._context.job, self._context.device)
+        if quota is not None:
+            ahead = measured.hidden_processor_seconds_per_sample if self._context.job.cache.prefetch_steps else None
+            seconds = quota.lasts((measured.own_processor_seconds_per_sample or 0.0) + (ahead or 0.0))
         return CacheProfile(
-            fetch_seconds_per_sample=measured.exposed_seconds_per_sample + (quota.lasts(ahead or 0.0) if quota else 0.0),
+            fetch_seconds_per_sample=seconds,
             fill_seconds_per_sample=measured.fill_seconds_per_sample or 0.0,
             hit_fraction=self._hit_fraction,
         )

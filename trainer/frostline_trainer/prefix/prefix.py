@@ -60,7 +60,7 @@ class PrefixReader:
     def audit(self, samples: Sequence[int], variants: Sequence[int], rows: torch.Tensor, step: int) -> None:
         """Shadow audit: recompute the micro-batches that are due, and compare bits. Raises CacheDiffers.
 
-        A micro-batch is due as a whole: a tile takes as long for one sample as for all, and is waited for by all replicas.
+        A micro-batch is due as a whole: all replicas wait for it, and a padded tile takes as long for one sample as for all.
         """
         size = self._context.micro_batch_size
         for start in range(0, len(samples), size):
