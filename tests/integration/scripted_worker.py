@@ -42,7 +42,7 @@ def job_values(**sections: dict[str, Any]) -> dict[str, Any]:
         "freeze": {"interval_steps": 8, "policy": {"name": "manual"}, "rails": {"off": ["guard"]}},
         "elastic": {"cache": False},
         "placement": {"workers": 2, "min_workers": 1},
-        "controller": {"heartbeat_seconds": 0.2, "dead_after_seconds": 30.0, "start_timeout_seconds": 60.0},
+        "controller": {"heartbeat_seconds": 0.2, "dead_after_seconds": 30.0, "start_timeout_seconds": 5.0},
     }
     for name, section in sections.items():
         values[name] = {**values.get(name, {}), **section} if isinstance(section, dict) else section
