@@ -18,6 +18,7 @@ from tests.cluster.controller_account import TRAINER, grant, in_cluster_api
 from tests.cluster.namespaces import WithNamespaces
 from tests.cluster.waiting import wait_for
 from tests.cluster.workloads import path_of, pod_spec, ready_pods, stateful_set
+from tests.in_time import fastest_of_three, in_time
 
 PLAN = "frostline.io/plan"
 Server = WithNamespaces
@@ -227,14 +228,20 @@ def test_a_frozen_api_server_costs_a_deadline_not_for_ever(
     assert backend.read().annotations == {PLAN: "1"}
     cluster.plane.freeze_api_server(True)
     try:
-        started = time.monotonic()
-        with pytest.raises(ApiError):
-            backend.patch_annotations({PLAN: "2"}, {PLAN: "1"})
-        assert time.monotonic() - started < 30.0
+        _given_up(backend)
         assert backend.read().annotations == {PLAN: "1"}, "reading goes on from memory"
     finally:
         cluster.plane.freeze_api_server(False)
     wait_for(lambda: _patched(backend), "a patch to go through again")
+
+
+@fastest_of_three
+def _given_up(backend: KubernetesBackend) -> None:
+    """A patch that the API server does not answer ends with an error, in time."""
+    started = time.monotonic()
+    with pytest.raises(ApiError):
+        backend.patch_annotations({PLAN: "2"}, {PLAN: "1"})
+    in_time(time.monotonic() - started, 6.0, "the patch")
 
 
 def _patched(backend: KubernetesBackend) -> bool:

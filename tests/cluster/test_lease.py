@@ -20,7 +20,7 @@ from tests.cluster.waiting import stays
 from tests.cluster.workloads import path_of
 
 TIMES = LeaseTimes(duration=12.0, renew_deadline=10.0, retry=1.0)
-LATE_SECONDS = 10.0
+LATE_SECONDS = 5.0
 """The seconds that a busy machine may add."""
 
 HOLDER = """

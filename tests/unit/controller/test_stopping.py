@@ -20,7 +20,8 @@ from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import control_pb2_grpc
 from frostline_rpc.auth import Tokens
 
-DEADLINE = "frostline_controller.local_run.control.DEADLINE_SECONDS"
+AT_LEISURE, SOON = 30.0, 0.3
+"""Seconds that a call waits for the controller: for one that answers, on a busy machine too, and for one that does not."""
 
 
 class Controller(control_pb2_grpc.ControlServicer):
@@ -46,10 +47,16 @@ class Controller(control_pb2_grpc.ControlServicer):
 class Stopping:
     """A request to stop a run, its controller, a clock, and the lines that were shown."""
 
-    def __init__(self, folder: Path, controller: Controller) -> None:
+    def __init__(self, folder: Path, controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self.give_up_after(AT_LEISURE)
         self.folder, self.controller, self.now, self.said = folder, controller, 0.0, list[str]()
         self.client = OperatorClient(folder)
         self.request = StopRequest(self.client, self.said.append, lambda: self.now)
+
+    def give_up_after(self, seconds: float) -> None:
+        """Let calls wait so long for an answer."""
+        self._monkeypatch.setattr("frostline_controller.local_run.control.DEADLINE_SECONDS", seconds)
 
     def after(self, seconds: float) -> float:
         """Ask again that much later; return for how long nobody has answered."""
@@ -60,15 +67,13 @@ class Stopping:
 
 @pytest.fixture
 def stopping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stopping]:
-    # Of calls to a controller that answers: far longer than a busy machine takes. Tests whose controller does not, shorten it.
-    monkeypatch.setattr(DEADLINE, 30.0)
     server, controller = grpc.server(ThreadPoolExecutor(8)), Controller()
     control_pb2_grpc.add_ControlServicer_to_server(controller, server)
     places = RunDirectory(tmp_path)
     places.controller_address.write_text(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
     Tokens.create().write(places.tokens)
     server.start()
-    made = Stopping(tmp_path, controller)
+    made = Stopping(tmp_path, controller, monkeypatch)
     yield made
     made.client.close()
     controller.writes.set()
@@ -82,27 +87,25 @@ def test_a_stop_is_sent_once(stopping: Stopping) -> None:
     assert stopping.said == ["stopping at a checkpoint; press Ctrl-C again to stop at once"]
 
 
-def test_a_stop_that_cannot_be_written_waits_for_room_however_long(stopping: Stopping, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_that_cannot_be_written_waits_for_room_however_long(stopping: Stopping) -> None:
     stopping.controller.writes.clear()
-    monkeypatch.setattr(DEADLINE, 0.3)
+    stopping.give_up_after(SOON)
     assert [stopping.after(1.0), stopping.after(60.0)] == [0.0, 0.0]
     waits = f"the stop waits until {stopping.folder} can be written: free some space there; press Ctrl-C again to stop at once"
     assert stopping.said == [waits]
     stopping.controller.writes.set()
-    monkeypatch.setattr(DEADLINE, 30.0)
+    stopping.give_up_after(AT_LEISURE)
     assert stopping.after(60.0) == 0.0
     assert stopping.said == [waits, "stopping at a checkpoint; press Ctrl-C again to stop at once"]
 
 
-def test_a_controller_that_stands_still_is_counted_from_its_last_answer(
-    stopping: Stopping, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_controller_that_stands_still_is_counted_from_its_last_answer(stopping: Stopping) -> None:
     stopping.controller.goes.clear()
-    monkeypatch.setattr(DEADLINE, 0.3)
+    stopping.give_up_after(SOON)
     assert [stopping.after(1.0), stopping.after(5.0), stopping.after(6.0)] == [0.0, 5.0, 11.0]
     assert stopping.said == []
     stopping.controller.goes.set()
-    monkeypatch.setattr(DEADLINE, 30.0)
+    stopping.give_up_after(AT_LEISURE)
     assert stopping.after(6.0) == 0.0
     assert stopping.said == ["stopping at a checkpoint; press Ctrl-C again to stop at once"]
 
@@ -128,11 +131,9 @@ def test_a_command_to_a_run_that_has_ended_says_how_to_go_on(ended_as: RunStatus
     assert str(caught.value).endswith(f"no controller has been started here; {says.format(folder=tmp_path)}")
 
 
-def test_a_command_that_is_not_on_disk_is_told_from_a_controller_that_is_gone(
-    stopping: Stopping, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_is_not_on_disk_is_told_from_a_controller_that_is_gone(stopping: Stopping) -> None:
     stopping.controller.writes.clear()
-    monkeypatch.setattr(DEADLINE, 0.3)
+    stopping.give_up_after(SOON)
     with pytest.raises(NoRun, match=r"the command is not on disk yet after 0\.3 s, it may still be carried out"):
         stopping.client.command("cancel")
     RunDirectory(stopping.folder).controller_address.write_text("127.0.0.1:1")

@@ -171,7 +171,7 @@ def test_a_freeze_that_waits_for_a_slow_disk_is_no_hang(tmp_path: Path, monkeypa
     disk.set()
     member.saving.stable()
     member.saving.close()
-    assert waited >= 6.0 and moves[:2] and min(moves) < started + 3.0 < max(moves), "a sign of life in both waits"
+    assert waited >= 6.0 and min(moves) < started + 3.0 < max(moves) - 0.5, "a sign of life in both waits"
 
 
 def test_checkpoints_lie_under_the_plans_epoch_and_a_fenced_world_hears_of_it(tmp_path: Path) -> None:

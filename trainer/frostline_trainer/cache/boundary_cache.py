@@ -79,7 +79,6 @@ class BoundaryCache:
         self.prefetch_steps = section.prefetch_steps
         self._pin_memory, self._device_clock, self._keep_previous = pin_memory, device_clock, keep_previous
         self._suspended = False
-        self._first_reads = 0  # that no prefetch can hide, after a freeze or a reshape: their wait is no usual one
         self._meter = Meter()
         self._distrusted: set[CacheIdentity] = set()
         self.before_fill: Callable[[Tensor], Tensor] | None = None
@@ -103,7 +102,7 @@ class BoundaryCache:
         """
         self._control.set_boundary(identity, previous, num_values)
         self._prefetcher.forget_all()
-        self._first_reads = self.prefetch_steps
+        self._meter.leave_out(self.prefetch_steps)  # no prefetch can hide these reads, so their wait is no usual one
         self._suspended = False
 
     def suspend(self) -> None:
@@ -129,11 +128,9 @@ class BoundaryCache:
         if boundary is None or boundary.identity in self._distrusted:
             self._meter.add(misses=len(samples))
             return [False] * len(samples)
-        with self._meter.exposed() as spent:
+        with self._meter.waiting():
             hits = self._read_identity(boundary.identity, samples, variants, out, take_prefetched=True)
-        self._meter.add(hits=sum(hits), misses=len(hits) - sum(hits))
-        self._first_reads -= 1
-        spent.forget() if self._first_reads >= 0 else spent.count(hits)
+        self._meter.count_used(hits)
         return hits
 
     def take(self, samples: Sequence[int], variants: Sequence[int], device: torch.device) -> Tensor | None:
@@ -145,12 +142,11 @@ class BoundaryCache:
         boundary = self._control.boundary
         if boundary is None or boundary.identity in self._distrusted:
             return None
-        with self._meter.exposed() as spent:
+        with self._meter.waiting():
             payloads = self._prefetcher.take_whole(boundary.identity, samples, variants)
             rows = self.codec.decode(payloads.to(device, non_blocking=True)) if payloads is not None else None
         if rows is not None:
-            self._meter.add(hits=len(samples))
-            spent.count([True] * len(samples))
+            self._meter.count_used([True] * len(samples), prefetched=True)
         return rows
 
     def read_previous(self, samples: Sequence[int], variants: Sequence[int], out: Tensor) -> list[bool]:

@@ -65,7 +65,8 @@ class Meter:
         self._lock = threading.Lock()
         self._totals = CacheCounts()
         self._marks: dict[str, CacheCounts] = {}
-        self._spent = Spent(self)
+        self._waited = self._busy = 0.0  # seconds of the training thread, by the clock and by its processor
+        self._left_out = 0
         self._rates = {kind: _Rate() for kind in KINDS}
 
     def add(self, **amounts: float) -> None:
@@ -108,35 +109,36 @@ class Meter:
         self.time("hidden", *_of_hits(result.processor_seconds, result.hits))
 
     @contextmanager
-    def exposed(self) -> Iterator["Spent"]:
-        """Time what a step waits for; with it what was waited for before, and not counted since."""
+    def waiting(self) -> Iterator[None]:
+        """Time what a step waits for; it is kept until `count_used`, since a read may take two attempts."""
         started, busy = time.monotonic(), time.thread_time()
-        yield self._spent
-        self._spent.seconds += time.monotonic() - started
-        self._spent.processor_seconds += time.thread_time() - busy
+        yield
+        self._waited += time.monotonic() - started
+        self._busy += time.thread_time() - busy
+
+    def leave_out(self, reads: int) -> None:
+        """Leave so many of the next reads out of the cost of a hit, where they were not prefetched."""
+        self._left_out = reads
+
+    def count_used(self, hits: Sequence[bool], prefetched: bool = False) -> None:
+        """Count a read for a step, and what was waited for as the cost of its hits; misses have their share of that.
+
+        Args:
+            hits: of each sample.
+            prefetched: whether all samples were.
+        """
+        self.add(hits=sum(hits), misses=len(hits) - sum(hits))
+        if self._left_out > 0 and not prefetched:
+            self._left_out -= 1
+        else:
+            self.time("exposed", *_of_hits(self._waited, hits))
+            self.time("own", *_of_hits(self._busy, hits))
+        self._waited = self._busy = 0.0
 
     def profile(self) -> CacheSeconds:
         """Rolling seconds a sample of each of KINDS, for the planner."""
         with self._lock:
             return CacheSeconds(*(self._rates[what].value() for what in KINDS))
-
-
-class Spent:
-    """What the training thread has spent on reads that are not counted yet: a read may take two attempts."""
-
-    def __init__(self, meter: Meter) -> None:
-        self._meter = meter
-        self.seconds = self.processor_seconds = 0.0
-
-    def count(self, hits: Sequence[bool]) -> None:
-        """Count it as the cost of the hits of a read. hits: of each sample; the misses have their share of the cost."""
-        self._meter.time("exposed", *_of_hits(self.seconds, hits))
-        self._meter.time("own", *_of_hits(self.processor_seconds, hits))
-        self.forget()
-
-    def forget(self) -> None:
-        """Leave it out of all costs."""
-        self.seconds = self.processor_seconds = 0.0
 
 
 def _of_hits(seconds: float, hits: Sequence[bool]) -> tuple[float, int]:
