@@ -20,7 +20,7 @@ def test_a_broken_test_sample_ends_the_process_after_the_last_checkpoint_is_comp
     member = Member(tmp_path)
     complete: list[list[bool]] = []
 
-    def cannot_be_read(generation: object) -> dict[str, float]:
+    def cannot_be_read(generation: object, step: int) -> dict[str, float]:
         complete.append([is_complete(folder) for folder in tmp_path.glob("0/*/*")])
         raise ValueError("7.jpg: no readable image")
 

@@ -62,7 +62,7 @@ class Conclusion:
         digest = world_digest(generation)
         unwritten = files.checkpoint(entered, self._state, folder)
         # The weights are safe before the score reads data that the run has not read yet: a broken sample ends the process.
-        metrics = final_score(generation) if ended.how is Ended.FINISHED else {}
+        metrics = final_score(generation, self._state.step) if ended.how is Ended.FINISHED else {}
         if entered.index == 0:
             self._clock.enter(Phase.PUBLISH)
             if ended.how is Ended.FINISHED and not unwritten:
@@ -98,12 +98,14 @@ class Conclusion:
         threading.Thread(target=self._client.outcome, args=(outcome,), name="outcome", daemon=True).start()
 
 
-def final_score(generation: Generation) -> dict[str, float]:
-    """The test split's metrics, measured without a lossy codec; they steer nothing in the run."""
-    if not generation.context.job.evaluation.test_at_end:
+def final_score(generation: Generation, step: int) -> dict[str, float]:
+    """The test split's metrics, measured without a lossy codec; they steer nothing in the run. step: the last committed one."""
+    job = generation.context.job
+    if not job.evaluation.test_at_end:
         return {}
-    generation.freeze_to(generation.freeze_point)
-    _, metrics = evaluate(generation, generation.context.data.test)
+    if job.cache.codec != "none":
+        generation.freeze_to(generation.freeze_point)
+    _, metrics = evaluate(generation, generation.context.data.test, step)
     return metrics
 
 

@@ -10,19 +10,17 @@ from pathlib import Path
 
 from transformers import PreTrainedConfig
 
-from frostline_contract.cache_identity import CacheIdentity
 from frostline_contract.cache_tag import unsigned_refusal
 from frostline_contract.job import Job
 from frostline_contract.plan import SAMPLE
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.statistics import CacheProfile
-from frostline_contract.usage import Way
 from frostline_trainer.cache.boundary_cache import BoundaryCache
 from frostline_trainer.cache.codec import make_codec
 from frostline_trainer.cache.revision import prefix_revision
 from frostline_trainer.data.augment import augmentation_of, cache_refusal
-from frostline_trainer.data.split import names_of
 from frostline_trainer.prefix.own_tokens import own_tokens
+from frostline_trainer.prefix.split_caches import SplitCaches
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.device_clock import quota_clock_of
 from frostline_trainer.step.generation import Generation
@@ -44,23 +42,19 @@ dropout either."""
 
 @dataclass
 class _Asked:
-    """The identities of cached values that a generation needs.
+    """What a generation asks for: the revisions of its frozen prefix, by boundary, its own first, then the previous one.
 
     Attributes:
-        identities: functions that compute the identities, for the generation's boundary and for the previous one, if there is
-            one.
-        num_values: pairs of sample and variant.
-        known: whether the identities have been computed.
+        revisions: functions that compute them.
+        known: whether they have been computed.
     """
 
-    cache: BoundaryCache
-    identities: list[Callable[[], CacheIdentity]]
-    num_values: int
+    revisions: dict[int, Callable[[], str]]
     known: bool = False
 
 
 class CacheUse:
-    """Connects the worker's generations to its BoundaryCache, which is created when it is first needed.
+    """Connects the worker's generations to its caches, which are opened when they are first needed.
 
     Args:
         context: the run's model and data, on this worker.
@@ -71,11 +65,10 @@ class CacheUse:
     """
 
     def __init__(self, context: RunContext, cache_address: str, token: str, worker_id: str, run_dir: Path) -> None:
-        self._context, self._worker_id, self._run_dir = context, worker_id, run_dir
+        self._context, self._run_dir = context, run_dir
         self._address, shared_token = cache_address, RunDirectory(run_dir).cache_token
         self._shared = shared_token.exists()
-        self._token = str(shared_token) if self._shared else token
-        self.cache: BoundaryCache | None = None
+        token = str(shared_token) if self._shared else token
         self._hit_fraction = 0.0
         self._lock = threading.Lock()
         self._asked: _Asked | None = None
@@ -85,6 +78,12 @@ class CacheUse:
             share = self._own_tokens.mean() / context.hidden_shape[0]
             log.info("cached values hold their samples' own tokens: %.0f %% of the padded ones in the mean", 100 * share)
         self.round_trip = None if codec.name == "none" else codec.round_trip
+        self._caches = SplitCaches(context, cache_address, token, worker_id, run_dir, self._shared, self._own_tokens)
+
+    @property
+    def cache(self) -> BoundaryCache | None:
+        """The train split's cache, from when it is first needed."""
+        return self._caches.train
 
     @property
     def refusal(self) -> str | None:
@@ -103,36 +102,16 @@ class CacheUse:
         wanted = generation.placement.use_cache and self.refusal is None and self._context.job.elastic.cache
         holds_prefix = 0 in generation.stages and 0 < boundary <= generation.placement.stage_bounds[1]
         if not (wanted and holds_prefix and self._has_server()):
-            if self.cache is not None:
-                self.cache.clear_boundary()
+            self._caches.clear_boundary()
             return
-        if self.cache is None:
-            self.cache = BoundaryCache(
-                self._address,
-                self._token,
-                self._worker_id,
-                self._context.job.cache,
-                self._context.hidden_shape,
-                self._context.dtype,
-                self._run_dir,
-                pin_memory=self._context.device.type != "cpu",
-                device_clock=lambda: self._context.device_clock,
-                keep_previous=self._shared,
-                names=names_of(self._context.data.train).numbers,
-                own_tokens=self._own_tokens,
-            )
-            self.cache.before_fill = self._context.plug.rows_to_store
-            self._context.traffic.follow(Way.CACHE, self.cache.bytes_moved)
-        section = self._context.job.cache  # live: a new revision of the job brings other values
-        self.cache.audit_fraction, self.cache.prefetch_steps = section.shadow_audit_fraction, section.prefetch_steps
+        self._caches.open()
         previous = self._previous_boundary(state, boundary)
         chain = list(state.codec_chain)
         tile = 1 if generation.plan.prefix_tile == SAMPLE else self._context.micro_batch_size
-        variants = self._context.job.data.augmentation
-        kinds = variants.variants if variants.mode == "k-variants" else 1
-        identities = [self._identity_of(point, chain, tile) for point in (boundary, previous) if point is not None]
-        self._ask(_Asked(self.cache, identities, len(self._context.data.train) * kinds))
-        generation.use_cache(self.cache, previous)
+        points = [point for point in (boundary, previous) if point is not None]
+        self._ask(_Asked({point: self._revision_of(point, chain, tile) for point in points}))
+        assert self.cache is not None
+        generation.use_cache(self.cache, previous, self._caches.held_out)
 
     def _has_server(self) -> bool:
         """Whether there is a cache server. A worker may have registered before the run's own one had its address."""
@@ -142,7 +121,7 @@ class CacheUse:
         """Stop using the cache, since this worker is in no generation: what it leased is released. May be called again."""
         with self._lock:
             if self._asked is not None:
-                self._asked.cache.clear_boundary()
+                self._caches.clear_boundary()
             self._asked = None
 
     def _ask(self, asked: "_Asked") -> None:
@@ -152,24 +131,25 @@ class CacheUse:
         finder.start()
         deadline = time.monotonic() + PATIENCE_SECONDS
         finder.join(PATIENCE_SECONDS)
-        asked.cache.await_shards(max(0.0, deadline - time.monotonic()))
+        if self.cache is not None:
+            self.cache.await_shards(max(0.0, deadline - time.monotonic()))
         with self._lock:
             if not asked.known:
                 log.info("the frozen prefix's digest takes more than %g s; it is computed until then", PATIENCE_SECONDS)
-                asked.cache.suspend()
+                self._caches.suspend()
 
     def _find(self, asked: "_Asked") -> None:
-        """Compute the identities, in a thread and on a device stream of their own."""
+        """Compute the revisions, in a thread and on a device stream of their own."""
         try:
             with streams_of(self._context.device).beside():
-                found = [identity() for identity in asked.identities]
+                found = [(point, revision()) for point, revision in asked.revisions.items()]
         except RuntimeError as error:  # the training thread will get the device's error too
             log.warning("the frozen prefix has no digest, and is not cached: %s", error)
             return
         with self._lock:
             asked.known = True
             if self._asked is asked:
-                asked.cache.set_boundary(found[0], found[1] if len(found) > 1 else None, asked.num_values)
+                self._caches.set_boundary(found[0], found[1] if len(found) > 1 else None)
 
     def take_counts(self) -> tuple[int, int]:
         """(hits, misses) in samples since the last call."""
@@ -204,11 +184,10 @@ class CacheUse:
         """Close the cache's connections and end its threads; no cache is created any more."""
         with self._lock:
             self._asked = None
-        if self.cache is not None:
-            self.cache.close()
+        self._caches.close()
 
-    def _identity_of(self, boundary: int, chain: list[int], tile: int) -> Callable[[], CacheIdentity]:
-        """A function that computes the identity of a boundary's values: of model, data, numerics and current frozen weights.
+    def _revision_of(self, boundary: int, chain: list[int], tile: int) -> Callable[[], str]:
+        """A function that computes the revision of a boundary's values: of model, numerics and current frozen weights.
 
         Args:
             boundary: the freeze point at which the prefix ends.
@@ -217,15 +196,11 @@ class CacheUse:
         """
         context, codec = self._context, self._context.job.cache.codec
         points = [(point, codec) for point in chain if point <= boundary] if codec != "none" else []
-        states, names = [unit.state_dict() for unit in context.cut.units[:boundary]], names_of(context.data.train)
+        states = [unit.state_dict() for unit in context.cut.units[:boundary]]
         preprocessing = preprocessing_of(context.job, context.precision.name, context.cut.model.config)
         preprocessing += "" if self._own_tokens is None else "|own tokens"
 
-        def find() -> CacheIdentity:
-            revision = prefix_revision(states, (tile, *context.hidden_shape), points, preprocessing, context.prefix_digest)
-            return CacheIdentity(revision, names.digest, "train", boundary)
-
-        return find
+        return lambda: prefix_revision(states, (tile, *context.hidden_shape), points, preprocessing, context.prefix_digest)
 
     def _previous_boundary(self, state: RunState, boundary: int) -> int | None:
         """The previous boundary, if its values can be advanced to this one; None otherwise."""

@@ -109,7 +109,7 @@ def close_interval(generation: Generation, state: RunState, calendar: DecisionCa
     """
     context, step, sums = generation.context, state.step, state.interval
     number = calendar.interval_of(step)
-    guard = _read_guard(generation) if guard_is_due(context.job, context.num_units, state.decisions, number) else None
+    guard = _read_guard(generation, step) if guard_is_due(context.job, context.num_units, state.decisions, number) else None
     likenesses = _read_outputs(generation) if context.job.freeze.probes and context.job.elastic.freeze else []
     count = max(sums.accepted, 1)
     statistics = IntervalStatistics(
@@ -183,7 +183,7 @@ def _read_outputs(generation: Generation) -> list[Likeness]:
     return read_likenesses(generation)
 
 
-def _read_guard(generation: Generation) -> GuardReading:
+def _read_guard(generation: Generation, step: int) -> GuardReading:
     generation.phase(Phase.EVALUATE)
-    rows, metrics = evaluate(generation, generation.context.data.guard)
+    rows, metrics = evaluate(generation, generation.context.data.guard, step)
     return GuardReading(losses=sample_losses(rows), metrics=metrics)

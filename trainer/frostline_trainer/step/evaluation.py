@@ -9,23 +9,26 @@ from typing import Any
 import torch
 
 from frostline_trainer.data.split import inputs_of
+from frostline_trainer.step.alignment import aligned
 from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.pipeline import MicroBatch
 
 
-def evaluate(generation: Generation, split: Any) -> tuple[torch.Tensor, dict[str, float]]:
-    """Score a split. Returns rows (samples, columns), float64, and the task's metrics."""
+def evaluate(generation: Generation, split: Any, step: int = 0) -> tuple[torch.Tensor, dict[str, float]]:
+    """Score a split. Returns rows (samples, columns), float64, and the task's metrics.
+
+    A member that has a cache of the split (`Generation.held_out`) reads the frozen prefix's output instead of computing it.
+
+    step: the last committed one, by which cached values are chosen for an audit.
+    """
     context, size = generation.context, generation.context.micro_batch_size
     generation.complete_weights()
     num_tiles = -(-len(split) // size)
     scored: dict[int, torch.Tensor] = {}
-    own = generation.shape.share_of(num_tiles, generation.dp_rank)
+    own, tiles = generation.shape.share_of(num_tiles, generation.dp_rank), _Tiles(generation, split, step)
     for tile in own:
         generation.moved()
-        samples = list(range(tile * size, min((tile + 1) * size, len(split))))
-        samples += [-1] * (size - len(samples))
-        inputs = context.on_device(inputs_of(split, samples, [0] * size, samples=0 in generation.stages))
-        scores = generation.pipeline.evaluate(generation.evaluation, MicroBatch(tile, inputs), context.task.evaluate)
+        scores = generation.pipeline.evaluate(generation.evaluation, tiles.micro_batch(tile), context.task.evaluate)
         if scores is not None:
             scored[tile] = scores
     generation.pipeline.attend(generation.evaluation, -(-num_tiles // generation.shape.dp_degree) - len(own))
@@ -36,6 +39,30 @@ def evaluate(generation: Generation, split: Any) -> tuple[torch.Tensor, dict[str
     generation.world.all_reduce_sum(rows)
     rows = rows[: len(split)]
     return rows, context.task.metrics(rows.numpy(), split)
+
+
+class _Tiles:
+    """The tiles of a split as micro-batches. step: as in `evaluate`."""
+
+    def __init__(self, generation: Generation, split: Any, step: int) -> None:
+        self._generation, self._split, self._step = generation, split, step
+        self._prefix = generation.held_out.get(split.name)
+
+    def micro_batch(self, tile: int) -> MicroBatch:
+        """A tile, padded to the micro-batch's size, with the frozen prefix's output if there is a cache of the split."""
+        context, samples, prefix = self._generation.context, self._samples(tile), self._prefix
+        variants, embeds = [0] * len(samples), 0 in self._generation.stages and prefix is None
+        made = MicroBatch(tile, context.on_device(inputs_of(self._split, samples, variants, samples=embeds)))
+        if prefix is not None:
+            coming = self._samples(tile + 1)
+            prefix.prefetch(coming, [0] * len(coming))
+            made.boundary = aligned(prefix.rows(samples, variants))
+            prefix.audit(samples, variants, made.boundary, self._step)
+        return made
+
+    def _samples(self, tile: int) -> list[int]:
+        size, count = self._generation.context.micro_batch_size, len(self._split)
+        return [place if place < count else -1 for place in range(tile * size, (tile + 1) * size)]
 
 
 def sample_losses(rows: torch.Tensor) -> tuple[float, ...]:

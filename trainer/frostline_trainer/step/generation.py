@@ -3,8 +3,9 @@
 All of it is a function of (placement, the member's place in it, freeze point).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -92,6 +93,7 @@ class Generation:
         self.weighing = Weighing(context)
         self.buffers: dict[int, GradientBuffers] = {}
         self.prefix: Prefix | None = None
+        self.held_out: dict[str, PrefixReader] = {}
         is_traced = self.dp_rank == 0 and self.shape.pp_degree > 1 and self.in_group.speaks
         self.tracing = Tracing(lambda: context.device_clock, str(plan.generation), self.pp_rank, is_traced)
         self.freeze_to(freeze_point, codec_chain, round_trip)
@@ -127,7 +129,7 @@ class Generation:
                                    self._program, freeze_point)  # fmt: skip
         self.reduction.complete(self._units(), everything=True)
         self.pipeline = self._builder.pipeline(self.stages, self.buffers, self.reduction.gathering(trainable))
-        self.prefix = None
+        self.prefix, self.held_out = None, {}
 
     def _share_tiles(self) -> None:
         self.in_group.share_tiles(unit for stage in self.stages.values() for _, unit in stage.trainable())
@@ -142,12 +144,18 @@ class Generation:
         self.feed = BatchFeed(self.context, self.shape.dp_degree, origin)
         self._step_feed = StepFeed(self.context, self.feed, self.own_micro_batches(), 0 in self.stages)
 
-    def use_cache(self, cache: Any, previous_boundary: int | None) -> None:
-        """Read the frozen prefix through the cache, if this member's stage 0 holds all of it."""
-        stage = self.stages.get(0)
+    def use_cache(self, cache: Any, previous_boundary: int | None, held_out: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Read the frozen prefix through the cache, if this member's stage 0 holds all of it.
+
+        held_out: caches of splits that are scored, by the split's name.
+        """
+        stage, data, place = self.stages.get(0), self.context.data, (self.freeze_point, previous_boundary)
         if stage is not None and 0 < self.freeze_point <= self.placement.stage_bounds[1]:
-            data = self.context.data
-            self.prefix = PrefixReader(self.context, stage, data.train, cache, self.freeze_point, previous_boundary)
+            self.prefix = PrefixReader(self.context, stage, data.train, cache, *place)
+            scored = [split for split in (data.guard, data.test) if split.name in held_out]
+            self.held_out = {
+                split.name: PrefixReader(self.context, stage, split, held_out[split.name], *place) for split in scored
+            }
 
     # ---- a step
 
