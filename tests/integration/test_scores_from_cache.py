@@ -14,13 +14,14 @@ from frostline_rpc.auth import WORKER
 from frostline_trainer.cache.boundary_cache import BoundaryCache
 from frostline_trainer.generations.groups import lone_groups
 from frostline_trainer.generations.run_end import final_score
+from frostline_trainer.prefix import split_caches
 from frostline_trainer.prefix.cache_use import CacheUse
 from frostline_trainer.prefix.tile_check import find_place_dependence
 from frostline_trainer.replication.wrong_bits import CacheDiffers
 from frostline_trainer.step.evaluation import evaluate
 from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.run_state import RunState
-from tests.cache_stack import CacheStack, admitted_fraction, cache_stack, wait_patiently, wait_until
+from tests.cache_stack import CacheStack, cache_stack, wait_patiently
 from tests.exact_cases import Case, build_case
 from tests.hand_made_plans import Layout, lone_plan
 from tests.uneven_kernel import planted
@@ -31,6 +32,7 @@ GUARD_ROWS, TEST_ROWS = 9, 5
 @pytest.fixture
 def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CacheStack]:
     wait_patiently(monkeypatch)  # a stalled machine is no silent Redis
+    monkeypatch.setattr(split_caches, "ADMISSION_SECONDS", 20.0)
     with cache_stack(tmp_path) as started:
         yield started
 
@@ -44,7 +46,7 @@ def shared(stack: CacheStack) -> CacheStack:
 
 @contextmanager
 def frozen_to(point: int, case: Case, stack: CacheStack | None, tile: PrefixTile = MICRO_BATCH) -> Iterator[tuple]:
-    """A worker's generation at a freeze point, and its use of the stack's cache, all of whose values are admitted."""
+    """A worker's generation at a freeze point, and its use of the stack's cache."""
     context, state = build_case(case), RunState(freeze_point=point, codec_chain=[point])
     state.decisions.append(Decision(number=1, interval=1, effective_step=1, freeze_point=point, kind="freeze"))
     placement = Layout(1, 1).placement(0).model_copy(update={"use_cache": stack is not None})
@@ -54,27 +56,26 @@ def frozen_to(point: int, case: Case, stack: CacheStack | None, tile: PrefixTile
     generation = Generation(context, plan, 0, lone_groups(), point, lambda name: None, (point,), caching.round_trip)
     try:
         caching.connect(generation, state)
-        for one in caches(generation):
-            wait_until(lambda one=one: one.usable and admitted_fraction(one) == 1.0)
         yield generation, caching
     finally:
         caching.close()
 
 
-def caches(generation: Generation) -> list[BoundaryCache]:
-    return [reader._cache for reader in generation.held_out.values()]
+def caches(caching: CacheUse) -> dict[str, BoundaryCache]:
+    """The opened caches of splits that are scored."""
+    return {name: cache for name, cache in caching._caches._opened.items() if name != "train"}
 
 
-def scores(generation: Generation) -> tuple[torch.Tensor, torch.Tensor]:
+def scores(generation: Generation, caching: CacheUse) -> tuple[torch.Tensor, torch.Tensor]:
     """The rows of guard and test; what was computed is in the cache afterwards."""
     data = generation.context.data
     rows = evaluate(generation, data.guard, 3)[0], evaluate(generation, data.test, 3)[0]
-    assert all(cache.flush(20.0) for cache in caches(generation))
+    assert all(cache.flush(20.0) for cache in caches(caching).values())
     return rows
 
 
-def hits(generation: Generation) -> dict[str, int]:
-    return {name: reader._cache.take_counts().hits for name, reader in generation.held_out.items()}
+def hits(caching: CacheUse) -> dict[str, int]:
+    return {name: cache.take_counts().hits for name, cache in caches(caching).items()}
 
 
 def equal(found: tuple[torch.Tensor, ...], wanted: tuple[torch.Tensor, ...]) -> bool:
@@ -91,28 +92,56 @@ def test_computed_filled_and_read_scores_have_the_same_bits(family: str, dtype: 
     case = Case(family, dtype, audit_fraction=1.0)
     with planted() if kernels == "planted" else nullcontext():
         tile = SAMPLE if find_place_dependence(build_case(case)) else MICRO_BATCH
-        with frozen_to(3, case, None, tile) as (plain, _):
-            wanted = scores(plain)
-        with frozen_to(3, case, shared, tile) as (first, _):
-            assert equal(scores(first), wanted) and hits(first) == {"guard": 0, "test": 0}
-            assert equal(scores(first), wanted) and hits(first) == {"guard": GUARD_ROWS, "test": TEST_ROWS}
+        with frozen_to(3, case, None, tile) as (plain, uncached):
+            wanted = scores(plain, uncached)
+        with frozen_to(3, case, shared, tile) as first:
+            assert equal(scores(*first), wanted) and hits(first[1]) == {"guard": 0, "test": 0}
+            assert equal(scores(*first), wanted) and hits(first[1]) == {"guard": GUARD_ROWS, "test": TEST_ROWS}
         with frozen_to(3, case, shared, tile) as (other, caching):
             assert final_score(other, 3) == evaluate(plain, plain.context.data.test)[1]
-            assert equal(scores(other), wanted)
-            assert hits(other) == {"guard": GUARD_ROWS, "test": 2 * TEST_ROWS}, "another run starts warm"
+            assert equal(scores(other, caching), wanted)
+            assert hits(caching) == {"guard": GUARD_ROWS, "test": 2 * TEST_ROWS}, "another run starts warm"
             assert caching.take_counts() == (0, 0), "a score is no step: the planner counts what steps read"
 
 
+def spoil(generation: Generation, caching: CacheUse, split: str) -> BoundaryCache:
+    """Fill a split's cache with wrong values, signed by the worker that computed them."""
+    cache = caching._caches.for_scores(getattr(generation.context.data, split))
+    assert cache is not None
+    cache.before_fill = lambda rows: rows + 1
+    scores(generation, caching)
+    return cache
+
+
 def test_a_wrong_value_that_an_audit_finds_ends_the_generation(shared: CacheStack) -> None:
-    """As in a step: the value is signed by whoever wrote it, so only a recomputation shows that it is wrong."""
+    """As in a step: only a recomputation shows that a signed value is wrong."""
     case = Case("gpt2_tied", audit_fraction=1.0)
-    with frozen_to(3, case, shared) as (generation, _):
-        guard = generation.held_out["guard"]._cache
-        guard.before_fill = lambda rows: rows + 1
-        scores(generation)
-        with pytest.raises(CacheDiffers, match="boundary 3 differ from recomputed ones in step 8"):
+    with frozen_to(3, case, shared) as (generation, caching):
+        guard = spoil(generation, caching, "guard")
+        with pytest.raises(CacheDiffers, match="boundary 3 differ from recomputed ones in step 8") as raised:
             evaluate(generation, generation.context.data.guard, 8)
+        assert raised.value.first_step == 0, "every step since the cache's first use is distrusted"
         assert guard.take_counts().audit_failures > 0
+
+
+def test_a_wrong_value_of_the_test_split_costs_no_step(shared: CacheStack) -> None:
+    """No step has read it, so the run goes back to its last step, and scores without the cache."""
+    case = Case("gpt2_tied", audit_fraction=1.0)
+    with frozen_to(3, case, shared) as (generation, caching):
+        spoil(generation, caching, "test")
+        with pytest.raises(CacheDiffers) as raised:
+            final_score(generation, 8)
+        assert raised.value.first_step == 9
+
+
+def test_each_run_of_a_sweep_audits_other_tiles_of_a_score(stack: CacheStack) -> None:
+    """All runs of one length are scored at one step; replicas audit the same micro-batches of a step, whatever their run."""
+    with frozen_to(3, Case("gpt2_tied", audit_fraction=0.5), stack) as (generation, caching):
+        opened = caching._caches.for_scores(generation.context.data.guard), caching.cache
+    elsewhere = stack.connect(shadow_audit_fraction=0.5)
+    due = [[cache.audit_due(sample, 8) for sample in range(64)] for cache in (*opened, elsewhere)]
+    assert due[0] != due[1] == due[2]
+    assert 8 < sum(due[0]) < 56
 
 
 def test_values_of_the_previous_boundary_are_advanced(stack: CacheStack) -> None:
@@ -120,7 +149,7 @@ def test_values_of_the_previous_boundary_are_advanced(stack: CacheStack) -> None
     with frozen_to(4, case, None) as (plain, _):
         wanted = evaluate(plain, plain.context.data.guard)[0]
     with frozen_to(2, case, stack) as (generation, caching):
-        scores(generation)
+        scores(generation, caching)
         state = RunState(freeze_point=4, codec_chain=[2, 4])
         for number, point in enumerate((2, 4), 1):
             state.decisions.append(Decision(number=number, interval=number, effective_step=1, freeze_point=point, kind="freeze"))
@@ -128,24 +157,26 @@ def test_values_of_the_previous_boundary_are_advanced(stack: CacheStack) -> None
         caching.connect(generation, state)
         rows, _ = evaluate(generation, generation.context.data.guard)
         assert equal((rows,), (wanted,))
-        assert generation.held_out["guard"]._cache.take_counts().previous_hits == GUARD_ROWS
+        assert caches(caching)["guard"].take_counts().previous_hits == GUARD_ROWS
 
 
 def test_the_test_split_is_scored_once_so_only_a_shared_cache_holds_it(stack: CacheStack) -> None:
-    with frozen_to(3, Case("gpt2_tied"), stack) as (generation, _):
-        assert list(generation.held_out) == ["guard"]
+    with frozen_to(3, Case("gpt2_tied"), stack) as (generation, caching):
+        assert not caches(caching), "opened when it is needed, behind what steps read"
+        scores(generation, caching)
+        assert list(caches(caching)) == ["guard"]
 
 
 def test_with_a_lossy_codec_scores_are_computed(shared: CacheStack) -> None:
-    """The final score is measured without the codec, and the guard's rows are few."""
-    with frozen_to(3, replace(Case("gpt2_tied"), codec="int8"), shared) as (generation, _):
-        assert generation.prefix is not None and generation.held_out == {}
+    with frozen_to(3, replace(Case("gpt2_tied"), codec="int8"), shared) as (generation, caching):
+        scores(generation, caching)
+        assert generation.prefix is not None and not caches(caching)
 
 
 def test_a_redis_that_dies_changes_no_score(shared: CacheStack) -> None:
-    with frozen_to(3, Case("vit"), None) as (plain, _):
-        wanted = scores(plain)
-    with frozen_to(3, Case("vit"), shared) as (generation, _):
-        assert equal(scores(generation), wanted)
+    with frozen_to(3, Case("vit"), None) as uncached:
+        wanted = scores(*uncached)
+    with frozen_to(3, Case("vit"), shared) as cached:
+        assert equal(scores(*cached), wanted)
         shared.shards[0].stop()
-        assert equal(scores(generation), wanted) and hits(generation) == {"guard": 0, "test": 0}
+        assert equal(scores(*cached), wanted) and hits(cached[1]) == {"guard": 0, "test": 0}

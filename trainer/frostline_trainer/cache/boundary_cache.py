@@ -53,6 +53,7 @@ class BoundaryCache:
         keep_previous: Keep the values of the previous boundary, since other runs may begin there.
         names: The name of each sample in all keys, by the sample's place in the split; None: the place itself.
         own_tokens: Number of each sample's own tokens, by its place in the split; rows have zeros behind them. None: all tokens.
+        audit_seed: Draws what is audited, beside step and sample; the same for all workers that must audit together.
 
     Raises:
         ValueError: An invalid codec, shape, dtype or secret.
@@ -72,12 +73,14 @@ class BoundaryCache:
         keep_previous: bool = False,
         names: Sequence[int] | np.ndarray | None = None,
         own_tokens: np.ndarray | None = None,
+        audit_seed: int = 0,
     ) -> None:
         self.codec: Codec = make_codec(section.codec, value_shape, dtype)
         self._layout = ValueLayout(self.codec, tags_of(read_secret(run_dir)), names, own_tokens)
         self.own_tokens, self.audit_fraction = own_tokens, section.shadow_audit_fraction
         self.prefetch_steps = section.prefetch_steps
         self._pin_memory, self._device_clock, self._keep_previous = pin_memory, device_clock, keep_previous
+        self._audit_seed = audit_seed
         self._suspended = False
         self._meter = Meter()
         self._distrusted: set[CacheIdentity] = set()
@@ -210,9 +213,8 @@ class BoundaryCache:
     # Audit and accounts -----------------------------------------------------------------------------------------------
 
     def audit_due(self, sample: int, step: int) -> bool:
-        """Whether a step's micro-batch whose first sample this is is to be recomputed: a fixed share by hash, the same for every
-        worker."""
-        return ((seed_of("audit", step) + sample) * SCATTER) % 2**64 < self.audit_fraction * 2**64
+        """Whether a step's micro-batch that begins with this sample is recomputed: a share by hash, equal for one audit_seed."""
+        return ((seed_of("audit", step) + self._audit_seed + sample) * SCATTER) % 2**64 < self.audit_fraction * 2**64
 
     def report_audit(self, ok: bool, sample: int) -> None:
         """Count a recomputed hit, of `sample`. If it differs, this worker no longer uses values of this boundary."""
@@ -227,6 +229,10 @@ class BoundaryCache:
     def await_shards(self, seconds: float) -> None:
         """Wait, at most so long, until the cache server has been asked once for its shard map."""
         self._control.asked.wait(seconds)
+
+    def await_admission(self, seconds: float) -> None:
+        """Wait, at most so long, until the cache server has been asked once to admit the boundary's values."""
+        self._control.asked_to_admit.wait(seconds)
 
     @property
     def usable(self) -> bool:

@@ -64,6 +64,7 @@ class Control:
 
     Attributes:
         asked: set when the cache server has been asked for its shards once, with or without an answer.
+        asked_to_admit: set when it has been asked to admit the newest boundary's values, with or without an answer.
     """
 
     def __init__(self, address: str, token: str, worker_id: str, run_dir: Path, value_bytes: int, meter: Meter) -> None:
@@ -72,7 +73,7 @@ class Control:
         self.shards: tuple[Shard, ...] = ()
         self.boundary: Boundary | None = None
         self.previous_used_at = 0.0
-        self.asked = threading.Event()
+        self.asked, self.asked_to_admit = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._unused: list[CacheIdentity] = []
         self._wake = threading.Event()
@@ -96,6 +97,7 @@ class Control:
             self._replace(Boundary(identity, previous, num_values))
             self.previous_used_at = time.monotonic()
             self._due["renew"] = 0.0
+            self.asked_to_admit.clear()
         self._wake.set()
 
     def clear_boundary(self) -> None:
@@ -136,9 +138,11 @@ class Control:
             ):
                 if self._due[name] <= now and not self._closed:
                     self._due[name] = now + period
+                    boundary = self.boundary
                     if not self._attempt(task):
                         self._due[name] = now + RETRY_SECONDS
                     self.asked.set()
+                    self._note_asked(name, boundary)
             if self._unused:
                 self._attempt(self._give_back)
             for shard in self.shards:
@@ -148,6 +152,13 @@ class Control:
         if self._attempt(self._report) and self._unused:
             self._attempt(self._give_back)
         self._close_channel()
+
+    def _note_asked(self, task: str, boundary: Boundary | None) -> None:
+        """Note that the cache server was asked to admit a boundary, if that is still the newest one."""
+        with self._lock:
+            current = self.boundary
+            if task == "renew" and None not in (boundary, current) and current.identity == boundary.identity:
+                self.asked_to_admit.set()
 
     def _idle_seconds(self) -> float:
         moments = [*self._due.values(), *(shard.retry_at for shard in self.shards if not shard.up)]

@@ -13,12 +13,12 @@ from transformers import PreTrainedConfig
 from frostline_contract.cache_tag import unsigned_refusal
 from frostline_contract.job import Job
 from frostline_contract.plan import SAMPLE
-from frostline_contract.run_directory import RunDirectory
 from frostline_contract.statistics import CacheProfile
 from frostline_trainer.cache.boundary_cache import BoundaryCache
 from frostline_trainer.cache.codec import make_codec
 from frostline_trainer.cache.revision import prefix_revision
 from frostline_trainer.data.augment import augmentation_of, cache_refusal
+from frostline_trainer.prefix.cache_access import CacheAccess
 from frostline_trainer.prefix.own_tokens import own_tokens
 from frostline_trainer.prefix.split_caches import SplitCaches
 from frostline_trainer.step.context import RunContext
@@ -65,10 +65,8 @@ class CacheUse:
     """
 
     def __init__(self, context: RunContext, cache_address: str, token: str, worker_id: str, run_dir: Path) -> None:
-        self._context, self._run_dir = context, run_dir
-        self._address, shared_token = cache_address, RunDirectory(run_dir).cache_token
-        self._shared = shared_token.exists()
-        token = str(shared_token) if self._shared else token
+        self._context = context
+        self._access = CacheAccess.of(cache_address, token, worker_id, run_dir)
         self._hit_fraction = 0.0
         self._lock = threading.Lock()
         self._asked: _Asked | None = None
@@ -78,7 +76,7 @@ class CacheUse:
             share = self._own_tokens.mean() / context.hidden_shape[0]
             log.info("cached values hold their samples' own tokens: %.0f %% of the padded ones in the mean", 100 * share)
         self.round_trip = None if codec.name == "none" else codec.round_trip
-        self._caches = SplitCaches(context, cache_address, token, worker_id, run_dir, self._shared, self._own_tokens)
+        self._caches = SplitCaches(context, self._access, self._own_tokens)
 
     @property
     def cache(self) -> BoundaryCache | None:
@@ -88,7 +86,7 @@ class CacheUse:
     @property
     def refusal(self) -> str | None:
         """Why this job's values cannot be cached, and what to set."""
-        return cache_refusal(self._context.job) or unsigned_refusal(self._context.job.cache, self._run_dir)
+        return cache_refusal(self._context.job) or unsigned_refusal(self._context.job.cache, self._access.run_dir)
 
     def connect(self, generation: Generation, state: RunState) -> None:
         """Let `generation` read its frozen prefix through the cache, if its placement says so and stage 0 holds the prefix.
@@ -101,21 +99,16 @@ class CacheUse:
         boundary = generation.freeze_point
         wanted = generation.placement.use_cache and self.refusal is None and self._context.job.elastic.cache
         holds_prefix = 0 in generation.stages and 0 < boundary <= generation.placement.stage_bounds[1]
-        if not (wanted and holds_prefix and self._has_server()):
+        if not (wanted and holds_prefix and self._access.has_server):
             self._caches.clear_boundary()
             return
-        self._caches.open()
+        cache = self._caches.open_train()
         previous = self._previous_boundary(state, boundary)
         chain = list(state.codec_chain)
         tile = 1 if generation.plan.prefix_tile == SAMPLE else self._context.micro_batch_size
         points = [point for point in (boundary, previous) if point is not None]
-        self._ask(_Asked({point: self._revision_of(point, chain, tile) for point in points}))
-        assert self.cache is not None
-        generation.use_cache(self.cache, previous, self._caches.held_out)
-
-    def _has_server(self) -> bool:
-        """Whether there is a cache server. A worker may have registered before the run's own one had its address."""
-        return bool(self._address) or RunDirectory(self._run_dir).cache_address.exists()
+        self._ask(cache, _Asked({point: self._revision_of(point, chain, tile) for point in points}))
+        generation.use_cache(cache, previous, self._caches.for_scores)
 
     def leave(self) -> None:
         """Stop using the cache, since this worker is in no generation: what it leased is released. May be called again."""
@@ -124,15 +117,14 @@ class CacheUse:
                 self._caches.clear_boundary()
             self._asked = None
 
-    def _ask(self, asked: "_Asked") -> None:
+    def _ask(self, cache: BoundaryCache, asked: "_Asked") -> None:
         with self._lock:
             self._asked = asked
         finder = threading.Thread(target=self._find, args=(asked,), name="prefix-digest", daemon=True)
         finder.start()
         deadline = time.monotonic() + PATIENCE_SECONDS
         finder.join(PATIENCE_SECONDS)
-        if self.cache is not None:
-            self.cache.await_shards(max(0.0, deadline - time.monotonic()))
+        cache.await_shards(max(0.0, deadline - time.monotonic()))
         with self._lock:
             if not asked.known:
                 log.info("the frozen prefix's digest takes more than %g s; it is computed until then", PATIENCE_SECONDS)

@@ -110,6 +110,8 @@ def close_interval(generation: Generation, state: RunState, calendar: DecisionCa
     context, step, sums = generation.context, state.step, state.interval
     number = calendar.interval_of(step)
     guard = _read_guard(generation, step) if guard_is_due(context.job, context.num_units, state.decisions, number) else None
+    if guard is not None and generation.placement.use_cache and state.freeze_point:
+        state.cache_step = state.cache_step or step  # the score may have read the cache before any step has
     likenesses = _read_outputs(generation) if context.job.freeze.probes and context.job.elastic.freeze else []
     count = max(sums.accepted, 1)
     statistics = IntervalStatistics(

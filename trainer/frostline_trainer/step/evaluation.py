@@ -4,6 +4,7 @@ Each sample's row of figures has one contributor; an all-reduce gives all rows t
 order. So the metrics are the same on any placement.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from frostline_trainer.step.pipeline import MicroBatch
 def evaluate(generation: Generation, split: Any, step: int = 0) -> tuple[torch.Tensor, dict[str, float]]:
     """Score a split. Returns rows (samples, columns), float64, and the task's metrics.
 
-    A member that has a cache of the split (`Generation.held_out`) reads the frozen prefix's output instead of computing it.
+    A member that has a cache of the split (`Generation.scored_prefix`) reads the frozen prefix's output instead of computing it.
 
     step: the last committed one, by which cached values are chosen for an audit.
     """
@@ -25,7 +26,8 @@ def evaluate(generation: Generation, split: Any, step: int = 0) -> tuple[torch.T
     generation.complete_weights()
     num_tiles = -(-len(split) // size)
     scored: dict[int, torch.Tensor] = {}
-    own, tiles = generation.shape.share_of(num_tiles, generation.dp_rank), _Tiles(generation, split, step)
+    own = generation.shape.share_of(num_tiles, generation.dp_rank)
+    tiles = _Tiles(generation, split, own, step)
     for tile in own:
         generation.moved()
         scores = generation.pipeline.evaluate(generation.evaluation, tiles.micro_batch(tile), context.task.evaluate)
@@ -42,11 +44,12 @@ def evaluate(generation: Generation, split: Any, step: int = 0) -> tuple[torch.T
 
 
 class _Tiles:
-    """The tiles of a split as micro-batches. step: as in `evaluate`."""
+    """A member's tiles of a split as micro-batches. own: their numbers. step: as in `evaluate`."""
 
-    def __init__(self, generation: Generation, split: Any, step: int) -> None:
-        self._generation, self._split, self._step = generation, split, step
-        self._prefix = generation.held_out.get(split.name)
+    def __init__(self, generation: Generation, split: Any, own: Collection[int], step: int) -> None:
+        self._generation, self._split, self._own, self._step = generation, split, own, step
+        self._prefix = generation.scored_prefix(split)
+        self._reads_ahead = generation.context.job.cache.prefetch_steps > 0
 
     def micro_batch(self, tile: int) -> MicroBatch:
         """A tile, padded to the micro-batch's size, with the frozen prefix's output if there is a cache of the split."""
@@ -54,8 +57,8 @@ class _Tiles:
         variants, embeds = [0] * len(samples), 0 in self._generation.stages and prefix is None
         made = MicroBatch(tile, context.on_device(inputs_of(self._split, samples, variants, samples=embeds)))
         if prefix is not None:
-            coming = self._samples(tile + 1)
-            prefix.prefetch(coming, [0] * len(coming))
+            if self._reads_ahead and tile + 1 in self._own:
+                prefix.prefetch(self._samples(tile + 1), variants)
             made.boundary = aligned(prefix.rows(samples, variants))
             prefix.audit(samples, variants, made.boundary, self._step)
         return made

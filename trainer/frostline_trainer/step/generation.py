@@ -3,9 +3,8 @@
 All of it is a function of (placement, the member's place in it, freeze point).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -36,6 +35,9 @@ from frostline_trainer.step.unit_state import HOST, place_unit
 from frostline_trainer.step.weighing import Weighing
 from frostline_trainer.step.weight_places import WeightPlaces
 from frostline_trainer.tensor.messages import once_a_group
+
+CacheOfScores = Callable[[Any], Any]
+"""From a split to the BoundaryCache that its scores read, or to None."""
 
 
 @dataclass
@@ -93,7 +95,7 @@ class Generation:
         self.weighing = Weighing(context)
         self.buffers: dict[int, GradientBuffers] = {}
         self.prefix: Prefix | None = None
-        self.held_out: dict[str, PrefixReader] = {}
+        self._of_scores: Callable[[Any], PrefixReader | None] = lambda split: None
         is_traced = self.dp_rank == 0 and self.shape.pp_degree > 1 and self.in_group.speaks
         self.tracing = Tracing(lambda: context.device_clock, str(plan.generation), self.pp_rank, is_traced)
         self.freeze_to(freeze_point, codec_chain, round_trip)
@@ -129,7 +131,7 @@ class Generation:
                                    self._program, freeze_point)  # fmt: skip
         self.reduction.complete(self._units(), everything=True)
         self.pipeline = self._builder.pipeline(self.stages, self.buffers, self.reduction.gathering(trainable))
-        self.prefix, self.held_out = None, {}
+        self.prefix, self._of_scores = None, lambda split: None
 
     def _share_tiles(self) -> None:
         self.in_group.share_tiles(unit for stage in self.stages.values() for _, unit in stage.trainable())
@@ -144,18 +146,21 @@ class Generation:
         self.feed = BatchFeed(self.context, self.shape.dp_degree, origin)
         self._step_feed = StepFeed(self.context, self.feed, self.own_micro_batches(), 0 in self.stages)
 
-    def use_cache(self, cache: Any, previous_boundary: int | None, held_out: Mapping[str, Any] = MappingProxyType({})) -> None:
+    def use_cache(self, cache: Any, previous_boundary: int | None, of_scores: CacheOfScores = lambda split: None) -> None:
         """Read the frozen prefix through the cache, if this member's stage 0 holds all of it.
 
-        held_out: caches of splits that are scored, by the split's name.
+        of_scores: returns the cache of a split that is scored; None: scores compute the prefix.
         """
-        stage, data, place = self.stages.get(0), self.context.data, (self.freeze_point, previous_boundary)
-        if stage is not None and 0 < self.freeze_point <= self.placement.stage_bounds[1]:
-            self.prefix = PrefixReader(self.context, stage, data.train, cache, *place)
-            scored = [split for split in (data.guard, data.test) if split.name in held_out]
-            self.held_out = {
-                split.name: PrefixReader(self.context, stage, split, held_out[split.name], *place) for split in scored
-            }
+        if 0 in self.stages and 0 < self.freeze_point <= self.placement.stage_bounds[1]:
+            self.prefix = self._prefix_of(self.context.data.train, cache, previous_boundary)
+            self._of_scores = lambda split: (found := of_scores(split)) and self._prefix_of(split, found, previous_boundary)
+
+    def scored_prefix(self, split: Any) -> PrefixReader | None:
+        """A reader of the frozen prefix for the scores of a split; None if they compute it."""
+        return self._of_scores(split)
+
+    def _prefix_of(self, split: Any, cache: Any, previous_boundary: int | None) -> PrefixReader:
+        return PrefixReader(self.context, self.stages[0], split, cache, self.freeze_point, previous_boundary)
 
     # ---- a step
 
