@@ -1,5 +1,6 @@
 """Scores of the guard and the test split that read the frozen prefix from a cache have the bits of computed ones."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -11,19 +12,24 @@ import torch
 from frostline_contract.plan import MICRO_BATCH, SAMPLE, Decision, PrefixTile
 from frostline_contract.run_directory import RunDirectory
 from frostline_rpc.auth import WORKER
+from frostline_trainer.cache import control
 from frostline_trainer.cache.boundary_cache import BoundaryCache
 from frostline_trainer.generations.groups import lone_groups
 from frostline_trainer.generations.run_end import final_score
-from frostline_trainer.prefix import split_caches
+from frostline_trainer.prefix import cache_use, split_caches
+from frostline_trainer.prefix.cache_access import CacheAccess
 from frostline_trainer.prefix.cache_use import CacheUse
+from frostline_trainer.prefix.split_caches import SplitCaches
 from frostline_trainer.prefix.tile_check import find_place_dependence
 from frostline_trainer.replication.wrong_bits import CacheDiffers
+from frostline_trainer.step import evaluation
 from frostline_trainer.step.evaluation import evaluate
 from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.run_state import RunState
 from tests.cache_stack import CacheStack, cache_stack, wait_patiently
 from tests.exact_cases import Case, build_case
 from tests.hand_made_plans import Layout, lone_plan
+from tests.in_time import fastest_of_three, in_time
 from tests.uneven_kernel import planted
 
 GUARD_ROWS, TEST_ROWS = 9, 5
@@ -32,7 +38,9 @@ GUARD_ROWS, TEST_ROWS = 9, 5
 @pytest.fixture
 def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CacheStack]:
     wait_patiently(monkeypatch)  # a stalled machine is no silent Redis
-    monkeypatch.setattr(split_caches, "ADMISSION_SECONDS", 20.0)
+    for module, limit in ((split_caches, "ADMISSION_SECONDS"), (cache_use, "PATIENCE_SECONDS"), (control, "CALL_SECONDS"),
+                          (evaluation, "LATE_SECONDS")):  # fmt: skip
+        monkeypatch.setattr(module, limit, 20.0)
     with cache_stack(tmp_path) as started:
         yield started
 
@@ -134,14 +142,47 @@ def test_a_wrong_value_of_the_test_split_costs_no_step(shared: CacheStack) -> No
         assert raised.value.first_step == 9
 
 
-def test_each_run_of_a_sweep_audits_other_tiles_of_a_score(stack: CacheStack) -> None:
+def test_each_run_of_a_sweep_audits_other_tiles_of_a_score(monkeypatch: pytest.MonkeyPatch) -> None:
     """All runs of one length are scored at one step; replicas audit the same micro-batches of a step, whatever their run."""
-    with frozen_to(3, Case("gpt2_tied", audit_fraction=0.5), stack) as (generation, caching):
-        opened = caching._caches.for_scores(generation.context.data.guard), caching.cache
-    elsewhere = stack.connect(shadow_audit_fraction=0.5)
-    due = [[cache.audit_due(sample, 8) for sample in range(64)] for cache in (*opened, elsewhere)]
-    assert due[0] != due[1] == due[2]
-    assert 8 < sum(due[0]) < 56
+    monkeypatch.setattr(split_caches, "ADMISSION_SECONDS", 0.0)
+    context = build_case(Case("gpt2_tied", audit_fraction=0.5))
+
+    def due(split: str, run_dir: str) -> list[bool]:
+        caches = SplitCaches(context, CacheAccess("127.0.0.1:1", "token", "worker", Path(run_dir), True), None)
+        cache = caches.open_train() if split == "train" else caches.for_scores(getattr(context.data, split))
+        assert cache is not None
+        caches.close()
+        return [cache.audit_due(sample, 8) for sample in range(64)]
+
+    assert due("test", "/runs/1") != due("test", "/runs/2")
+    assert due("train", "/runs/1") == due("train", "/runs/2")
+    assert 8 < sum(due("test", "/runs/1")) < 56
+
+
+def test_behind_a_late_tile_the_others_are_computed(shared: CacheStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Redis that is slow, not down, would be waited for at each tile; all replicas wait for a score."""
+    with frozen_to(3, Case("gpt2_tied"), shared) as (generation, caching):
+        wanted, size = scores(generation, caching), generation.context.micro_batch_size
+        hits(caching)
+        monkeypatch.setattr(evaluation, "LATE_SECONDS", -1.0)
+        assert equal(scores(generation, caching), wanted)
+        assert hits(caching) == {"guard": size, "test": size}
+        monkeypatch.setattr(evaluation, "LATE_SECONDS", 20.0)
+        assert equal(scores(generation, caching), wanted)
+        assert hits(caching) == {"guard": GUARD_ROWS, "test": TEST_ROWS}, "the next score asks again"
+
+
+@fastest_of_three
+def test_a_server_that_is_not_there_holds_a_first_score_up_by_the_wait_for_admission(tmp_path: Path) -> None:
+    caches = SplitCaches(build_case(Case("vit")), CacheAccess("127.0.0.1:1", "token", "worker", tmp_path, True), None)
+    try:
+        caches.set_boundary((3, "revision"), None)
+        started = time.monotonic()
+        cache = caches.for_scores(caches._context.data.guard)
+        assert cache is not None and cache.read([0], [0], torch.empty(1, *cache.codec.value_shape)) == [False]
+        in_time(time.monotonic() - started, split_caches.ADMISSION_SECONDS + 1.0)
+    finally:
+        caches.close()
 
 
 def test_values_of_the_previous_boundary_are_advanced(stack: CacheStack) -> None:

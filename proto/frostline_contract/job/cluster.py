@@ -144,7 +144,7 @@ class CacheSection(Section):
     shadow_audit_fraction: float = live(
         0.01, ge=0.0, le=1.0, doc="Share of the cached micro-batches that are computed again and compared."
     )
-    prefetch_steps: int = live(2, ge=0, le=64, doc="Steps whose samples are fetched ahead.")
+    prefetch_steps: int = live(2, ge=0, le=64, doc="Steps whose samples are fetched ahead; 0: scores do not read ahead either.")
 
     @field_validator("addresses")
     @classmethod

@@ -26,6 +26,7 @@ from tests.exact_cases import Case, build_case
 from tests.hand_made_plans import Layout, lone_plan
 from tests.simulated_device import SimulatedDevice, device_error
 from tests.unit.trainer.test_checkpoints import wait_until
+from tests.unit.trainer.test_engine_loop import Bench, decision
 
 SHAPE, NAME = (4, 8), CacheIdentity("revision", "data", "train", 2)
 
@@ -187,3 +188,13 @@ def test_each_generation_audits_the_share_of_its_revision_of_the_job(caching: tu
     use._context.job = job.model_copy(update={"cache": job.cache.model_copy(update={"shadow_audit_fraction": 1.0})})
     use.connect(generation, state)
     assert use.cache.audit_due(1, 1)
+
+
+@pytest.mark.parametrize(("cached", "first"), [(True, 8), (False, 0)])
+def test_a_score_behind_frozen_units_counts_as_a_use_of_the_cache(cached: bool, first: int) -> None:
+    """If the cache turns out to be wrong, the run goes back to before this step, although no step has read a value."""
+    bench = Bench()
+    bench.generation.placement = bench.generation.placement.model_copy(update={"use_cache": cached})
+    bench.box.put_decision(decision(2))
+    bench.run()
+    assert bench.state.cache_step == first

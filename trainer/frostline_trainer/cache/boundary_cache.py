@@ -36,7 +36,7 @@ class BoundaryCache:
     Threads: every method may be called from any thread. `read` and `read_previous` are serialised by a lock and block at most
     READ_SECONDS_MAX + one shard's silence (2 s; a dead shard costs one silence of 0.5 s, then its keys miss at once), plus at
     most WAIT_SECONDS_MAX (2 s) for a prefetch on its way. `fill` costs one copy. Everything else returns at once, except
-    `close`, `flush` and `await_shards`.
+    `close`, `flush`, `await_shards` and `await_admission`.
 
     `samples` and `variants` are equally long; variant 0 is the sample without augmentation.
 
@@ -213,7 +213,7 @@ class BoundaryCache:
     # Audit and accounts -----------------------------------------------------------------------------------------------
 
     def audit_due(self, sample: int, step: int) -> bool:
-        """Whether a step's micro-batch that begins with this sample is recomputed: a share by hash, equal for one audit_seed."""
+        """Whether a step's micro-batch that begins with this sample is recomputed: a fixed share, equal for equal audit_seeds."""
         return ((seed_of("audit", step) + self._audit_seed + sample) * SCATTER) % 2**64 < self.audit_fraction * 2**64
 
     def report_audit(self, ok: bool, sample: int) -> None:

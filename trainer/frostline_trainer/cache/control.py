@@ -142,7 +142,8 @@ class Control:
                     if not self._attempt(task):
                         self._due[name] = now + RETRY_SECONDS
                     self.asked.set()
-                    self._note_asked(name, boundary)
+                    if name == "renew":
+                        self._note_asked(boundary)
             if self._unused:
                 self._attempt(self._give_back)
             for shard in self.shards:
@@ -153,11 +154,10 @@ class Control:
             self._attempt(self._give_back)
         self._close_channel()
 
-    def _note_asked(self, task: str, boundary: Boundary | None) -> None:
+    def _note_asked(self, boundary: Boundary | None) -> None:
         """Note that the cache server was asked to admit a boundary, if that is still the newest one."""
         with self._lock:
-            current = self.boundary
-            if task == "renew" and None not in (boundary, current) and current.identity == boundary.identity:
+            if boundary is not None and self.boundary is not None and boundary.identity == self.boundary.identity:
                 self.asked_to_admit.set()
 
     def _idle_seconds(self) -> float:

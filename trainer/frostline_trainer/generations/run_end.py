@@ -108,7 +108,7 @@ def final_score(generation: Generation, step: int) -> dict[str, float]:
         generation.freeze_to(generation.freeze_point)
     try:
         _, metrics = evaluate(generation, generation.context.data.test, step)
-    except CacheDiffers as error:  # no step has read these values: only the score is computed again, without the cache
+    except CacheDiffers as error:  # no step has read these values, so that none is repeated
         raise CacheDiffers(str(error), first_step=step + 1) from error
     return metrics
 

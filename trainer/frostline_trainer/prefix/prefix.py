@@ -5,7 +5,8 @@ So a boundary activation has the same bits whether it was computed, cached or ad
 does not matter (`own_tokens`), its rows are zero.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +28,9 @@ class PrefixReader:
         cache: a BoundaryCache that is set to this boundary.
         freeze_point: the boundary.
         previous_boundary: the boundary whose values may still be read and advanced; None: there is none.
+
+    Attributes:
+        waited_seconds: for which the cache was waited for, hits and misses, in all.
     """
 
     def __init__(self, context: RunContext, stage: Stage, split: Any, cache: Any, freeze_point: int,
@@ -34,12 +38,15 @@ class PrefixReader:
         self._context, self._stage, self._split, self._cache = context, stage, split, cache
         self._freeze_point, self._previous_boundary = freeze_point, previous_boundary
         self._pad_row: torch.Tensor | None = None
+        self.waited_seconds = 0.0
 
     def rows(self, samples: Sequence[int], variants: Sequence[int]) -> torch.Tensor:
         """The boundary activations of `samples` (-1: padding), shape (len(samples), tokens, width)."""
         context = self._context
-        if min(samples, default=-1) >= 0 and (taken := self._cache.take(samples, variants, context.device)) is not None:
-            return taken
+        if min(samples, default=-1) >= 0:
+            taken = self._waited(self._cache.take, samples, variants, context.device)
+            if taken is not None:
+                return taken
         out = torch.empty(len(samples), *context.hidden_shape, dtype=context.dtype, device=context.device)
         real = [place for place, sample in enumerate(samples) if sample >= 0]
         missing = self._read(samples, variants, real, out)
@@ -78,9 +85,16 @@ class PrefixReader:
     def _read(self, samples: Sequence[int], variants: Sequence[int], places: list[int], out: torch.Tensor) -> list[int]:
         """Read cached values into `out`; returns the places of the misses."""
         landing = self._landing(len(places))
-        hits = self._cache.read([samples[p] for p in places], [variants[p] for p in places], landing)
+        hits = self._waited(self._cache.read, [samples[p] for p in places], [variants[p] for p in places], landing)
         self._take(landing, places, hits, out)
         return [place for place, hit in zip(places, hits, strict=True) if not hit]
+
+    def _waited(self, read: Callable[..., Any], *arguments: Any) -> Any:
+        """Read from the cache, and count the seconds."""
+        started = time.monotonic()
+        found = read(*arguments)
+        self.waited_seconds += time.monotonic() - started
+        return found
 
     def _landing(self, rows: int) -> torch.Tensor:
         """A receive buffer in host memory for rows, from which the device copies them."""
@@ -95,7 +109,7 @@ class PrefixReader:
         """Read at the previous boundary, run the newly frozen units, write at the new one, drop the old value."""
         assert self._previous_boundary is not None
         landing = self._landing(len(places))
-        hits = self._cache.read_previous([samples[p] for p in places], [variants[p] for p in places], landing)
+        hits = self._waited(self._cache.read_previous, [samples[p] for p in places], [variants[p] for p in places], landing)
         found = [place for place, hit in zip(places, hits, strict=True) if hit]
         self._take(landing, places, hits, out)
         if found:

@@ -27,7 +27,7 @@ Boundary = tuple[int, str]
 class SplitCaches:
     """Opens a BoundaryCache for each split that needs one, and tells all of them where the frozen prefix ends.
 
-    Threads: all methods may be called from any thread.
+    Threads: the training thread opens and closes, another one may set the boundary.
 
     Args:
         context: the run's model and data, on this worker.
@@ -58,11 +58,12 @@ class SplitCaches:
         The guard split is scored again and again; the test split once, so that it has a cache only if other runs read it too.
         With a lossy codec neither has one: the final score is measured without the codec.
         """
-        data, is_new = self._context.data, split.name not in self._opened
+        data = self._context.data
         pays = split is data.guard or (split is data.test and self._access.is_shared)
         if not pays or self._context.job.cache.codec != "none":
             return None
         with self._lock:
+            is_new = split.name not in self._opened
             cache = self._open(split)
             if is_new and self._at is not None:
                 self._set(split, *self._at)

@@ -43,6 +43,10 @@ def evaluate(generation: Generation, split: Any, step: int = 0) -> tuple[torch.T
     return rows, context.task.metrics(rows.numpy(), split)
 
 
+LATE_SECONDS = 1.0
+"""How long a tile may wait for the cache; behind one that waited longer the score's others are computed, as each would wait."""
+
+
 class _Tiles:
     """A member's tiles of a split as micro-batches. own: their numbers. step: as in `evaluate`."""
 
@@ -59,8 +63,10 @@ class _Tiles:
         if prefix is not None:
             if self._reads_ahead and tile + 1 in self._own:
                 prefix.prefetch(self._samples(tile + 1), variants)
+            before = prefix.waited_seconds
             made.boundary = aligned(prefix.rows(samples, variants))
             prefix.audit(samples, variants, made.boundary, self._step)
+            self._prefix = prefix if prefix.waited_seconds - before <= LATE_SECONDS else None
         return made
 
     def _samples(self, tile: int) -> list[int]:

@@ -40,7 +40,7 @@ class RunState(BaseModel):
         unconfirmed: The record of `step`, which is stable once a later vote has passed.
         records, statistics: Stable, and not yet acknowledged as durable.
         data_epoch, data_offset: Where the batch after `step` begins.
-        cache_step: The first step that has read the cache, 0 for none.
+        cache_step: The first step that has read the cache, or behind which a score may have; 0 for none.
         agreed_step: The last step after which copies of the weights were compared and equal.
         audited_step: The last step in which members have recomputed each other's work, and got the same bits.
         likenesses: Each unit's likeness at the last interval's end (step/probing.py); empty without probes.
