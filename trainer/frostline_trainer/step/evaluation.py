@@ -14,6 +14,9 @@ from frostline_trainer.step.alignment import aligned
 from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.pipeline import MicroBatch
 
+LATE_SECONDS = 1.0
+"""How long a tile may wait for the cache; behind one that waited longer the score's others are computed, as each would wait."""
+
 
 def evaluate(generation: Generation, split: Any, step: int = 0) -> tuple[torch.Tensor, dict[str, float]]:
     """Score a split. Returns rows (samples, columns), float64, and the task's metrics.
@@ -41,10 +44,6 @@ def evaluate(generation: Generation, split: Any, step: int = 0) -> tuple[torch.T
     generation.world.all_reduce_sum(rows)
     rows = rows[: len(split)]
     return rows, context.task.metrics(rows.numpy(), split)
-
-
-LATE_SECONDS = 1.0
-"""How long a tile may wait for the cache; behind one that waited longer the score's others are computed, as each would wait."""
 
 
 class _Tiles:
