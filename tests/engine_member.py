@@ -245,7 +245,7 @@ def describe(generation: Generation, run: Run, score: bool) -> None:
     run.moment_bytes = sum(tensor.nbytes for state in context.moments.values() for tensor in state.values())
     run.digest = world_digest(generation)
     if score and "start_positions" not in context.data.guard.collate([0], [0]):
-        rows, _ = evaluate(generation, context.data.guard)
+        rows, _ = evaluate(generation, context.data.guard, 0)
         run.guard = digest_of(rows)
 
 

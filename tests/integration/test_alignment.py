@@ -109,7 +109,7 @@ def train(context: RunContext, stack: CacheStack, walk: Walk, **plan_fields: Any
             if caching.cache is not None:
                 assert caching.cache.flush(20.0)
                 hits += caching.cache.take_counts().hits
-        evaluate(generation, context.data.guard)
+        evaluate(generation, context.data.guard, 0)
     finally:
         caching.close()
     return hits

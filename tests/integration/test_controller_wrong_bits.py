@@ -84,27 +84,6 @@ def test_it_goes_back_to_before_the_first_wrong_step_and_redone_steps_are_not_co
     assert not (run.folder / "result.json").exists()
 
 
-def test_a_wrong_value_in_the_final_score_costs_no_step(world: Callable[..., World]) -> None:
-    """The run begins again at its last step, without the cache, and ends there."""
-    run = world(placement={"workers": 2}, controller=QUICK)
-    plan = started(run, 2)
-    first, second = run.members(plan)
-    first.records(*[record(step, numerics_hash=f"h{step}") for step in range(1, 65)])
-    run.checkpoint(64)
-    distrust(first, plan, 64, 65, cache=True)
-    second.recover(plan, 64, UNITS, fenced=True, error="")
-    again = answer_to(plan, second)
-    assert (again.start, again.start_step, again.placement.use_cache) == ("checkpoint", 64, False)
-    assert not (run.folder / "result.json").exists()
-    for worker in run.workers:
-        worker.enter(again, 64)
-    first.records(outcome=pb.RunOutcome(status="completed", digest="d" * 64, steps=64))
-    result = wait_for(
-        lambda: (run.folder / "result.json").exists() and json.loads((run.folder / "result.json").read_text()), "it"
-    )
-    assert (result["status"], result["digest"]) == ("completed", "d" * 64)
-
-
 def test_what_survivors_still_hold_of_it_is_not_gone_on_with(world: Callable[..., World]) -> None:
     run = world(placement={"workers": 2}, controller=QUICK)
     plan, back = gone_back(run)

@@ -45,7 +45,7 @@ def trained(precision: str, steps: int, learning_rate: float) -> tuple[RunContex
 def learnt(precision: str) -> tuple[float, float, int]:
     """Return (test accuracy, test loss, samples of the test split)."""
     context, generation, _ = trained(precision, STEPS, 2e-3)
-    _, metrics = evaluate(generation, context.data.test)
+    _, metrics = evaluate(generation, context.data.test, 0)
     return metrics["accuracy"], metrics["loss"], len(context.data.test)
 
 

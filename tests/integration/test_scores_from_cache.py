@@ -106,7 +106,7 @@ def test_computed_filled_and_read_scores_have_the_same_bits(family: str, dtype: 
             assert equal(scores(*first), wanted) and hits(first[1]) == {"guard": 0, "test": 0}
             assert equal(scores(*first), wanted) and hits(first[1]) == {"guard": GUARD_ROWS, "test": TEST_ROWS}
         with frozen_to(3, case, shared, tile) as (other, caching):
-            assert final_score(other, 3) == evaluate(plain, plain.context.data.test)[1]
+            assert final_score(other, 3) == evaluate(plain, plain.context.data.test, 3)[1]
             assert equal(scores(other, caching), wanted)
             assert hits(caching) == {"guard": GUARD_ROWS, "test": 2 * TEST_ROWS}, "another run starts warm"
             assert caching.take_counts() == (0, 0), "a score is no step: the planner counts what steps read"
@@ -121,25 +121,16 @@ def spoil(generation: Generation, caching: CacheUse, split: str) -> BoundaryCach
     return cache
 
 
-def test_a_wrong_value_that_an_audit_finds_ends_the_generation(shared: CacheStack) -> None:
-    """As in a step: only a recomputation shows that a signed value is wrong."""
-    case = Case("gpt2_tied", audit_fraction=1.0)
-    with frozen_to(3, case, shared) as (generation, caching):
-        guard = spoil(generation, caching, "guard")
-        with pytest.raises(CacheDiffers, match="boundary 3 differ from recomputed ones in step 8") as raised:
-            evaluate(generation, generation.context.data.guard, 8)
-        assert raised.value.first_step == 0, "every step since the cache's first use is distrusted"
-        assert guard.take_counts().audit_failures > 0
-
-
-def test_a_wrong_value_of_the_test_split_costs_no_step(shared: CacheStack) -> None:
-    """No step has read it, so the run goes back to its last step, and scores without the cache."""
-    case = Case("gpt2_tied", audit_fraction=1.0)
-    with frozen_to(3, case, shared) as (generation, caching):
-        spoil(generation, caching, "test")
-        with pytest.raises(CacheDiffers) as raised:
-            final_score(generation, 8)
-        assert raised.value.first_step == 9
+@pytest.mark.parametrize("split", ["guard", "test"])
+def test_a_wrong_value_that_an_audit_finds_ends_the_generation(split: str, shared: CacheStack) -> None:
+    """As in a step, and every step since the cache's first use is distrusted: who wrote it may have written their values too."""
+    with frozen_to(3, Case("gpt2_tied", audit_fraction=1.0), shared) as (generation, caching):
+        cache, data = spoil(generation, caching, split), generation.context.data
+        with pytest.raises(
+            CacheDiffers, match=f"of the {split} split at boundary 3 differ from recomputed ones, step 8"
+        ) as raised:
+            final_score(generation, 8) if split == "test" else evaluate(generation, data.guard, 8)
+        assert raised.value.first_step == 0 and cache.take_counts().audit_failures > 0
 
 
 def test_each_run_of_a_sweep_audits_other_tiles_of_a_score(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +179,7 @@ def test_a_server_that_is_not_there_holds_a_first_score_up_by_the_wait_for_admis
 def test_values_of_the_previous_boundary_are_advanced(stack: CacheStack) -> None:
     case = Case("gpt2_tied")
     with frozen_to(4, case, None) as (plain, _):
-        wanted = evaluate(plain, plain.context.data.guard)[0]
+        wanted = evaluate(plain, plain.context.data.guard, 3)[0]
     with frozen_to(2, case, stack) as (generation, caching):
         scores(generation, caching)
         state = RunState(freeze_point=4, codec_chain=[2, 4])
@@ -196,7 +187,7 @@ def test_values_of_the_previous_boundary_are_advanced(stack: CacheStack) -> None
             state.decisions.append(Decision(number=number, interval=number, effective_step=1, freeze_point=point, kind="freeze"))
         generation.freeze_to(4, (2, 4), None)
         caching.connect(generation, state)
-        rows, _ = evaluate(generation, generation.context.data.guard)
+        rows, _ = evaluate(generation, generation.context.data.guard, 3)
         assert equal((rows,), (wanted,))
         assert caches(caching)["guard"].take_counts().previous_hits == GUARD_ROWS
 

@@ -88,18 +88,18 @@ too; two seeds of another one, which these runs replace, gave +0.1 points for th
 
 The language model's later pairs are of that processor as well, with little beside them, its first pair of another. Without
 a cap a step takes 0.38 s before the freeze, 0.29 to 0.32 s while the cache is filled, and 0.26 s from the cache; static's
-takes 0.37. Most of that gain goes to the guard: at the end of each of 16 intervals it scores 367 held-out windows, 1.6 s each
+takes 0.37. Most of that gain went to the guard: at the end of each of 16 intervals it scored 367 held-out windows, 1.6 s each
 time, a seventh of the run; static has no such scores, and the text tasks, in which nothing freezes later, have them off. With
 the cap the planner found that a cache would not repay its fill of half of the blocks, and used none; the earlier the bolder
 settings freeze, the more they read from it (3,200 to 5,700 samples), and from 40 % on they are as quick as static, which holds
 four replicas from the first step on: exact numerics, whose sums of gradients take memory, begin as two by two.
 
 The newest pairs of digits, and those of the language model and of the tweets with the cap, are of the code whose audits take
-whole micro-batches (see the changelog). Before, some replica computed a tile of the prefix again in a quarter to a half of
-the cached steps, and the others waited. With the cap digits take 1/1.04 of static's time in that pair and the language model
-1/0.96; the medians of the older pairs are 0.87x and 0.82x. Now the planner lets the language model fill a cache with the cap
-too; moves of one block at a time leave 31 samples to read from it, and the arm without a cache is 4 % quicker. The tweets'
-pair gives 2.14x, their older one 1.98x on another processor."""
+whole micro-batches (see the changelog); in the language model's the guard's scores read the cache too. Before, some replica
+computed a tile of the prefix again in a quarter to a half of the cached steps, and the others waited. With the cap digits
+have 1.04x and the language model 0.96x in these pairs; the medians of the older ones are 0.87x and 0.82x. Now the planner
+lets the language model fill a cache with the cap too; moves of one block at a time leave 31 samples to read from it, and the
+arm without a cache is 4 % quicker. The tweets' pair gives 2.14x, their older one 1.98x on another processor."""
 ACCURACY_TEXT = "Elastic minus static on the test split, paired by seed."
 ABLATION_HEAD = "### The four switches, one by one"
 ABLATION_TEXT = """Seconds of static over seconds of the arm; in brackets the pairs. Each arm has the switches of those before it.

@@ -46,7 +46,7 @@ def rows_of(samples: Sequence[int]) -> torch.Tensor:
 def reader() -> Reader:
     stage: Any = SimpleNamespace(settings=SimpleNamespace(round_trip=None, codec_chain=()))
     context: Any = SimpleNamespace(micro_batch_size=SIZE)
-    made = Reader(context, stage, None, Audited(), 3, None)
+    made = Reader(context, stage, SimpleNamespace(name="train"), Audited(), 3, None)
     made.tiles = []
     return made
 
@@ -64,6 +64,6 @@ def test_a_sample_that_differs_is_named_and_others_of_its_tile_are_not(reader: R
     samples = [0, 1, 2, 3, 4, 5]
     rows = rows_of(samples)
     rows[3, 2, 3] += 1
-    with pytest.raises(CacheDiffers, match="boundary 3 differ from recomputed ones in step 7"):
+    with pytest.raises(CacheDiffers, match="of the train split at boundary 3 differ from recomputed ones, step 7"):
         reader.audit(samples, [0] * 6, rows, 7)
     assert reader._cache.reports == [(0, True), (1, True), (2, True), (3, False)]

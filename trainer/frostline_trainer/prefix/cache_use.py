@@ -58,10 +58,7 @@ class CacheUse:
 
     Args:
         context: the run's model and data, on this worker.
-        cache_address: host:port of the cache server; empty: it is in the run directory, once the server has started.
-        token: the worker's token, for the run's own cache. A shared cache is opened with the token that the run was given for it.
-        worker_id: this worker.
-        run_dir: the run directory.
+        cache_address, token, worker_id, run_dir: as for `CacheAccess.of`.
     """
 
     def __init__(self, context: RunContext, cache_address: str, token: str, worker_id: str, run_dir: Path) -> None:
@@ -173,7 +170,7 @@ class CacheUse:
         )
 
     def close(self) -> None:
-        """Close the cache's connections and end its threads; no cache is created any more."""
+        """Close the caches: their connections and threads end."""
         with self._lock:
             self._asked = None
         self._caches.close()

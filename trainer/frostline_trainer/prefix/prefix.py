@@ -79,8 +79,8 @@ class PrefixReader:
             for row, place in enumerate(tile):
                 self._cache.report_audit(equal or torch.equal(again[row], found[row]), samples[place])
             if not equal:
-                boundary = self._freeze_point
-                raise CacheDiffers(f"cached activations at boundary {boundary} differ from recomputed ones in step {step}")
+                where = f"of the {self._split.name} split at boundary {self._freeze_point}"
+                raise CacheDiffers(f"cached activations {where} differ from recomputed ones, step {step}")
 
     def _read(self, samples: Sequence[int], variants: Sequence[int], places: list[int], out: torch.Tensor) -> list[int]:
         """Read cached values into `out`; returns the places of the misses."""

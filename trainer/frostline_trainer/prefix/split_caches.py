@@ -2,7 +2,7 @@
 
 A split's values have an identity of their own, and their use is counted apart: a score reads between steps, so that it says
 nothing about what a step waits for. A scored split's cache is opened when it is scored first, so that what steps read has been
-admitted before.
+admitted at that boundary; at later ones both ask at once.
 """
 
 import threading

@@ -23,8 +23,8 @@ class WrongBits(RuntimeError):
 class CacheDiffers(WrongBits):
     """A cached value differs from its recomputation, so all values read from the cache may be wrong."""
 
-    def __init__(self, text: str, first_step: int = 0) -> None:
-        super().__init__(text, first_step)
+    def __init__(self, text: str) -> None:
+        super().__init__(text, 0)
 
 
 class CheckpointMissing(WrongBits):

@@ -135,8 +135,8 @@ def close_interval(generation: Generation, state: RunState, calendar: DecisionCa
         state.best_guard_loss = loss if best is None else min(best, loss)
         if state.unconfirmed is not None:
             state.unconfirmed = state.unconfirmed.model_copy(update={"evaluation": guard.metrics})
-    if guard is not None and generation.placement.use_cache and state.freeze_point:
-        state.cache_step = state.cache_step or step  # the score may have read the cache before any step has
+        if generation.placement.use_cache and state.freeze_point:
+            state.cache_step = state.cache_step or step  # the score may have read the cache before any step has
     state.unconfirmed_statistics, state.interval, state.likenesses = statistics, IntervalSums(first_step=step + 1), likenesses
 
 

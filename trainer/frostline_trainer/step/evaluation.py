@@ -15,10 +15,10 @@ from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.pipeline import MicroBatch
 
 LATE_SECONDS = 1.0
-"""How long a tile may wait for the cache; behind one that waited longer the score's others are computed, as each would wait."""
+"""Seconds that a tile may wait for the cache; after one that waited longer the rest of a score is computed, as all might wait."""
 
 
-def evaluate(generation: Generation, split: Any, step: int = 0) -> tuple[torch.Tensor, dict[str, float]]:
+def evaluate(generation: Generation, split: Any, step: int) -> tuple[torch.Tensor, dict[str, float]]:
     """Score a split. Returns rows (samples, columns), float64, and the task's metrics.
 
     A member that has a cache of the split (`Generation.scored_prefix`) reads the frozen prefix's output instead of computing it.

@@ -37,11 +37,11 @@ from frostline_trainer.step.weight_places import WeightPlaces
 from frostline_trainer.tensor.messages import once_a_group
 
 CacheOfScores = Callable[[Any], Any]
-"""From a split to the BoundaryCache that its scores read, or to None."""
+"""From a split to the BoundaryCache that its scores read, or to None if they compute the frozen prefix."""
 
 
 def no_cache(split: Any) -> None:
-    """The cache of scores that compute the frozen prefix: none."""
+    """The CacheOfScores by which the scores of every split compute the prefix."""
 
 
 @dataclass
@@ -99,8 +99,9 @@ class Generation:
         self.weighing = Weighing(context)
         self.buffers: dict[int, GradientBuffers] = {}
         self.prefix: Prefix | None = None
-        self._of_scores: Callable[[Any], PrefixReader | None] = no_cache
+        self._cache_of_scores: CacheOfScores = no_cache
         self._scored: dict[str, PrefixReader | None] = {}
+        self._previous_boundary: int | None = None
         is_traced = self.dp_rank == 0 and self.shape.pp_degree > 1 and self.in_group.speaks
         self.tracing = Tracing(lambda: context.device_clock, str(plan.generation), self.pp_rank, is_traced)
         self.freeze_to(freeze_point, codec_chain, round_trip)
@@ -136,7 +137,7 @@ class Generation:
                                    self._program, freeze_point)  # fmt: skip
         self.reduction.complete(self._units(), everything=True)
         self.pipeline = self._builder.pipeline(self.stages, self.buffers, self.reduction.gathering(trainable))
-        self.prefix, self._of_scores, self._scored = None, no_cache, {}
+        self.prefix, self._cache_of_scores, self._scored = None, no_cache, {}
 
     def _share_tiles(self) -> None:
         self.in_group.share_tiles(unit for stage in self.stages.values() for _, unit in stage.trainable())
@@ -152,22 +153,20 @@ class Generation:
         self._step_feed = StepFeed(self.context, self.feed, self.own_micro_batches(), 0 in self.stages)
 
     def use_cache(self, cache: Any, previous_boundary: int | None, of_scores: CacheOfScores = no_cache) -> None:
-        """Read the frozen prefix through the cache, if this member's stage 0 holds all of it.
-
-        of_scores: returns the cache of a split that is scored; None: scores compute the prefix.
-        """
+        """Read the frozen prefix through the cache, and scores through theirs, if this member's stage 0 holds all of it."""
         if 0 in self.stages and 0 < self.freeze_point <= self.placement.stage_bounds[1]:
-            self.prefix, self._scored = self._prefix_of(self.context.data.train, cache, previous_boundary), {}
-            self._of_scores = lambda split: (found := of_scores(split)) and self._prefix_of(split, found, previous_boundary)
+            self._previous_boundary, self._cache_of_scores, self._scored = previous_boundary, of_scores, {}
+            self.prefix = self._prefix_of(self.context.data.train, cache)
 
     def scored_prefix(self, split: Any) -> PrefixReader | None:
         """A reader of the frozen prefix for the scores of a split; None if they compute it."""
         if split.name not in self._scored:
-            self._scored[split.name] = self._of_scores(split)
+            cache = self._cache_of_scores(split)
+            self._scored[split.name] = self._prefix_of(split, cache) if cache is not None else None
         return self._scored[split.name]
 
-    def _prefix_of(self, split: Any, cache: Any, previous_boundary: int | None) -> PrefixReader:
-        return PrefixReader(self.context, self.stages[0], split, cache, self.freeze_point, previous_boundary)
+    def _prefix_of(self, split: Any, cache: Any) -> PrefixReader:
+        return PrefixReader(self.context, self.stages[0], split, cache, self.freeze_point, self._previous_boundary)
 
     # ---- a step
 
