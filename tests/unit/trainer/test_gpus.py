@@ -1,6 +1,7 @@
 """Each worker gets a GPU of its own before it is forked; the error where there is none names field, value and remedy."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -118,7 +119,11 @@ def test_an_agent_with_too_few_gpus_lets_each_worker_tell_why(tmp_path: Path, mo
     monkeypatch.setattr(
         worker, "_report_outcome", lambda identity, made, error, user_mistake: reported.append((error, user_mistake))
     )
-    assert worker.main() == 2
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        assert worker.main() == 2
+    finally:  # it blocks SIGTERM, and processes that later tests start would not end by it
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     assert reported == [("placement.workers_per_pod is 5", True)]
 
 
