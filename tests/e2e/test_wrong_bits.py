@@ -16,7 +16,7 @@ def test_a_wrong_cached_value_takes_the_run_back_and_the_cache_off(one_worker: E
     assert ended.digest == one_worker.digest, "no step that read it is left"
     assert ended.numerics == one_worker.numerics
     (wrong,) = ended.events("wrong_bits")
-    assert "cached activations at boundary" in wrong["reason"]
+    assert "cached activations of the train split at boundary" in wrong["reason"]
     assert wrong["step"] == 10, "the checkpoint before the first step that asked the cache"
     again = [record for record in ended.records if record["lineage"] == wrong["lineage"]]
     assert again[0]["step"] == 11

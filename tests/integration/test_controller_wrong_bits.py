@@ -18,7 +18,7 @@ from tests.integration.test_controller_restart import Pair, pair
 
 __all__ = ["pair", "world"]
 
-TEXT = "CacheDiffers: cached activations at boundary 2 differ"
+TEXT = "CacheDiffers: cached activations of the train split at boundary 2 differ"
 
 
 def distrust(

@@ -14,6 +14,8 @@ from typing import Any
 
 PLUGGED_IN = "frostline_trainer/faults/"
 """What the run plugs in to lose a worker: no part of any walk, since production imports none of it."""
+ASIDE = "frostline_trainer/step/evaluation.py"
+"""Scores: they go the way of steps' activations from another start, and are no part of any walk."""
 OURS = ("frostline_contract/", "frostline_rpc/", "frostline_controller/", "frostline_trainer/", "frostline_cache_server/")
 
 
@@ -34,7 +36,7 @@ class Recorder:
             if not file:
                 return
             running = self._running()
-            if act:
+            if act and not self._is_aside(frame):
                 running.append((frame, act))
                 self._note_stack(act, frame)
             for _, other in running:
@@ -44,6 +46,12 @@ class Recorder:
             running = self._running()
             if running and running[-1][0] is frame:
                 running.pop()
+
+    def _is_aside(self, frame: FrameType | None) -> bool:
+        """Whether a score is on the stack."""
+        while frame is not None and self._place(frame.f_code)[0] != ASIDE:
+            frame = frame.f_back
+        return frame is not None
 
     def _running(self) -> list[tuple[FrameType, str]]:
         """The acts on this thread's stack."""

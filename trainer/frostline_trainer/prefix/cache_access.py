@@ -30,8 +30,3 @@ class CacheAccess:
         it."""
         shared = RunDirectory(run_dir).cache_token
         return cls(address, str(shared) if shared.exists() else token, worker_id, run_dir, shared.exists())
-
-    @property
-    def has_server(self) -> bool:
-        """Whether there is a cache server. A worker may have registered before the run's own one had its address."""
-        return bool(self.address) or RunDirectory(self.run_dir).cache_address.exists()

@@ -13,6 +13,7 @@ from transformers import PreTrainedConfig
 from frostline_contract.cache_tag import unsigned_refusal
 from frostline_contract.job import Job
 from frostline_contract.plan import SAMPLE
+from frostline_contract.run_directory import RunDirectory
 from frostline_contract.statistics import CacheProfile
 from frostline_trainer.cache.boundary_cache import BoundaryCache
 from frostline_trainer.cache.codec import make_codec
@@ -96,7 +97,7 @@ class CacheUse:
         boundary = generation.freeze_point
         wanted = generation.placement.use_cache and self.refusal is None and self._context.job.elastic.cache
         holds_prefix = 0 in generation.stages and 0 < boundary <= generation.placement.stage_bounds[1]
-        if not (wanted and holds_prefix and self._access.has_server):
+        if not (wanted and holds_prefix and self._has_server()):
             self._caches.clear_boundary()
             return
         cache = self._caches.open_train()
@@ -106,6 +107,10 @@ class CacheUse:
         points = [point for point in (boundary, previous) if point is not None]
         self._ask(cache, _Asked({point: self._revision_of(point, chain, tile) for point in points}))
         generation.use_cache(cache, previous, self._caches.for_scores)
+
+    def _has_server(self) -> bool:
+        """Whether there is a cache server. A worker may have registered before the run's own one had its address."""
+        return bool(self._access.address) or RunDirectory(self._access.run_dir).cache_address.exists()
 
     def leave(self) -> None:
         """Stop using the cache, since this worker is in no generation: what it leased is released. May be called again."""

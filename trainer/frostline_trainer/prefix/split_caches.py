@@ -38,6 +38,7 @@ class SplitCaches:
 
     def __init__(self, context: RunContext, access: CacheAccess, own_tokens: np.ndarray | None) -> None:
         self._context, self._access, self._own_tokens = context, access, own_tokens
+        self._names = {split.name: names_of(split) for split in (context.data.train, context.data.guard, context.data.test)}
         self._lock = threading.Lock()
         self._opened: dict[str, BoundaryCache] = {}
         self._at: tuple[Boundary, Boundary | None] | None = None
@@ -103,7 +104,7 @@ class SplitCaches:
 
     def _set(self, split: Split, boundary: Boundary, previous: Boundary | None) -> None:
         def identity_at(end: Boundary) -> CacheIdentity:
-            return CacheIdentity(end[1], names_of(split).digest, split.name, end[0])
+            return CacheIdentity(end[1], self._names[split.name].digest, split.name, end[0])
 
         before = identity_at(previous) if previous is not None else None
         self._opened[split.name].set_boundary(identity_at(boundary), before, len(split) * self._variants_of(split))
@@ -127,7 +128,7 @@ class SplitCaches:
                 pin_memory=context.device.type != "cpu",
                 device_clock=lambda: context.device_clock,
                 keep_previous=self._access.is_shared,
-                names=names_of(split).numbers,
+                names=self._names[split.name].numbers,
                 own_tokens=self._own_tokens if trains else None,
                 # All replicas audit the same step's micro-batches, but each run of a sweep other tiles of a score.
                 audit_seed=0 if trains else seed_of("audit", str(self._access.run_dir)),
