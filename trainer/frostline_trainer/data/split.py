@@ -85,10 +85,14 @@ def names_of(split: Split) -> SampleNames:
     return own if own is not None else SampleNames(split.digest, range(len(split)))
 
 
+def tile_samples(number: int, size: int, count: int) -> list[int]:
+    """The samples of one tile of `size` samples out of `count` samples in order, padded with -1."""
+    return [sample if sample < count else -1 for sample in range(number * size, (number + 1) * size)]
+
+
 def first_samples(split: Split, count: int) -> list[int]:
     """The split's first samples, padded to `count`, for measurements and probes."""
-    real = min(count, len(split))
-    return [*range(real), *[-1] * (count - real)]
+    return tile_samples(0, count, len(split))
 
 
 class Processor(Protocol):

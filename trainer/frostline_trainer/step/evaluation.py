@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from frostline_trainer.data.split import inputs_of
+from frostline_trainer.data.split import inputs_of, tile_samples
 from frostline_trainer.step.alignment import aligned
 from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.pipeline import MicroBatch
@@ -69,8 +69,7 @@ class _Tiles:
         return made
 
     def _samples(self, tile: int) -> list[int]:
-        size, count = self._generation.context.micro_batch_size, len(self._split)
-        return [place if place < count else -1 for place in range(tile * size, (tile + 1) * size)]
+        return tile_samples(tile, self._generation.context.micro_batch_size, len(self._split))
 
 
 def sample_losses(rows: torch.Tensor) -> tuple[float, ...]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import torch
 
-from frostline_trainer.data.split import inputs_of
+from frostline_trainer.data.split import inputs_of, tile_samples
 from frostline_trainer.step.chunks import Inputs
 from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.pipeline import MicroBatch
@@ -81,7 +81,7 @@ def _run_probe(generation: Generation, count: int, rows: dict[int, list[torch.Te
     try:
         for tile in range(-(-count // size)):
             generation.moved()
-            samples = [place if place < count else -1 for place in range(tile * size, (tile + 1) * size)]
+            samples = tile_samples(tile, size, count)
             inputs = context.on_device(inputs_of(context.data.guard, samples, [0] * size, samples=0 in generation.stages))
             generation.pipeline.evaluate(generation.evaluation, MicroBatch(tile, inputs), context.task.evaluate)
     finally:
